@@ -1,0 +1,354 @@
+"""Linear functionals of a field: what a measurement sees.
+
+Every functional is a set of nodes and weights, L_n f = sum_q c_nq (d f)(x_nq), where d is the identity or a derivative
+along a direction. A point has one node; a line integral has Gauss-Legendre nodes, some per grid cell; a box average
+their tensor product; random nodes are the paper's Monte Carlo (section 5.5).
+
+    >>> rays = LineIntegrals(start=(0.0, 0.0), end=[[1.0, 0.0], [0.0, 2.0]])
+    >>> len(rays), rays.ndim
+    (2, 2)
+"""
+
+import abc
+from typing import Any, Literal
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from hipgp.precision import as_float
+
+NODES_PER_CELL = 2.0  # nodes per grid cell along a line or box edge
+PANEL = 8  # Gauss-Legendre nodes in one panel of a composite rule
+
+Rule = Literal["gauss", "monte-carlo"]
+
+
+class Nodes(eqx.Module):
+    """The discretised form shared by all functionals: L_n f = sum_q weights_nq (value_n f + direction_n . grad f)(x_nq).
+
+    `value` and `direction` are both None where no functional takes a derivative.
+    """
+
+    x: Float[Array, "N Q D"]
+    weights: Float[Array, "N Q"]
+    value: Float[Array, " N"] | None = None
+    direction: Float[Array, "N D"] | None = None
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    def __getitem__(self, index: Any) -> "Nodes":
+        pick = lambda a: None if a is None else a[index]
+        return Nodes(self.x[index], self.weights[index], pick(self.value), pick(self.direction))
+
+    def with_derivative_fields(self) -> "Nodes":
+        """The same nodes with `value` and `direction` spelt out."""
+        if self.direction is not None:
+            return self
+        n, _, d = self.x.shape
+        dtype = self.x.dtype
+        return Nodes(self.x, self.weights, np.ones(n, dtype), np.zeros((n, d), dtype))
+
+    @staticmethod
+    def concatenate(sets: list["Nodes"]) -> "Nodes":
+        """One set out of several; fewer nodes are padded by repeating the first one with weight zero."""
+        if any(s.direction is not None for s in sets):
+            sets = [s.with_derivative_fields() for s in sets]
+        most = max(s.x.shape[1] for s in sets)
+        xs, cs = [], []
+        for s in sets:
+            missing = most - s.x.shape[1]
+            xs.append(np.concatenate([s.x, np.repeat(s.x[:, :1], missing, axis=1)], axis=1))
+            cs.append(np.pad(s.weights, ((0, 0), (0, missing))))
+        together = lambda name: np.concatenate([getattr(s, name) for s in sets])
+        if sets[0].direction is None:
+            return Nodes(np.concatenate(xs), np.concatenate(cs))
+        return Nodes(np.concatenate(xs), np.concatenate(cs), together("value"), together("direction"))
+
+
+class Functional(eqx.Module):
+    """N linear functionals of one kind. Subclasses give their nodes at a resolution and the places they touch."""
+
+    @abc.abstractmethod
+    def nodes(self, spacing: Any) -> Nodes:
+        """Nodes and weights fine enough for a field that varies on the scale `spacing` (a number, or one per axis)."""
+
+    @abc.abstractmethod
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        """Places whose convex hull holds each functional's support."""
+
+    @abc.abstractmethod
+    def __getitem__(self, index: Any) -> "Functional":
+        """The functionals at `index` (a slice, a mask or an array of numbers)."""
+
+    @property
+    def derivative(self) -> bool:
+        """Whether it needs the field's first derivative."""
+        return False
+
+    def __len__(self) -> int:
+        return self.places().shape[0]
+
+    @property
+    def ndim(self) -> int:
+        return self.places().shape[-1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.places().dtype
+
+
+class Points(Functional):
+    """The field's value at each row of x, (N, D); in one dimension (N,) will do."""
+
+    x: Float[np.ndarray, "N D"]
+
+    def __init__(self, x: Any):
+        self.x = _points("x", x)
+
+    def nodes(self, spacing: Any) -> Nodes:
+        return Nodes(self.x[:, None, :], np.ones((len(self.x), 1), self.x.dtype))
+
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        return self.x[:, None, :]
+
+    def __getitem__(self, index: Any) -> "Points":
+        return Points(self.x[index])
+
+
+class Derivatives(Functional):
+    """The field's derivative at each row of x, along `axis` (0 unless told) or along a `direction` vector.
+
+    The direction is used as it is: its length scales the derivative. It may differ from row to row.
+    """
+
+    x: Float[np.ndarray, "N D"]
+    direction: Float[np.ndarray, "N D"]
+
+    def __init__(self, x: Any, axis: int | None = None, direction: Any = None):
+        self.x = _points("x", x)
+        self.direction = _direction(self.x.shape[0], self.x.shape[1], self.x.dtype, axis, direction)
+
+    @property
+    def derivative(self) -> bool:
+        return True
+
+    def nodes(self, spacing: Any) -> Nodes:
+        n = len(self.x)
+        ones = np.ones((n, 1), self.x.dtype)
+        return Nodes(self.x[:, None, :], ones, np.zeros(n, self.x.dtype), self.direction)
+
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        return self.x[:, None, :]
+
+    def __getitem__(self, index: Any) -> "Derivatives":
+        return Derivatives(self.x[index], direction=self.direction[index])
+
+
+class LineIntegrals(Functional):
+    """The integral of the field along straight lines from `start` to `end`, or its average with `average=True`.
+
+    `start` and `end` are (N, D); either may be one point shared by all. `nodes_per_ray` and `rule` override the
+    quadrature: "gauss" (composite Gauss-Legendre) or "monte-carlo" (random nodes, reproducible from `seed`).
+    """
+
+    start: Float[np.ndarray, "N D"]
+    end: Float[np.ndarray, "N D"]
+    average: bool = eqx.field(static=True)
+    nodes_per_ray: int | None = eqx.field(static=True)
+    rule: Rule = eqx.field(static=True)
+    seed: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        start: Any,
+        end: Any,
+        average: bool = False,
+        *,
+        nodes_per_ray: int | None = None,
+        rule: Rule = "gauss",
+        seed: int = 0,
+    ):
+        self.start, self.end = _pair("start", start, "end", end)
+        zero = np.flatnonzero(np.all(self.start == self.end, axis=1))
+        if len(zero):
+            raise ValueError(
+                f"end: expected rays of positive length, got {len(zero)} of zero length (first: ray {zero[0]}); "
+                "use Points for a value at a place"
+            )
+        _check_rule(rule, nodes_per_ray)
+        self.average, self.nodes_per_ray, self.rule, self.seed = bool(average), nodes_per_ray, rule, seed
+
+    @property
+    def length(self) -> Float[np.ndarray, " N"]:
+        return np.linalg.norm(self.end - self.start, axis=1)
+
+    def nodes(self, spacing: Any) -> Nodes:
+        delta = self.end - self.start
+        cells = np.max(np.linalg.norm(delta / np.asarray(spacing), axis=1))
+        count = self.nodes_per_ray or int(np.ceil(NODES_PER_CELL * cells))
+        dtype = self.start.dtype
+        if self.rule == "monte-carlo":
+            t = np.random.default_rng(self.seed).uniform(size=(len(delta), count))
+            c = np.full_like(t, 1 / count)
+        else:
+            t, c = (np.broadcast_to(a, (len(delta), len(a))) for a in _gauss(count))
+        if not self.average:
+            c = c * self.length[:, None]
+        x = self.start[:, None, :] + t[:, :, None].astype(dtype) * delta[:, None, :]
+        return Nodes(x, c.astype(dtype))
+
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        return np.stack([self.start, self.end], axis=1)
+
+    def __getitem__(self, index: Any) -> "LineIntegrals":
+        return LineIntegrals(
+            self.start[index],
+            self.end[index],
+            self.average,
+            nodes_per_ray=self.nodes_per_ray,
+            rule=self.rule,
+            seed=self.seed,
+        )
+
+
+class BoxAverages(Functional):
+    """The average of the field over axis-aligned boxes from `lower` to `upper`, (N, D) each or one shared."""
+
+    lower: Float[np.ndarray, "N D"]
+    upper: Float[np.ndarray, "N D"]
+    nodes_per_box: int | None = eqx.field(static=True)
+    rule: Rule = eqx.field(static=True)
+    seed: int = eqx.field(static=True)
+
+    def __init__(
+        self, lower: Any, upper: Any, *, nodes_per_box: int | None = None, rule: Rule = "gauss", seed: int = 0
+    ):
+        self.lower, self.upper = _pair("lower", lower, "upper", upper)
+        flat = np.flatnonzero(np.any(self.upper <= self.lower, axis=1))
+        if len(flat):
+            raise ValueError(f"upper: expected more than lower on every axis, got {len(flat)} boxes of no volume")
+        _check_rule(rule, nodes_per_box)
+        self.nodes_per_box, self.rule, self.seed = nodes_per_box, rule, seed
+
+    def nodes(self, spacing: Any) -> Nodes:
+        n, d = self.lower.shape
+        size = self.upper - self.lower
+        dtype = self.lower.dtype
+        if self.rule == "monte-carlo":
+            count = self.nodes_per_box or 10**d
+            t = np.random.default_rng(self.seed).uniform(size=(n, count, d))
+            c = np.full((n, count), 1 / count)
+        else:
+            cells = np.max(size / np.asarray(spacing), axis=0)
+            fixed = None if self.nodes_per_box is None else max(1, round(self.nodes_per_box ** (1 / d)))
+            rules = [_gauss(fixed or int(np.ceil(NODES_PER_CELL * m))) for m in cells]
+            t = np.stack(np.meshgrid(*[r[0] for r in rules], indexing="ij"), axis=-1).reshape(1, -1, d)
+            c = np.prod(np.stack(np.meshgrid(*[r[1] for r in rules], indexing="ij")), axis=0).reshape(1, -1)
+            c = np.broadcast_to(c, (n, c.shape[1]))
+        return Nodes(self.lower[:, None, :] + t.astype(dtype) * size[:, None, :], c.astype(dtype))
+
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        return np.stack([self.lower, self.upper], axis=1)
+
+    def __getitem__(self, index: Any) -> "BoxAverages":
+        return BoxAverages(
+            self.lower[index], self.upper[index], nodes_per_box=self.nodes_per_box, rule=self.rule, seed=self.seed
+        )
+
+
+class Functionals(Functional):
+    """Anything linear: sum_q weights_nq f(nodes_nq), nodes (N, Q, D) and weights (N, Q) or (Q,).
+
+    With `axis` or `direction` the nodes see the derivative instead of the value. Pad with weight zero where
+    functionals have different numbers of nodes.
+    """
+
+    positions: Float[np.ndarray, "N Q D"]
+    weights: Float[np.ndarray, "N Q"]
+    direction: Float[np.ndarray, "N D"] | None
+
+    def __init__(self, nodes: Any, weights: Any, axis: int | None = None, direction: Any = None):
+        self.positions = as_float("nodes", nodes, ndim=(3,))
+        n, q, d = self.positions.shape
+        _not_empty("nodes", self.positions)
+        c = as_float("weights", weights, ndim=(1, 2)).astype(self.positions.dtype)
+        if c.shape not in ((n, q), (q,)):
+            raise ValueError(f"weights: expected shape {(n, q)} or {(q,)} to go with nodes {(n, q, d)}, got {c.shape}")
+        self.weights = np.broadcast_to(c, (n, q)).copy()
+        plain = axis is None and direction is None
+        self.direction = None if plain else _direction(n, d, self.positions.dtype, axis, direction)
+
+    @property
+    def derivative(self) -> bool:
+        return self.direction is not None
+
+    def nodes(self, spacing: Any) -> Nodes:
+        value = None if self.direction is None else np.zeros(len(self.positions), self.positions.dtype)
+        return Nodes(self.positions, self.weights, value, self.direction)
+
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        return self.positions
+
+    def __getitem__(self, index: Any) -> "Functionals":
+        direction = None if self.direction is None else self.direction[index]
+        return Functionals(self.positions[index], self.weights[index], direction=direction)
+
+
+def _gauss(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """At least `count` Gauss-Legendre nodes and weights on [0, 1], in equal panels of at most PANEL nodes."""
+    panels = max(1, -(-count // PANEL))
+    t, c = np.polynomial.legendre.leggauss(min(max(count, 3), PANEL))
+    starts = np.arange(panels)[:, None]
+    return ((starts + (t + 1) / 2) / panels).ravel(), np.tile(c / 2 / panels, panels)
+
+
+def _points(name: str, x: Any) -> np.ndarray:
+    array = as_float(name, x, ndim=(1, 2))
+    array = array[:, None] if array.ndim == 1 else array
+    _not_empty(name, array)
+    return array
+
+
+def _pair(first: str, a: Any, second: str, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    x, y = (as_float(name, value, ndim=(0, 1, 2)) for name, value in ((first, a), (second, b)))
+    x, y = (np.atleast_1d(v)[None, :] if v.ndim < 2 else v for v in (x, y))
+    _not_empty(first, x)
+    _not_empty(second, y)
+    if x.shape[1] != y.shape[1] or (len(x) != len(y) and 1 not in (len(x), len(y))):
+        raise ValueError(
+            f"{second}: expected (N, D) like {first} (or one point shared by all), got {y.shape} beside {x.shape}"
+        )
+    dtype = np.result_type(x, y)
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    return np.broadcast_to(x, shape).astype(dtype), np.broadcast_to(y, shape).astype(dtype)
+
+
+def _direction(n: int, d: int, dtype: Any, axis: int | None, direction: Any) -> np.ndarray:
+    if direction is None:
+        axis = 0 if axis is None else axis
+        if not isinstance(axis, int | np.integer) or not 0 <= axis < d:
+            raise ValueError(f"axis: expected a whole number from 0 to {d - 1} for data in {d} dimensions, got {axis!r}")
+        return np.tile(np.eye(d, dtype=dtype)[axis], (n, 1))
+    if axis is not None:
+        raise ValueError("axis, direction: expected one of the two, got both")
+    v = as_float("direction", direction, ndim=(1, 2)).astype(dtype)
+    if v.shape not in ((d,), (n, d)):
+        raise ValueError(f"direction: expected shape {(d,)} or {(n, d)}, got {v.shape}")
+    v = np.broadcast_to(v, (n, d)).copy()
+    if np.any(np.all(v == 0, axis=1)):
+        raise ValueError("direction: expected vectors of positive length, got a zero vector")
+    return v
+
+
+def _not_empty(name: str, array: np.ndarray) -> None:
+    if 0 in array.shape:
+        raise ValueError(f"{name}: expected at least one functional in at least one dimension, got shape {array.shape}")
+
+
+def _check_rule(rule: str, count: int | None) -> None:
+    if rule not in ("gauss", "monte-carlo"):
+        raise ValueError(f'rule: expected "gauss" or "monte-carlo", got {rule!r}')
+    if count is not None and count < 1:
+        raise ValueError(f"nodes: expected a positive number of nodes, got {count}")

@@ -1,0 +1,53 @@
+"""One place for floating-point precision.
+
+JAX computes in float32 unless told otherwise, and truncates float64 input without an error. hipgp follows the dtype of
+its input instead: every public entry point runs under `float64_available`, so float64 data stay float64 whatever the
+user's JAX configuration, and the set-up of float32 problems (small factorisations, quadrature) is done in float64.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import jax
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def float64_available(function: F) -> F:
+    """Run `function` with JAX's 64-bit types switched on, whatever the caller's configuration."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with jax.enable_x64(True):
+            return function(*args, **kwargs)
+
+    return cast(F, wrapped)
+
+
+def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.ndarray:
+    """`value` as a finite float32 or float64 NumPy array; a ValueError that names the argument otherwise."""
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind in "iub":
+            array = array.astype(np.float64)
+        if array.dtype.kind == "O":
+            array = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected numbers, got {type(value).__name__} ({error})") from None
+    if array.dtype not in (np.float32, np.float64):
+        raise ValueError(
+            f"{name}: expected float32 or float64 numbers, got dtype {array.dtype}; convert with .astype(float)"
+        )
+    if ndim is not None and array.ndim not in ndim:
+        wanted = " or ".join(f"{n}-D" for n in ndim)
+        raise ValueError(f"{name}: expected a {wanted} array, got shape {array.shape}")
+    if not np.all(np.isfinite(array)):
+        bad = np.argwhere(~np.isfinite(array))
+        first = tuple(int(i) for i in bad[0])
+        raise ValueError(
+            f"{name}: expected finite numbers, got {array[first]} at index {first} "
+            f"({len(bad)} of {array.size} are not finite); remove or impute them first"
+        )
+    return array

@@ -1,0 +1,146 @@
+"""Conjugate gradients for many right-hand sides at once, and what can be read off them.
+
+Algorithms take a product (a function v -> A v) and know nothing of kernels. Vectors are (B, n): one side a row.
+
+    >>> import jax.numpy as jnp
+    >>> solution = conjugate_gradients(lambda v: 2.0 * v, jnp.ones((1, 3)))
+    >>> solution.value, int(solution.iterations[0])
+    (Array([[0.5, 0.5, 0.5]], dtype=float32), 1)
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+Product = Callable[[Array], Array]
+
+
+class State(NamedTuple):
+    """Where a solve stands; enough to go on from."""
+
+    value: Float[Array, "B n"]
+    residual: Float[Array, "B n"]
+    direction: Float[Array, "B n"]
+    rho: Float[Array, " B"]  # residual' preconditioned residual
+    error: Float[Array, " B"]  # what `measure` says of the residual
+    iterations: Int[Array, " B"]
+    active: Bool[Array, " B"]
+
+
+class Solution(NamedTuple):
+    """A solve's value and what happened, per right-hand side."""
+
+    value: Float[Array, "B n"]
+    iterations: Int[Array, " B"]
+    error: Float[Array, " B"]
+    converged: Bool[Array, " B"]
+
+
+def squared_norm(residual: Float[Array, "B n"]) -> Float[Array, " B"]:
+    return jnp.sum(residual**2, axis=-1)
+
+
+def start(
+    matmul: Product, rhs: Float[Array, "B n"], precondition: Product, measure: Product, guess: Array | None = None
+) -> State:
+    """The state before the first step."""
+    value = jnp.zeros_like(rhs) if guess is None else guess
+    residual = rhs if guess is None else rhs - matmul(guess)
+    z = precondition(residual)
+    rho = jnp.sum(residual * z, axis=-1)
+    error = measure(residual)
+    none = jnp.zeros(rhs.shape[0], jnp.int32)
+    return State(value, residual, z, rho, error, none, rho > 0)
+
+
+def advance(
+    matmul: Product, precondition: Product, measure: Product, target: Float[Array, " B"], state: State, steps: int
+) -> State:
+    """At most `steps` more steps; a side whose error is at most `target` is left as it is."""
+
+    def step(s: State) -> State:
+        product = matmul(s.direction)
+        curvature = jnp.sum(s.direction * product, axis=-1)
+        go = s.active & (curvature > 0)  # no curvature left: rounding has taken over
+        alpha = jnp.where(go, s.rho / jnp.where(go, curvature, 1.0), 0.0)[:, None]
+        value = s.value + alpha * s.direction
+        residual = s.residual - alpha * product
+        z = precondition(residual)
+        rho = jnp.sum(residual * z, axis=-1)
+        beta = jnp.where(go & (s.rho > 0), rho / jnp.where(s.rho > 0, s.rho, 1.0), 0.0)[:, None]
+        direction = jnp.where(go[:, None], z + beta * s.direction, s.direction)
+        error = jnp.where(go, measure(residual), s.error)
+        active = go & (error > target) & (rho > 0)
+        return State(value, residual, direction, jnp.where(go, rho, s.rho), error, s.iterations + go, active)
+
+    def keep_going(carry: tuple[State, Array]) -> Array:
+        return jnp.any(carry[0].active) & (carry[1] < steps)
+
+    begin = state._replace(active=state.active & (state.error > target))
+    return jax.lax.while_loop(keep_going, lambda c: (step(c[0]), c[1] + 1), (begin, jnp.array(0)))[0]
+
+
+def conjugate_gradients(
+    matmul: Product,
+    rhs: Float[Array, "B n"],
+    *,
+    precondition: Product = lambda r: r,
+    tolerance: float = 1e-10,
+    max_iterations: int = 1000,
+) -> Solution:
+    """Solve A x = b for every row b, each to |r| <= tolerance |b|; a zero right-hand side has a zero answer at once."""
+    size = squared_norm(rhs)
+    target = (tolerance**2) * size
+    state = start(matmul, rhs, precondition, squared_norm)
+    state = advance(matmul, precondition, squared_norm, target, state, max_iterations)
+    relative = jnp.sqrt(state.error / jnp.where(size > 0, size, 1.0))
+    return Solution(state.value, state.iterations, relative, relative <= tolerance)
+
+
+class Tridiagonal(NamedTuple):
+    """Lanczos coefficients per probe: Q' A Q with Q started at the probe."""
+
+    diagonal: Float[Array, "B k"]
+    off_diagonal: Float[Array, "B k-1"]
+
+
+def lanczos(matmul: Product, probes: Float[Array, "B n"], steps: int) -> Tridiagonal:
+    """`steps` Lanczos steps from each probe, reorthogonalised against all earlier vectors."""
+    batch, n = probes.shape
+    first = probes / jnp.linalg.norm(probes, axis=-1, keepdims=True)
+    basis = jnp.zeros((steps, batch, n), probes.dtype).at[0].set(first)
+
+    def step(carry: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        vectors, current = carry
+        product = matmul(current)
+        alpha = jnp.sum(product * current, axis=-1)
+        for _ in range(2):  # twice is enough
+            overlap = jnp.einsum("kbn,bn->kb", vectors, product)
+            product = product - jnp.einsum("kb,kbn->bn", overlap, vectors)
+        beta = jnp.linalg.norm(product, axis=-1)
+        small = beta <= 10 * jnp.finfo(probes.dtype).eps * jnp.abs(alpha)
+        after = jnp.where(small[:, None], 0.0, product / jnp.where(small, 1.0, beta)[:, None])
+        vectors = vectors.at[i + 1].set(after, mode="drop")
+        return (vectors, after), (alpha, jnp.where(small, 0.0, beta))
+
+    _, (alphas, betas) = jax.lax.scan(step, (basis, first), jnp.arange(steps))
+    return Tridiagonal(alphas.T, betas.T[:, :-1])
+
+
+def quadratic_form(
+    tridiagonal: Tridiagonal, probes: Float[Array, "B n"], function: Callable[[Array], Array]
+) -> Float[Array, " B"]:
+    """probe' function(A) probe for each probe, by Gauss quadrature on its Lanczos coefficients."""
+
+    def one(diagonal: Array, off: Array, scale: Array) -> Array:
+        matrix = jnp.diag(diagonal) + jnp.diag(off, 1) + jnp.diag(off, -1)
+        values, vectors = jnp.linalg.eigh(matrix)
+        floor = jnp.finfo(diagonal.dtype).eps * jnp.max(jnp.abs(values))
+        used = vectors[0] ** 2
+        safe = jnp.where(used > 0, jnp.maximum(values, floor), 1.0)
+        return scale * jnp.sum(used * function(safe))
+
+    return jax.vmap(one)(tridiagonal.diagonal, tridiagonal.off_diagonal, squared_norm(probes))

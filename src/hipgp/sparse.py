@@ -1,0 +1,84 @@
+"""Sparse matrices as gathers, for CPU and GPU alike.
+
+A scatter-add is 4 to 5 times slower than a gather on a CPU and no better on a GPU, so a matrix is kept by rows *and* by
+columns, and both products are gathers. Rows are cut into chunks of one width (short rows are padded with zeros, long
+ones take several chunks), so that everything is a dense array: y_row = sum over its chunks of values . x[columns].
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float, Int
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Rows(eqx.Module):
+    """One direction of a sparse product: y = A x, rows in chunks."""
+
+    columns: Int[Array, "C w"]
+    values: Float[Array, "C w"]
+    rows: Int[Array, " C"] | None  # which row each chunk belongs to, ascending; None: chunk i is row i
+    count: int = eqx.field(static=True)
+
+    def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
+        parts = jnp.sum(self.values * jnp.take(x, self.columns, axis=-1, mode="clip"), axis=-1)
+        if self.rows is None:
+            return parts
+        add = lambda p: jax.ops.segment_sum(p, self.rows, self.count, indices_are_sorted=True)
+        for _ in range(x.ndim - 1):
+            add = jax.vmap(add)
+        return add(parts)
+
+
+class Sparse(eqx.Module):
+    """A sparse matrix with both products, batched in front."""
+
+    forward: Rows
+    backward: Rows
+
+    def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
+        return self.forward.matmul(x)
+
+    def transpose_matmul(self, y: Float[Array, "... m"]) -> Float[Array, "... n"]:
+        return self.backward.matmul(y)
+
+    @staticmethod
+    def from_scipy(matrix: Any, dtype: Any) -> "Sparse":
+        csr = scipy.sparse.csr_array(matrix)
+        return Sparse(_rows(csr, dtype), _rows(csr.T.tocsr(), dtype))
+
+
+def _rows(csr: Any, dtype: Any) -> Rows:
+    counts = np.diff(csr.indptr)
+    width = _best_width(counts)
+    chunks = -(-counts // width)
+    rows = np.repeat(np.arange(len(counts)), chunks)
+    first = np.concatenate([[0], np.cumsum(chunks)[:-1]])
+    within = np.arange(csr.nnz) - np.repeat(csr.indptr[:-1], counts)  # place of each entry in its row
+    slot = np.repeat(first, counts) * width + within
+    columns = np.zeros(len(rows) * width, np.int32)
+    values = np.zeros(len(rows) * width, dtype)
+    columns[slot] = csr.indices
+    values[slot] = csr.data
+    whole = len(rows) == len(counts) and bool(np.all(chunks == 1))
+    return Rows(
+        jnp.asarray(columns.reshape(-1, width)),
+        jnp.asarray(values.reshape(-1, width)),
+        None if whole else jnp.asarray(rows, jnp.int32),
+        len(counts),
+    )
+
+
+def _best_width(counts: np.ndarray) -> int:
+    """The width that costs least: padded entries, plus what adding up the chunks takes (a scatter, about 5 entries)."""
+    histogram = np.bincount(counts)
+    sizes = np.arange(len(histogram))
+    if np.count_nonzero(histogram) == 1 and 0 < sizes[-1] <= 2 * WIDTHS[-1]:
+        return int(sizes[-1])  # all rows alike: no padding, no chunks
+    cost = [np.sum(histogram * -(-sizes // w)) * (w + 5.0) for w in WIDTHS]
+    return WIDTHS[int(np.argmin(cost))]

@@ -1,0 +1,315 @@
+"""Conditional weights: how each functional is read off the grid values u.
+
+Given u, a functional L_n f has mean w_n' u and residual variance v_n = Var(L_n f - w_n' u).
+
+- *exact*: w_n = K^-1 k*_n by conjugate gradients with the circulant inverse as preconditioner (paper, section 3.2);
+  each w_n touches the whole grid. Differentiable by the implicit rule (paper, appendix B.2; here in D dimensions, since
+  the derivative is that of the Toeplitz product itself).
+- *local*: only the p^D grid points around each node are used. The grid is regular and the kernel stationary, so one
+  small matrix serves every node, with no FFT and no solve: w = K_s^-1 k(s, x). Sums and derivatives of nodes follow.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float
+
+from hipgp.covariance import closed_form, differentiated, line_variances, line_with_points, variances, with_points
+from hipgp.data import Data
+from hipgp.functionals import Functional, LineIntegrals, Nodes
+from hipgp.grid import Grid
+from hipgp.kernels import Kernel, SquaredExponential
+from hipgp.precision import float64_available
+from hipgp.solvers import Solution, conjugate_gradients
+from hipgp.sparse import Sparse
+from hipgp.toeplitz import Toeplitz
+
+STENCIL = 4  # default p: grid points per axis that each node sees
+CHUNK = 2**14  # nodes whose weights are computed at once
+PAIR_BUDGET = 4e9  # kernel evaluations spent on the residual variances of line and box functionals
+
+
+class Weights(eqx.Module):
+    """The operator W (one row w_n a functional) with its transpose and residual variances; batched in front."""
+
+    residual: eqx.AbstractVar[Float[Array, " N"]]
+
+    @abc.abstractmethod
+    def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        """W u: every functional's conditional mean given grid values (flat, C order)."""
+
+    @abc.abstractmethod
+    def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        """W' a."""
+
+
+class LocalWeights(Weights):
+    """W as a sparse matrix."""
+
+    sparse: Sparse
+    residual: Float[Array, " N"]
+
+    def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        return self.sparse.matmul(u)
+
+    def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        return self.sparse.transpose_matmul(a)
+
+
+class ExactWeights(Weights):
+    """W as a dense (N, M) array: the paper's weights, for problems small enough to hold them."""
+
+    rows: Float[Array, "N M"]
+    residual: Float[Array, " N"]
+
+    def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        return u @ self.rows.T
+
+    def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        return a @ self.rows
+
+
+# --- exact ------------------------------------------------------------------------------------------------------------
+
+
+def solve_grid(
+    toeplitz: Toeplitz, rhs: Float[Array, "B M"], tolerance: float = 1e-10, max_iterations: int = 1000
+) -> Solution:
+    """K^-1 rhs by preconditioned conjugate gradients; differentiable in K and rhs by the implicit rule."""
+    grid_shape = toeplitz.shape
+    on_grid = lambda f: lambda v: f(v.reshape(-1, *grid_shape)).reshape(v.shape)
+    matmul = on_grid(toeplitz.matmul)
+    fixed = jax.lax.stop_gradient(toeplitz)
+
+    def solve(matvec: Any, b: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        found = conjugate_gradients(
+            matvec,
+            b,
+            precondition=on_grid(fixed.circulant_inverse),
+            tolerance=tolerance,
+            max_iterations=max_iterations,
+        )
+        return found.value, (found.iterations.astype(b.dtype), found.error, found.converged.astype(b.dtype))
+
+    value, (iterations, error, converged) = jax.lax.custom_linear_solve(
+        matmul, rhs, solve, symmetric=True, has_aux=True
+    )
+    return Solution(value, iterations.astype(jnp.int32), error, converged > 0)
+
+
+def prepared(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegrals | Nodes:
+    """What `grid_covariances` works from: the line integrals themselves where they have a closed form, else nodes."""
+    if closed_form(kernel, functional):
+        assert isinstance(functional, LineIntegrals)
+        return functional
+    return jax.tree.map(lambda a: np.asarray(a, float), functional.nodes(grid.spacing))
+
+
+def grid_covariances(kernel: Kernel, source: LineIntegrals | Nodes, grid: Grid) -> tuple[Array, Array]:
+    """k* with every grid point, (N, M), and k**, (N,); in closed form where there is one."""
+    points = jnp.asarray(grid.coordinates())
+    if isinstance(source, LineIntegrals):
+        assert isinstance(kernel, SquaredExponential)
+        ends = jnp.asarray(source.start, float), jnp.asarray(source.end, float)
+        cross = line_with_points(kernel, points, *ends, source.average)
+        return cross, line_variances(kernel, *ends, source.average)
+    return with_points(kernel, points, source), variances(kernel, source)
+
+
+def conditional(
+    toeplitz: Toeplitz, cross: Array, variance: Array, tolerance: float = 1e-10, max_iterations: int = 1000
+) -> tuple[Array, Array, Solution]:
+    """Exact weights w and residual variances v from k* and k**, with what the solve did.
+
+    v = k** - 2 w'k* + w'K w holds for any w, converged or not, and is never below the best one's.
+    """
+    found = solve_grid(toeplitz, cross, tolerance, max_iterations)
+    w = found.value
+    product = toeplitz.matmul(w.reshape(-1, *toeplitz.shape)).reshape(w.shape)
+    v = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(w * product, axis=-1)
+    return w, jnp.maximum(v, 0.0), found
+
+
+def exact_weights(
+    kernel: Kernel, toeplitz: Toeplitz, data: Data, tolerance: float = 1e-10, max_iterations: int = 1000
+) -> ExactWeights:
+    """W by one solve per observation, in float64."""
+    size = len(data) * toeplitz.torus.grid.size
+    if size > 2**30:
+        raise ValueError(
+            f'weights: "exact" would need {size * 8 / 2**30:,.0f} GiB for {len(data)} x {toeplitz.torus.grid.size} '
+            'weights; expected at most 8 GiB: use weights="local"'
+        )
+    rows, residual = [], []
+    for block in data.blocks:
+        source = prepared(kernel, block.functional, toeplitz.torus.grid)
+        w, v, _ = _conditional_block(kernel, toeplitz, source, tolerance, max_iterations)
+        rows.append(w)
+        residual.append(v)
+    dtype = toeplitz.eigenvalues.dtype
+    return ExactWeights(jnp.concatenate(rows).astype(dtype), jnp.concatenate(residual).astype(dtype))
+
+
+@float64_available
+@eqx.filter_jit
+def _conditional_block(
+    kernel: Kernel, toeplitz: Toeplitz, source: LineIntegrals | Nodes, tolerance: float, max_iterations: int
+) -> tuple[Array, Array, Solution]:
+    cross, variance = grid_covariances(kernel, source, toeplitz.torus.grid)
+    return conditional(toeplitz.astype(jnp.float64), cross, variance, tolerance, max_iterations)
+
+
+# --- local ------------------------------------------------------------------------------------------------------------
+
+
+def stencil_shape(grid: Grid, p: int) -> tuple[int, ...]:
+    return tuple(min(p, n) for n in grid.shape)
+
+
+def place(grid: Grid, x: Float[np.ndarray, "n D"], p: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each node: the first index of its stencil per axis, and its offset from there in cells."""
+    corner, within = grid.cells(x)
+    width = np.asarray(stencil_shape(grid, p))
+    first = np.clip(corner - width // 2 + 1, 0, np.asarray(grid.shape) - width)
+    return first, corner - first + within
+
+
+def stencil_weights(
+    kernel: Kernel, grid: Grid, p: int, offset: Float[Array, "n D"], value: Array | None, direction: Array | None
+) -> tuple[Float[Array, "n P"], Float[Array, " n"]]:
+    """Weights of nodes at `offset` (in cells from their stencil's first point) and their residual variances."""
+    spacing = jnp.asarray(grid.spacing)
+    index = np.stack(np.meshgrid(*[np.arange(w) for w in stencil_shape(grid, p)], indexing="ij"), axis=-1)
+    points = jnp.asarray(index.reshape(-1, grid.ndim)) * spacing
+    k_stencil = jax.vmap(lambda a: jax.vmap(lambda b: kernel.evaluate(a - b))(points))(points)
+    # Smooth kernels on a fine grid are singular to rounding; this much moves nothing else.
+    jitter = 10 * jnp.finfo(k_stencil.dtype).eps * jnp.trace(k_stencil)
+    factor = jnp.linalg.cholesky(k_stencil + jitter * jnp.eye(len(points)))
+
+    def covariances(place: Array, a: Array | None, d: Array | None) -> tuple[Array, Array]:
+        node = None if d is None else Nodes(place, place, a, d)
+        cross = jax.vmap(lambda u: differentiated(kernel, None, node)(u - place))(points)
+        return cross, differentiated(kernel, node, node)(jnp.zeros_like(place))
+
+    axes = (0, None if value is None else 0, None if direction is None else 0)
+    cross, variance = jax.vmap(covariances, in_axes=axes)(offset * spacing, value, direction)
+    w = jax.scipy.linalg.cho_solve((factor, True), cross.T).T
+    residual = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(w * (w @ k_stencil), axis=-1)
+    return w, jnp.maximum(residual, 0.0)
+
+
+_stencil_weights = eqx.filter_jit(stencil_weights)
+
+
+@float64_available
+def local_weights(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL, dtype: Any = np.float64) -> LocalWeights:
+    """W from p^D-point stencils, computed in float64 and kept in `dtype`."""
+    if p < 2 or p % 2:
+        raise ValueError(f"stencil: expected an even number of points per axis, at least 2, got {p}")
+    blocks = [_local_block(kernel, grid, block.functional, p) for block in data.blocks]
+    matrix = scipy.sparse.vstack([m for m, _ in blocks], format="csr")
+    residual = jnp.asarray(np.concatenate([v for _, v in blocks]), dtype)
+    return LocalWeights(Sparse.from_scipy(matrix, dtype), residual)
+
+
+def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> tuple[Any, np.ndarray]:
+    """One block's rows and residual variances, a few thousand nodes at a time."""
+    width = int(np.prod(stencil_shape(grid, p)))
+    steps = np.stack(
+        np.meshgrid(*[np.arange(w) for w in stencil_shape(grid, p)], indexing="ij"), axis=-1
+    ).reshape(-1, grid.ndim)
+    flat_steps = np.ravel_multi_index(tuple(steps.T), grid.shape)
+    nodes = functional.nodes(grid.spacing)
+    per = nodes.x.shape[1]
+    rows_at_once = max(1, CHUNK // per)
+    pieces, residuals = [], []
+    for begin in range(0, len(functional), rows_at_once):
+        part = nodes[begin : begin + rows_at_once]
+        w, v, first = _chunk_weights(kernel, grid, p, part, rows_at_once)
+        start = np.ravel_multi_index(tuple(first.T), grid.shape)
+        columns = (start[:, None] + flat_steps).reshape(len(part), per * width)
+        values = (w * np.asarray(part.weights, float).reshape(-1, 1)).reshape(len(part), per * width)
+        pieces.append(_merged(columns, values, grid.size))
+        residuals.append(v * np.asarray(part.weights[:, 0], float) ** 2 if per == 1 else np.zeros(len(part)))
+    matrix = scipy.sparse.vstack(pieces, format="csr")
+    if per == 1:
+        return matrix, np.concatenate(residuals)
+    return matrix, _residual_of_sums(kernel, grid, nodes, matrix)
+
+
+def _chunk_weights(
+    kernel: Kernel, grid: Grid, p: int, part: Nodes, rows_at_once: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights of one chunk's nodes, padded to one size so that it is compiled once."""
+    per = part.x.shape[1]
+    first, offset = place(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
+    count, full = len(offset), rows_at_once * per
+    pad = lambda a: np.pad(a, [(0, full - count)] + [(0, 0)] * (a.ndim - 1), mode="edge")
+    spread = lambda a: None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))
+    w, v = _stencil_weights(kernel, grid, p, pad(offset), spread(part.value), spread(part.direction))
+    return np.asarray(w)[:count], np.asarray(v)[:count], first
+
+
+def _merged(columns: np.ndarray, values: np.ndarray, size: int) -> Any:
+    """Rows with each grid point once."""
+    n, per = columns.shape
+    matrix = scipy.sparse.csr_array((values.ravel(), columns.ravel(), np.arange(n + 1) * per), shape=(n, size))
+    matrix.sum_duplicates()
+    return matrix
+
+
+def _residual_of_sums(kernel: Kernel, grid: Grid, nodes: Nodes, matrix: Any) -> np.ndarray:
+    """v_n = k** - 2 w'k* + w'K w for functionals of several nodes.
+
+    Costs (row length)^2 kernel evaluations each. Past PAIR_BUDGET in all, it is computed for as many functionals as
+    fit, spread evenly over the row lengths, and interpolated in the row length for the rest: v is then good to a few
+    percent, and it is a small part of the noise.
+    """
+    counts = np.diff(matrix.indptr)
+    n = len(counts)
+    order = np.argsort(counts, kind="stable")
+    cost = np.cumsum(np.sort((counts + nodes.x.shape[1]).astype(float) ** 2))
+    stride = max(1, int(np.ceil(cost[-1] / PAIR_BUDGET)))
+    chosen = order[::stride] if stride > 1 else order
+    found = np.zeros(len(chosen))
+    for begin in range(0, len(chosen), 512):
+        some = chosen[begin : begin + 512]
+        width = int(2 ** np.ceil(np.log2(max(counts[some].max(), 1))))  # few different widths: few compilations
+        columns, values = _padded(matrix, some, width)
+        grid_nodes = np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
+        part = jax.tree.map(lambda a, s=some: np.asarray(a, float)[s], nodes)
+        pad = lambda a, k=512 - len(some): np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
+        found[begin : begin + 512] = _residuals(
+            kernel, jax.tree.map(pad, part), pad(grid_nodes), pad(values)
+        )[: len(some)]
+    if stride == 1:
+        out = np.zeros(n)
+        out[chosen] = found
+        return out
+    smooth = np.convolve(np.pad(found, 25, mode="edge"), np.ones(51) / 51, mode="valid")
+    return np.interp(np.argsort(order), np.arange(0, n, stride), smooth)
+
+
+def _padded(matrix: Any, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    begin, count = matrix.indptr[rows], np.diff(matrix.indptr)[rows]
+    slot = np.arange(width)
+    at = np.minimum(begin[:, None] + slot, matrix.nnz - 1)
+    used = slot < count[:, None]
+    return np.where(used, matrix.indices[at], 0), np.where(used, matrix.data[at], 0.0)
+
+
+@eqx.filter_jit
+def _residuals(kernel: Kernel, nodes: Nodes, points: Array, w: Array) -> Array:
+    def one(n: Nodes, x: Array, weight: Array) -> Array:
+        single = jax.tree.map(lambda a: a[None], n)
+        gram = jax.vmap(lambda a: jax.vmap(lambda b: kernel.evaluate(a - b))(x))(x)
+        cross = with_points(kernel, x, single)[0]
+        return variances(kernel, single)[0] - 2 * weight @ cross + weight @ gram @ weight
+
+    found = jax.lax.map(lambda a: one(*a), (nodes, points, w), batch_size=8)
+    return jnp.maximum(found, 0.0)
