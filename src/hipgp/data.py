@@ -1,11 +1,11 @@
 """Observations: functionals, measured values and their noise; any mixture of kinds in one data set.
 
-    >>> import numpy as np
-    >>> from hipgp.functionals import Derivatives, Points
-    >>> x = np.linspace(0, 1, 5)
-    >>> data = observe(Points(x), np.sin(x), noise=0.1) + observe(Derivatives(x), np.cos(x), noise=0.2)
-    >>> len(data)
-    10
+>>> import numpy as np
+>>> from hipgp.functionals import Derivatives, Points
+>>> x = np.linspace(0, 1, 5)
+>>> data = observe(Points(x), np.sin(x), noise=0.1) + observe(Derivatives(x), np.cos(x), noise=0.2)
+>>> len(data)
+10
 """
 
 from typing import Any
@@ -36,7 +36,9 @@ class Data(eqx.Module):
         if not isinstance(other, Data):
             raise ValueError(f"data: expected something made by observe(...), got {type(other).__name__}")
         if other.ndim != self.ndim:
-            raise ValueError(f"data: expected functionals in {self.ndim} dimensions like the others, got {other.ndim}")
+            raise ValueError(
+                f"data: expected functionals in {self.ndim} dimensions like the others, got {other.ndim}"
+            )
         return Data(self.blocks + other.blocks)
 
     def __len__(self) -> int:
@@ -85,12 +87,16 @@ def observe(functional: Functional, y: Any, noise: Any = None) -> Data:
         raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
     values = as_float("y", y, ndim=(1,))
     if values.shape != (len(functional),):
-        raise ValueError(f"y: expected one value per functional, shape {(len(functional),)}, got {values.shape}")
+        raise ValueError(
+            f"y: expected one value per functional, shape {(len(functional),)}, got {values.shape}"
+        )
     if noise is None:
         return Data((Observations(functional, values, None),))
     std = as_float("noise", noise, ndim=(0, 1))
     if std.shape not in ((), values.shape):
-        raise ValueError(f"noise: expected a number or one per observation, shape {values.shape}, got {std.shape}")
+        raise ValueError(
+            f"noise: expected a number or one per observation, shape {values.shape}, got {std.shape}"
+        )
     if np.any(std <= 0):
         raise ValueError(f"noise: expected positive standard deviations, got {float(np.min(std))}")
     return Data((Observations(functional, values, np.broadcast_to(std, values.shape).astype(values.dtype)),))
@@ -110,4 +116,13 @@ def check_inside(functional: Functional, grid: Grid) -> None:
             f"data: {len(out)} of {len(functional)} {type(functional).__name__} reach outside the grid (first: number "
             f"{out[0]}; farthest: number {int(np.argmax(far))}, by {float(np.max(far)):.4g}); cover them with "
             f"Grid.cover({show(np.minimum(lower, grid.lower))}, {show(np.maximum(upper, grid.upper))}, ...)"
+        )
+
+
+def check_differentiable(differentiable: int, observed: Data | Functional) -> None:
+    """Raise a ValueError where derivatives are asked for of a kernel whose draws have none."""
+    if observed.derivative and differentiable < 1:
+        raise ValueError(
+            "kernel: expected one whose draws have a derivative (Matern32, Matern52, SquaredExponential, ...) for "
+            "derivative data, got one without (Matern12, or Gneiting with alpha < 2)"
         )

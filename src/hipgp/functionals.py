@@ -14,14 +14,15 @@ from typing import Any, Literal
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from hipgp.precision import as_float
 
 NODES_PER_CELL = 2.0  # nodes per grid cell along a line or box edge
-PANEL = 8  # Gauss-Legendre nodes in one panel of a composite rule
+PANEL = 16  # Gauss-Legendre nodes in one panel of a composite rule
 
 Rule = Literal["gauss", "monte-carlo"]
+AnyArray = Array | np.ndarray  # nodes are made in NumPy and traced in JAX
 
 
 class Nodes(eqx.Module):
@@ -30,10 +31,10 @@ class Nodes(eqx.Module):
     `value` and `direction` are both None where no functional takes a derivative.
     """
 
-    x: Float[Array, "N Q D"]
-    weights: Float[Array, "N Q"]
-    value: Float[Array, " N"] | None = None
-    direction: Float[Array, "N D"] | None = None
+    x: Float[AnyArray, "N Q D"]
+    weights: Float[AnyArray, "N Q"]
+    value: Float[AnyArray, " N"] | None = None
+    direction: Float[AnyArray, "N D"] | None = None
 
     def __len__(self) -> int:
         return self.x.shape[0]
@@ -79,8 +80,16 @@ class Functional(eqx.Module):
         """Places whose convex hull holds each functional's support."""
 
     @abc.abstractmethod
+    def take(self, rows: Int[np.ndarray, " n"]) -> "Functional":
+        """The functionals numbered `rows`."""
+
     def __getitem__(self, index: Any) -> "Functional":
-        """The functionals at `index` (a slice, a mask or an array of numbers)."""
+        """The functionals at `index` (a number, a slice, a mask or an array of numbers)."""
+        return self.take(np.atleast_1d(np.arange(len(self))[index]))
+
+    def finer(self) -> "Functional":
+        """The same functionals with nothing but the resolution to decide on their nodes."""
+        return self
 
     @property
     def derivative(self) -> bool:
@@ -113,8 +122,8 @@ class Points(Functional):
     def places(self) -> Float[np.ndarray, "N C D"]:
         return self.x[:, None, :]
 
-    def __getitem__(self, index: Any) -> "Points":
-        return Points(self.x[index])
+    def take(self, rows: Int[np.ndarray, " n"]) -> "Points":
+        return Points(self.x[rows])
 
 
 class Derivatives(Functional):
@@ -142,8 +151,8 @@ class Derivatives(Functional):
     def places(self) -> Float[np.ndarray, "N C D"]:
         return self.x[:, None, :]
 
-    def __getitem__(self, index: Any) -> "Derivatives":
-        return Derivatives(self.x[index], direction=self.direction[index])
+    def take(self, rows: Int[np.ndarray, " n"]) -> "Derivatives":
+        return Derivatives(self.x[rows], direction=self.direction[rows])
 
 
 class LineIntegrals(Functional):
@@ -202,10 +211,13 @@ class LineIntegrals(Functional):
     def places(self) -> Float[np.ndarray, "N C D"]:
         return np.stack([self.start, self.end], axis=1)
 
-    def __getitem__(self, index: Any) -> "LineIntegrals":
+    def finer(self) -> "LineIntegrals":
+        return LineIntegrals(self.start, self.end, self.average)
+
+    def take(self, rows: Int[np.ndarray, " n"]) -> "LineIntegrals":
         return LineIntegrals(
-            self.start[index],
-            self.end[index],
+            self.start[rows],
+            self.end[rows],
             self.average,
             nodes_per_ray=self.nodes_per_ray,
             rule=self.rule,
@@ -228,7 +240,9 @@ class BoxAverages(Functional):
         self.lower, self.upper = _pair("lower", lower, "upper", upper)
         flat = np.flatnonzero(np.any(self.upper <= self.lower, axis=1))
         if len(flat):
-            raise ValueError(f"upper: expected more than lower on every axis, got {len(flat)} boxes of no volume")
+            raise ValueError(
+                f"upper: expected more than lower on every axis, got {len(flat)} boxes of no volume"
+            )
         _check_rule(rule, nodes_per_box)
         self.nodes_per_box, self.rule, self.seed = nodes_per_box, rule, seed
 
@@ -252,9 +266,16 @@ class BoxAverages(Functional):
     def places(self) -> Float[np.ndarray, "N C D"]:
         return np.stack([self.lower, self.upper], axis=1)
 
-    def __getitem__(self, index: Any) -> "BoxAverages":
+    def finer(self) -> "BoxAverages":
+        return BoxAverages(self.lower, self.upper)
+
+    def take(self, rows: Int[np.ndarray, " n"]) -> "BoxAverages":
         return BoxAverages(
-            self.lower[index], self.upper[index], nodes_per_box=self.nodes_per_box, rule=self.rule, seed=self.seed
+            self.lower[rows],
+            self.upper[rows],
+            nodes_per_box=self.nodes_per_box,
+            rule=self.rule,
+            seed=self.seed,
         )
 
 
@@ -275,7 +296,9 @@ class Functionals(Functional):
         _not_empty("nodes", self.positions)
         c = as_float("weights", weights, ndim=(1, 2)).astype(self.positions.dtype)
         if c.shape not in ((n, q), (q,)):
-            raise ValueError(f"weights: expected shape {(n, q)} or {(q,)} to go with nodes {(n, q, d)}, got {c.shape}")
+            raise ValueError(
+                f"weights: expected shape {(n, q)} or {(q,)} to go with nodes {(n, q, d)}, got {c.shape}"
+            )
         self.weights = np.broadcast_to(c, (n, q)).copy()
         plain = axis is None and direction is None
         self.direction = None if plain else _direction(n, d, self.positions.dtype, axis, direction)
@@ -291,9 +314,9 @@ class Functionals(Functional):
     def places(self) -> Float[np.ndarray, "N C D"]:
         return self.positions
 
-    def __getitem__(self, index: Any) -> "Functionals":
-        direction = None if self.direction is None else self.direction[index]
-        return Functionals(self.positions[index], self.weights[index], direction=direction)
+    def take(self, rows: Int[np.ndarray, " n"]) -> "Functionals":
+        direction = None if self.direction is None else self.direction[rows]
+        return Functionals(self.positions[rows], self.weights[rows], direction=direction)
 
 
 def _gauss(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -329,7 +352,9 @@ def _direction(n: int, d: int, dtype: Any, axis: int | None, direction: Any) -> 
     if direction is None:
         axis = 0 if axis is None else axis
         if not isinstance(axis, int | np.integer) or not 0 <= axis < d:
-            raise ValueError(f"axis: expected a whole number from 0 to {d - 1} for data in {d} dimensions, got {axis!r}")
+            raise ValueError(
+                f"axis: expected a whole number from 0 to {d - 1} for data in {d} dimensions, got {axis!r}"
+            )
         return np.tile(np.eye(d, dtype=dtype)[axis], (n, 1))
     if axis is not None:
         raise ValueError("axis, direction: expected one of the two, got both")
@@ -344,7 +369,9 @@ def _direction(n: int, d: int, dtype: Any, axis: int | None, direction: Any) -> 
 
 def _not_empty(name: str, array: np.ndarray) -> None:
     if 0 in array.shape:
-        raise ValueError(f"{name}: expected at least one functional in at least one dimension, got shape {array.shape}")
+        raise ValueError(
+            f"{name}: expected at least one functional in at least one dimension, got shape {array.shape}"
+        )
 
 
 def _check_rule(rule: str, count: int | None) -> None:

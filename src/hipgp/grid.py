@@ -7,6 +7,7 @@
 Points are numbered in C order: the last axis runs fastest. Axes may differ in spacing and size.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,24 +28,19 @@ class Grid(eqx.Module):
     shape: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, origin: Any, spacing: Any, shape: int | Sequence[int]):
-        shape_array = np.atleast_1d(np.asarray(shape))
-        if shape_array.ndim != 1 or not 1 <= len(shape_array) <= 4:
-            raise ValueError(f"shape: expected one whole number per axis, for 1 to 4 axes, got {shape!r}")
-        if shape_array.dtype.kind not in "iu":
-            raise ValueError(f"shape: expected whole numbers, got {shape!r}")
-        if np.any(shape_array < 2):
-            raise ValueError(f"shape: expected at least 2 points per axis, got {tuple(shape_array.tolist())}")
-        ndim = len(shape_array)
-        _check_size(shape_array)
+        points = _point_counts(shape)
+        ndim = len(points)
         step = _per_axis("spacing", spacing, ndim)
         if np.any(step <= 0):
             raise ValueError(f"spacing: expected positive numbers, got {tuple(step.tolist())}")
         self.origin = tuple(_per_axis("origin", origin, ndim).tolist())
         self.spacing = tuple(step.tolist())
-        self.shape = tuple(int(n) for n in shape_array)
+        self.shape = points
 
     @classmethod
-    def cover(cls, lower: Any, upper: Any, *, shape: Any = None, spacing: Any = None, margin: Any = 0.0) -> "Grid":
+    def cover(
+        cls, lower: Any, upper: Any, *, shape: Any = None, spacing: Any = None, margin: Any = 0.0
+    ) -> "Grid":
         """The grid that covers the box from `lower` to `upper`, widened by `margin` on every side.
 
         Give either `shape` (points per axis; the outermost lie on the box) or `spacing` (the box is rounded up to
@@ -60,20 +56,27 @@ class Grid(eqx.Module):
             raise ValueError(f"margin: expected numbers >= 0, got {tuple(wide.tolist())}")
         low, high = low - wide, high + wide
         if np.any(high <= low):
-            raise ValueError(f"upper: expected more than lower on every axis, got {tuple(high)} and {tuple(low)}")
+            raise ValueError(
+                f"upper: expected more than lower on every axis, got {tuple(high)} and {tuple(low)}"
+            )
         if (shape is None) == (spacing is None):
             raise ValueError("shape, spacing: expected exactly one of the two")
         if shape is not None:
-            points = np.broadcast_to(np.asarray(shape), (ndim,))
-            if np.any(points < 2):
-                raise ValueError(f"shape: expected at least 2 points per axis, got {tuple(points.tolist())}")
-            return cls(low, (high - low) / (points - 1), tuple(int(n) for n in points))
+            points = _point_counts(shape)
+            points = points * ndim if len(points) == 1 else points
+            if len(points) != ndim:
+                raise ValueError(
+                    f"shape: expected a number or {ndim} of them (one per axis), got {len(points)}"
+                )
+            return cls(low, (high - low) / (np.array(points) - 1), points)
         step = _per_axis("spacing", spacing, ndim)
         if np.any(step <= 0):
             raise ValueError(f"spacing: expected positive numbers, got {tuple(step.tolist())}")
+        with np.errstate(over="ignore"):  # infinitely many cells: told below
+            span = (high - low) / step
         # A box of a whole number of cells must not gain one by rounding.
-        wanted = np.maximum(np.ceil((high - low) / step - 1e-9), 1.0) + 1
-        _check_size(wanted)
+        wanted = np.maximum(np.ceil(span - 1e-9), 1.0) + 1
+        _check_size(wanted.tolist())
         cells = wanted.astype(int) - 1
         return cls(low - (cells * step - (high - low)) / 2, step, tuple(int(n) + 1 for n in cells))
 
@@ -126,11 +129,23 @@ def _per_axis(name: str, value: Any, ndim: int) -> np.ndarray:
     return np.broadcast_to(array, (ndim,)).copy()
 
 
-def _check_size(shape: np.ndarray) -> None:
-    size = float(np.prod(shape.astype(float)))
+def _point_counts(shape: Any) -> tuple[int, ...]:
+    counts = tuple(shape) if np.iterable(shape) else (shape,)
+    if not 1 <= len(counts) <= 4:
+        raise ValueError(f"shape: expected one whole number per axis, for 1 to 4 axes, got {shape!r}")
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in counts):
+        raise ValueError(f"shape: expected whole numbers, got {shape!r}")
+    if min(counts) < 2:
+        raise ValueError(f"shape: expected at least 2 points per axis, got {shape!r}")
+    _check_size(counts)
+    return tuple(int(n) for n in counts)
+
+
+def _check_size(shape: Sequence[float]) -> None:
+    size = math.prod(float(n) for n in shape)
     if size > LARGEST_GRID:
         memory = size * 8 * 2 ** len(shape) / 2**30
         raise ValueError(
-            f"shape: a grid of {'x'.join(str(int(n)) for n in shape)} = {size:.2g} points needs about {memory:,.0f} GiB "
-            "for one float64 array on its torus; expected at most 8.6e9 points: use a larger spacing"
+            f"shape: expected at most 8.6e9 points, got {' x '.join(f'{n:.6g}' for n in shape)} = {size:.2g}, which need "
+            f"about {memory:,.0f} GiB for one float64 array on their torus; use a larger spacing"
         )

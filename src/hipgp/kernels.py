@@ -13,6 +13,7 @@ its derivatives given explicitly (`_profile`), makes them right at distance zero
 import abc
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -26,18 +27,23 @@ from hipgp.precision import as_float, float64_available
 
 Profile = Callable[[Array], Array]
 
+SMOOTH = 99  # stands for infinitely many derivatives
+
 
 class Kernel(eqx.Module):
     """A stationary covariance. Subclasses write `evaluate` for one difference x - y; all else follows."""
 
     @abc.abstractmethod
-    def evaluate(self, difference: Float[Array, " D"]) -> Float[Array, ""]:
-        """The covariance of f(x) and f(y), given x - y."""
+    def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
+        """The covariance of f(x) and f(y), given x - y.
+
+        Written for one pair, (D,); further axes behind the first are many pairs, elementwise.
+        """
 
     @property
     @abc.abstractmethod
     def differentiable(self) -> int:
-        """How many mean-square derivatives a draw has (large for infinitely many)."""
+        """How many mean-square derivatives a draw has (SMOOTH for infinitely many)."""
 
     @property
     @abc.abstractmethod
@@ -66,12 +72,15 @@ class Kernel(eqx.Module):
                 raise ValueError(
                     f"lengthscale: expected one number or {ndim} (one per axis of the grid and data), got {size}"
                 )
+            if isinstance(part, Gneiting) and ndim > 3:
+                raise ValueError(
+                    f"kernel: expected at most 3 dimensions for Gneiting (no covariance beyond), got {ndim}"
+                )
 
 
 @float64_available
 def _gram(kernel: "Kernel", a: np.ndarray, b: np.ndarray) -> Array:
-    pair = lambda x, y: kernel.evaluate(x - y)
-    return jax.vmap(lambda x: jax.vmap(lambda y: pair(x, y))(b))(jnp.asarray(a))
+    return kernel.evaluate(jnp.asarray(a).T[:, :, None] - jnp.asarray(b).T[:, None, :])
 
 
 class Sum(Kernel):
@@ -80,7 +89,7 @@ class Sum(Kernel):
     left: Kernel
     right: Kernel
 
-    def evaluate(self, difference: Float[Array, " D"]) -> Float[Array, ""]:
+    def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         return self.left.evaluate(difference) + self.right.evaluate(difference)
 
     @property
@@ -98,7 +107,7 @@ class Product(Kernel):
     left: Kernel
     right: Kernel
 
-    def evaluate(self, difference: Float[Array, " D"]) -> Float[Array, ""]:
+    def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         return self.left.evaluate(difference) * self.right.evaluate(difference)
 
     @property
@@ -124,8 +133,10 @@ class Stationary(Kernel):
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         """The correlation at squared scaled distance s."""
 
-    def evaluate(self, difference: Float[Array, " D"]) -> Float[Array, ""]:
-        s = jnp.sum((difference / jnp.asarray(self.lengthscale, difference.dtype)) ** 2)
+    def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
+        scale = jnp.broadcast_to(jnp.asarray(self.lengthscale, difference.dtype), difference.shape[:1])
+        # Spelt out axis by axis: XLA then fuses it into one loop, which a reduction over D would not be.
+        s = functools.reduce(operator.add, [(d / one) ** 2 for d, one in zip(difference, scale, strict=True)])
         return jnp.asarray(self.variance, difference.dtype) * self.profile(s)
 
     @property
@@ -179,7 +190,9 @@ _matern52 = _profile(
 class Matern12(Stationary):
     """Matern with nu = 1/2 (the exponential): rough draws, no derivative."""
 
-    differentiable = 0
+    @property
+    def differentiable(self) -> int:
+        return 0
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         return _matern12(s)
@@ -188,7 +201,9 @@ class Matern12(Stationary):
 class Matern32(Stationary):
     """Matern with nu = 3/2: draws with one derivative."""
 
-    differentiable = 1
+    @property
+    def differentiable(self) -> int:
+        return 1
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         return _matern32(s)
@@ -197,7 +212,9 @@ class Matern32(Stationary):
 class Matern52(Stationary):
     """Matern with nu = 5/2: draws with two derivatives."""
 
-    differentiable = 2
+    @property
+    def differentiable(self) -> int:
+        return 2
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         return _matern52(s)
@@ -206,7 +223,9 @@ class Matern52(Stationary):
 class SquaredExponential(Stationary):
     """exp(-s / 2): infinitely smooth draws."""
 
-    differentiable = 99
+    @property
+    def differentiable(self) -> int:
+        return SMOOTH
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         return jnp.exp(-s / 2)
@@ -216,7 +235,6 @@ class RationalQuadratic(Stationary):
     """(1 + s / (2 alpha))^-alpha: a mixture of squared exponentials of many lengthscales."""
 
     alpha: Float[Array, ""] = eqx.field(converter=lambda v: _positive("alpha", v, (0,)))
-    differentiable = 99
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, alpha: Any = 1.0):
         super().__init__(variance, lengthscale)
@@ -225,6 +243,10 @@ class RationalQuadratic(Stationary):
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         alpha = jnp.asarray(self.alpha, s.dtype)
         return jnp.exp(-alpha * jnp.log1p(s / (2 * alpha)))
+
+    @property
+    def differentiable(self) -> int:
+        return SMOOTH
 
 
 _bump = _profile(  # (1 - t) cos(pi t) + sin(pi t) / pi up to t = sqrt(s) = 1, zero beyond
@@ -255,7 +277,7 @@ class Gneiting(Stationary):
         return 1 if self.alpha == 2 else 0
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
-        power = s if self.alpha == 2 else _root(s) ** self.alpha if self.alpha == 1 else _power(s, self.alpha / 2)
+        power = s if self.alpha == 2 else _power(s, self.alpha / 2)
         return (1 + power) ** -3 * _bump(s)
 
 
@@ -264,10 +286,8 @@ def _power(s: Array, exponent: float) -> Array:
 
 
 def _positive(name: str, value: Any, ndim: tuple[int, ...]) -> Any:
-    if isinstance(value, jax.Array | jax.ShapeDtypeStruct) or not isinstance(
-        value, int | float | tuple | list | np.ndarray | np.generic
-    ):
-        return value  # traced or built by a transformation: already checked
+    if isinstance(value, jax.core.Tracer):
+        return value  # its number is not known here
     array = as_float(name, value, ndim=ndim).astype(np.float64)
     if array.size == 0 or np.any(array <= 0):
         raise ValueError(f"{name}: expected positive numbers, got {value!r}")

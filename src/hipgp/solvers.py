@@ -17,6 +17,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 Product = Callable[[Array], Array]
 
+ROUNDING = 10.0  # rounding errors of one product, in units of eps |A| |x|
+
 
 class State(NamedTuple):
     """Where a solve stands; enough to go on from."""
@@ -26,12 +28,17 @@ class State(NamedTuple):
     direction: Float[Array, "B n"]
     rho: Float[Array, " B"]  # residual' preconditioned residual
     error: Float[Array, " B"]  # what `measure` says of the residual
+    gain: Float[Array, " B"]  # the largest |A d| / |d| seen: as much of |A| as this solve has met
     iterations: Int[Array, " B"]
     active: Bool[Array, " B"]
 
 
 class Solution(NamedTuple):
-    """A solve's value and what happened, per right-hand side."""
+    """A solve's value and what happened, per right-hand side.
+
+    `error` is |b - A x| / |b|, computed anew from the answer. Not `converged` means that the iterations ran out, or that
+    the tolerance is beyond this arithmetic: A is too nearly singular, or the dtype too short.
+    """
 
     value: Float[Array, "B n"]
     iterations: Int[Array, " B"]
@@ -43,8 +50,16 @@ def squared_norm(residual: Float[Array, "B n"]) -> Float[Array, " B"]:
     return jnp.sum(residual**2, axis=-1)
 
 
+def _norm(v: Array) -> Array:
+    return jnp.linalg.norm(v, axis=-1)
+
+
 def start(
-    matmul: Product, rhs: Float[Array, "B n"], precondition: Product, measure: Product, guess: Array | None = None
+    matmul: Product,
+    rhs: Float[Array, "B n"],
+    precondition: Product,
+    measure: Product,
+    guess: Array | None = None,
 ) -> State:
     """The state before the first step."""
     value = jnp.zeros_like(rhs) if guess is None else guess
@@ -53,13 +68,22 @@ def start(
     rho = jnp.sum(residual * z, axis=-1)
     error = measure(residual)
     none = jnp.zeros(rhs.shape[0], jnp.int32)
-    return State(value, residual, z, rho, error, none, rho > 0)
+    return State(value, residual, z, rho, error, jnp.zeros_like(error), none, rho > 0)
 
 
 def advance(
-    matmul: Product, precondition: Product, measure: Product, target: Float[Array, " B"], state: State, steps: int
+    matmul: Product,
+    precondition: Product,
+    measure: Product,
+    target: Float[Array, " B"],
+    state: State,
+    steps: int,
 ) -> State:
-    """At most `steps` more steps; a side whose error is at most `target` is left as it is."""
+    """At most `steps` more steps; a side whose error is at most `target` is left as it is.
+
+    So is one whose residual has come down to what rounding leaves in A x, eps |A| |x|: from there on the recurrence
+    would go on to shrink, and the true residual would not.
+    """
 
     def step(s: State) -> State:
         product = matmul(s.direction)
@@ -73,8 +97,12 @@ def advance(
         beta = jnp.where(go & (s.rho > 0), rho / jnp.where(s.rho > 0, s.rho, 1.0), 0.0)[:, None]
         direction = jnp.where(go[:, None], z + beta * s.direction, s.direction)
         error = jnp.where(go, measure(residual), s.error)
-        active = go & (error > target) & (rho > 0)
-        return State(value, residual, direction, jnp.where(go, rho, s.rho), error, s.iterations + go, active)
+        gain = jnp.maximum(s.gain, jnp.where(go, _norm(product) / _norm(s.direction), 0.0))
+        rounding = ROUNDING * jnp.finfo(value.dtype).eps * gain * _norm(value)
+        active = go & (error > target) & (rho > 0) & (_norm(residual) > rounding)
+        return State(
+            value, residual, direction, jnp.where(go, rho, s.rho), error, gain, s.iterations + go, active
+        )
 
     def keep_going(carry: tuple[State, Array]) -> Array:
         return jnp.any(carry[0].active) & (carry[1] < steps)
@@ -92,12 +120,14 @@ def conjugate_gradients(
     max_iterations: int = 1000,
 ) -> Solution:
     """Solve A x = b for every row b, each to |r| <= tolerance |b|; a zero right-hand side has a zero answer at once."""
-    size = squared_norm(rhs)
-    target = (tolerance**2) * size
-    state = start(matmul, rhs, precondition, squared_norm)
-    state = advance(matmul, precondition, squared_norm, target, state, max_iterations)
-    relative = jnp.sqrt(state.error / jnp.where(size > 0, size, 1.0))
-    return Solution(state.value, state.iterations, relative, relative <= tolerance)
+    largest = jnp.max(jnp.abs(rhs), axis=-1, keepdims=True)
+    scale = jnp.where(largest > 0, largest, 1.0)  # squares of tiny numbers would underflow
+    unit = rhs / scale
+    size = squared_norm(unit)
+    state = start(matmul, unit, precondition, squared_norm)
+    state = advance(matmul, precondition, squared_norm, tolerance**2 * size, state, max_iterations)
+    error = _norm(unit - matmul(state.value)) / jnp.sqrt(jnp.where(size > 0, size, 1.0))
+    return Solution(scale * state.value, state.iterations, error, state.error <= tolerance**2 * size)
 
 
 class Tridiagonal(NamedTuple):

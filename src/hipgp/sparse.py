@@ -27,9 +27,10 @@ class Rows(eqx.Module):
 
     def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
         parts = jnp.sum(self.values * jnp.take(x, self.columns, axis=-1, mode="clip"), axis=-1)
-        if self.rows is None:
+        rows = self.rows
+        if rows is None:
             return parts
-        add = lambda p: jax.ops.segment_sum(p, self.rows, self.count, indices_are_sorted=True)
+        add = lambda p: jax.ops.segment_sum(p, rows, self.count, indices_are_sorted=True)
         for _ in range(x.ndim - 1):
             add = jax.vmap(add)
         return add(parts)

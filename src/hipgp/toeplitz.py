@@ -51,7 +51,8 @@ def _wrapped(m: int, n: int, flattened: bool) -> np.ndarray:
     if not flattened or far <= last:
         return lag
     t = np.clip((lag - last) / (far - last), 0.0, 1.0)
-    flat = t - (2.5 * t**4 - 3 * t**5 + t**6)  # slope 1 at t = 0 and 0 at t = 1, both with two flat derivatives
+    # slope 1 at t = 0 and 0 at t = 1, both with two flat derivatives
+    flat = t - (2.5 * t**4 - 3 * t**5 + t**6)
     return np.where(lag <= last, lag, last + (far - last) * flat)
 
 
@@ -72,20 +73,27 @@ class Toeplitz(eqx.Module):
 
     def root(self, e: Float[Array, "..."]) -> Float[Array, "..."]:
         """R e: white noise on the torus to a draw of the prior on the grid."""
-        return self._crop(self._filter(jnp.sqrt(self.eigenvalues), e))
+        return self._crop(self._filter(self.amplitudes(), e))
 
     def root_transpose(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
         """R' u: from the grid to the torus."""
-        return self._filter(jnp.sqrt(self.eigenvalues), u)
+        return self._filter(self.amplitudes(), u)
 
     def circulant_inverse(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
         """The corner of C^-1, applied: the paper's preconditioner for K.
 
-        Eigenvalues below sqrt(eps) of the largest are lifted to it, or the residual's rounding noise would be
-        amplified without end: that shapes the preconditioner, never the answer.
+        Where the smallest eigenvalues are below the largest's rounding, all below sqrt(eps) of the largest are lifted
+        to it, or rounding noise would be amplified without end: that shapes the preconditioner, never the answer.
         """
-        floor = np.sqrt(jnp.finfo(self.eigenvalues.dtype).eps) * jnp.max(self.eigenvalues)
+        eps, largest = jnp.finfo(self.eigenvalues.dtype).eps, jnp.max(self.eigenvalues)
+        singular = jnp.min(self.eigenvalues) < 10 * eps * largest
+        floor = jnp.where(singular, np.sqrt(eps) * largest, 0.0)
         return self._crop(self._filter(1 / jnp.maximum(self.eigenvalues, floor), v))
+
+    def amplitudes(self) -> Float[Array, "..."]:
+        """Square roots of the eigenvalues, with derivative zero, not NaN, where one was clipped."""
+        positive = self.eigenvalues > 0
+        return jnp.where(positive, jnp.sqrt(jnp.where(positive, self.eigenvalues, 1.0)), 0.0)
 
     def first_row(self) -> Float[Array, "..."]:
         """Covariances of the first grid point with all others: all that K is made of."""
@@ -106,8 +114,7 @@ class Toeplitz(eqx.Module):
 def on_torus(kernel: Kernel, torus: Torus) -> Toeplitz:
     """K of `kernel` on a given torus; to be traced: differentiable in the kernel's parameters."""
     lags = tuple(jnp.asarray(a) for a in torus.lags())
-    lattice = jnp.stack(jnp.meshgrid(*lags, indexing="ij"), axis=-1)
-    row = jax.vmap(kernel.evaluate)(lattice.reshape(-1, len(lags))).reshape(torus.shape)
+    row = kernel.evaluate(jnp.stack(jnp.meshgrid(*lags, indexing="ij")))
     raw = jnp.fft.rfftn(row).real
     return Toeplitz(torus, jnp.maximum(raw, 0.0), _negative_share(raw, torus.shape[-1], jnp))
 
@@ -144,12 +151,14 @@ def _tabulated(kernel: Kernel, torus: Torus) -> Toeplitz:
     row = evaluate_all(kernel, points).reshape([len(a) for a in half])
     for axis, m in enumerate(torus.shape):
         row = np.take(row, np.minimum(np.arange(m), m - np.arange(m)), axis=axis)
-    raw = scipy.fft.rfftn(row, workers=-1).real
+    raw = np.real(np.asarray(scipy.fft.rfftn(row, workers=-1)))
     share = float(_negative_share(raw, torus.shape[-1], np))
     return Toeplitz(torus, np.maximum(raw, 0.0), share)
 
 
-def evaluate_all(kernel: Kernel, differences: Float[np.ndarray, "n D"], chunk: int = 2**15) -> Float[np.ndarray, " n"]:
+def evaluate_all(
+    kernel: Kernel, differences: Float[np.ndarray, "n D"], chunk: int = 2**15
+) -> Float[np.ndarray, " n"]:
     """The kernel at many differences, in chunks of one size so that it is compiled once."""
     n, d = differences.shape
     padded = np.zeros((-(-n // chunk) * chunk, d))
@@ -158,8 +167,8 @@ def evaluate_all(kernel: Kernel, differences: Float[np.ndarray, "n D"], chunk: i
 
 
 @eqx.filter_jit
-def _evaluate(kernel: Kernel, differences: Array) -> Array:
-    return jax.vmap(kernel.evaluate)(differences)
+def _evaluate(kernel: Kernel, differences: Array | np.ndarray) -> Array:
+    return kernel.evaluate(jnp.asarray(differences).T)
 
 
 @float64_available
@@ -167,7 +176,9 @@ def _torus_shape(kernel: Kernel, grid: Grid, growth: float) -> tuple[int, ...]:
     """Twice the grid per axis, grown where the kernel still matters on the far side; FFT-friendly numbers."""
     shape = []
     for axis, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
-        sizes = [scipy.fft.next_fast_len(int(np.ceil(max(2 * (n - 1), 2) * g)), real=True) for g in GROWTH if g <= growth]
+        least = max(2 * (n - 1), 2)
+        grown = [int(np.ceil(least * g)) for g in GROWTH if g <= growth]
+        sizes = [scipy.fft.next_fast_len(m, real=True) for m in grown]
         far = np.zeros((len(sizes) + 1, grid.ndim))
         far[1:, axis] = np.array(sizes) * h / 2
         correlation = np.abs(evaluate_all(kernel, far))

@@ -19,9 +19,17 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from hipgp.covariance import closed_form, differentiated, line_variances, line_with_points, variances, with_points
+from hipgp.covariance import (
+    Columns,
+    closed_form,
+    differentiated,
+    line_variances,
+    line_with_points,
+    variances,
+    with_points,
+)
 from hipgp.data import Data
-from hipgp.functionals import Functional, LineIntegrals, Nodes
+from hipgp.functionals import AnyArray, Functional, LineIntegrals, Nodes
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel, SquaredExponential
 from hipgp.precision import float64_available
@@ -31,7 +39,7 @@ from hipgp.toeplitz import Toeplitz
 
 STENCIL = 4  # default p: grid points per axis that each node sees
 CHUNK = 2**14  # nodes whose weights are computed at once
-PAIR_BUDGET = 4e9  # kernel evaluations spent on the residual variances of line and box functionals
+PAIR_BUDGET = 3e8  # kernel evaluations spent on the residual variances of line and box functionals
 
 
 class Weights(eqx.Module):
@@ -180,24 +188,26 @@ def place(grid: Grid, x: Float[np.ndarray, "n D"], p: int) -> tuple[np.ndarray, 
 
 
 def stencil_weights(
-    kernel: Kernel, grid: Grid, p: int, offset: Float[Array, "n D"], value: Array | None, direction: Array | None
+    kernel: Kernel,
+    grid: Grid,
+    p: int,
+    offset: Float[AnyArray, "n D"],
+    value: AnyArray | None,
+    direction: AnyArray | None,
 ) -> tuple[Float[Array, "n P"], Float[Array, " n"]]:
     """Weights of nodes at `offset` (in cells from their stencil's first point) and their residual variances."""
     spacing = jnp.asarray(grid.spacing)
     index = np.stack(np.meshgrid(*[np.arange(w) for w in stencil_shape(grid, p)], indexing="ij"), axis=-1)
     points = jnp.asarray(index.reshape(-1, grid.ndim)) * spacing
-    k_stencil = jax.vmap(lambda a: jax.vmap(lambda b: kernel.evaluate(a - b))(points))(points)
+    k_stencil = kernel.evaluate(points.T[:, :, None] - points.T[:, None, :])
     # Smooth kernels on a fine grid are singular to rounding; this much moves nothing else.
     jitter = 10 * jnp.finfo(k_stencil.dtype).eps * jnp.trace(k_stencil)
     factor = jnp.linalg.cholesky(k_stencil + jitter * jnp.eye(len(points)))
 
-    def covariances(place: Array, a: Array | None, d: Array | None) -> tuple[Array, Array]:
-        node = None if d is None else Nodes(place, place, a, d)
-        cross = jax.vmap(lambda u: differentiated(kernel, None, node)(u - place))(points)
-        return cross, differentiated(kernel, node, node)(jnp.zeros_like(place))
-
-    axes = (0, None if value is None else 0, None if direction is None else 0)
-    cross, variance = jax.vmap(covariances, in_axes=axes)(offset * spacing, value, direction)
+    at = (offset * spacing).T
+    node = None if direction is None else Columns(at[:, None], at, value, direction.T)
+    cross = differentiated(kernel, None, node)(points.T[:, :, None] - at[:, None, :]).T
+    variance = differentiated(kernel, node, node)(jnp.zeros_like(at))
     w = jax.scipy.linalg.cho_solve((factor, True), cross.T).T
     residual = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(w * (w @ k_stencil), axis=-1)
     return w, jnp.maximum(residual, 0.0)
@@ -207,14 +217,16 @@ _stencil_weights = eqx.filter_jit(stencil_weights)
 
 
 @float64_available
-def local_weights(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL, dtype: Any = np.float64) -> LocalWeights:
+def local_weights(
+    kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL, dtype: Any = np.float64
+) -> LocalWeights:
     """W from p^D-point stencils, computed in float64 and kept in `dtype`."""
     if p < 2 or p % 2:
         raise ValueError(f"stencil: expected an even number of points per axis, at least 2, got {p}")
     blocks = [_local_block(kernel, grid, block.functional, p) for block in data.blocks]
     matrix = scipy.sparse.vstack([m for m, _ in blocks], format="csr")
     residual = jnp.asarray(np.concatenate([v for _, v in blocks]), dtype)
-    return LocalWeights(Sparse.from_scipy(matrix, dtype), residual)
+    return LocalWeights(sparse=Sparse.from_scipy(matrix, dtype), residual=residual)
 
 
 def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> tuple[Any, np.ndarray]:
@@ -231,15 +243,14 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
     for begin in range(0, len(functional), rows_at_once):
         part = nodes[begin : begin + rows_at_once]
         w, v, first = _chunk_weights(kernel, grid, p, part, rows_at_once)
-        start = np.ravel_multi_index(tuple(first.T), grid.shape)
+        start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape))
         columns = (start[:, None] + flat_steps).reshape(len(part), per * width)
         values = (w * np.asarray(part.weights, float).reshape(-1, 1)).reshape(len(part), per * width)
         pieces.append(_merged(columns, values, grid.size))
-        residuals.append(v * np.asarray(part.weights[:, 0], float) ** 2 if per == 1 else np.zeros(len(part)))
+        residuals.append(np.sum(v.reshape(len(part), per) * np.asarray(part.weights, float) ** 2, axis=1))
     matrix = scipy.sparse.vstack(pieces, format="csr")
-    if per == 1:
-        return matrix, np.concatenate(residuals)
-    return matrix, _residual_of_sums(kernel, grid, nodes, matrix)
+    alone = np.concatenate(residuals)  # as if nodes had independent residuals: right where there is but one
+    return matrix, alone if per == 1 else _residual_of_sums(kernel, grid, nodes, matrix, alone)
 
 
 def _chunk_weights(
@@ -258,17 +269,19 @@ def _chunk_weights(
 def _merged(columns: np.ndarray, values: np.ndarray, size: int) -> Any:
     """Rows with each grid point once."""
     n, per = columns.shape
-    matrix = scipy.sparse.csr_array((values.ravel(), columns.ravel(), np.arange(n + 1) * per), shape=(n, size))
+    matrix = scipy.sparse.csr_array(
+        (values.ravel(), columns.ravel(), np.arange(n + 1) * per), shape=(n, size)
+    )
     matrix.sum_duplicates()
     return matrix
 
 
-def _residual_of_sums(kernel: Kernel, grid: Grid, nodes: Nodes, matrix: Any) -> np.ndarray:
+def _residual_of_sums(kernel: Kernel, grid: Grid, nodes: Nodes, matrix: Any, alone: np.ndarray) -> np.ndarray:
     """v_n = k** - 2 w'k* + w'K w for functionals of several nodes.
 
     Costs (row length)^2 kernel evaluations each. Past PAIR_BUDGET in all, it is computed for as many functionals as
-    fit, spread evenly over the row lengths, and interpolated in the row length for the rest: v is then good to a few
-    percent, and it is a small part of the noise.
+    fit, spread evenly over the row lengths, and its ratio to `alone` (v if the nodes' residuals were independent) is
+    interpolated in the row length for the rest: v is then good to a few percent, and it is a small part of the noise.
     """
     counts = np.diff(matrix.indptr)
     n = len(counts)
@@ -279,20 +292,26 @@ def _residual_of_sums(kernel: Kernel, grid: Grid, nodes: Nodes, matrix: Any) -> 
     found = np.zeros(len(chosen))
     for begin in range(0, len(chosen), 512):
         some = chosen[begin : begin + 512]
-        width = int(2 ** np.ceil(np.log2(max(counts[some].max(), 1))))  # few different widths: few compilations
+        # few different widths: few compilations
+        width = int(2 ** np.ceil(np.log2(max(counts[some].max(), 1))))
         columns, values = _padded(matrix, some, width)
-        grid_nodes = np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
+        grid_nodes = (
+            np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
+        )
         part = jax.tree.map(lambda a, s=some: np.asarray(a, float)[s], nodes)
-        pad = lambda a, k=512 - len(some): np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
-        found[begin : begin + 512] = _residuals(
-            kernel, jax.tree.map(pad, part), pad(grid_nodes), pad(values)
-        )[: len(some)]
+        missing = 512 - len(some)
+        pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
+        v = _residuals(kernel, jax.tree.map(pad, part), pad(grid_nodes), pad(values))
+        found[begin : begin + 512] = v[: len(some)]
     if stride == 1:
         out = np.zeros(n)
         out[chosen] = found
         return out
-    smooth = np.convolve(np.pad(found, 25, mode="edge"), np.ones(51) / 51, mode="valid")
-    return np.interp(np.argsort(order), np.arange(0, n, stride), smooth)
+    ratio = np.divide(found, alone[chosen], out=np.zeros(len(chosen)), where=alone[chosen] > 0)
+    smooth = np.convolve(np.pad(ratio, 25, mode="edge"), np.ones(51) / 51, mode="valid")
+    out = alone * np.interp(np.argsort(order), np.arange(0, n, stride), smooth)
+    out[chosen] = found
+    return out
 
 
 def _padded(matrix: Any, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -304,10 +323,10 @@ def _padded(matrix: Any, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.n
 
 
 @eqx.filter_jit
-def _residuals(kernel: Kernel, nodes: Nodes, points: Array, w: Array) -> Array:
+def _residuals(kernel: Kernel, nodes: Nodes, points: AnyArray, w: AnyArray) -> Array:
     def one(n: Nodes, x: Array, weight: Array) -> Array:
         single = jax.tree.map(lambda a: a[None], n)
-        gram = jax.vmap(lambda a: jax.vmap(lambda b: kernel.evaluate(a - b))(x))(x)
+        gram = kernel.evaluate(x.T[:, :, None] - x.T[:, None, :])
         cross = with_points(kernel, x, single)[0]
         return variances(kernel, single)[0] - 2 * weight @ cross + weight @ gram @ weight
 

@@ -1,0 +1,213 @@
+"""Gaussian families for the whitened field: mean-field, block-independent and full rank (paper, section 3.3).
+
+q(e) = prod_b N(m_b, S_b), the blocks tiling the array that e lives on (the torus of the Toeplitz whitening). All three
+families are one: blocks of one point, of a given shape, or of everything. A block shape need not divide the array; what
+sticks out is padded with independent standard normals, which nothing reads and which cancel from the KL divergence.
+
+The precisions P_b = S_b^-1 are kept, for they are what the natural gradient moves: theta_2 = -P/2 (appendix B.1.2).
+"""
+
+import itertools
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Int
+
+
+class Blocks(eqx.Module):
+    """A tiling of an array of T points by B blocks of n points; the permutation of section 3.3 and its inverse."""
+
+    index: Int[Array, "B n"]  # the flat place of each block's points; T for padding
+    slot: Int[Array, " T"]  # where each place is found in the flattened (B, n)
+    shape: tuple[int, ...] = eqx.field(static=True)
+    block_shape: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def gather(self, x: Float[Array, "... T"]) -> Float[Array, "... B n"]:
+        """By blocks; zero in the padding."""
+        return jnp.take(x, self.index, axis=-1, mode="fill", fill_value=0)
+
+    def scatter(self, blocks: Float[Array, "... B n"]) -> Float[Array, "... T"]:
+        """Back to the array's own order."""
+        return jnp.take(blocks.reshape(*blocks.shape[:-2], -1), self.slot, axis=-1)
+
+    def identity(self) -> Float[Array, "B n n"]:
+        count, n = self.index.shape
+        return jnp.broadcast_to(jnp.eye(n), (count, n, n))
+
+    def gram(self, k: Float[Array, "N T"], scale: Float[Array, " N"]) -> Float[Array, "B n n"]:
+        """The diagonal blocks of sum_n scale_n k_n k_n'."""
+        parts = self.gather(k)
+        return jnp.einsum("nbi,n,nbj->bij", parts, scale, parts)
+
+
+def tiling(shape: tuple[int, ...], block_shape: tuple[int, ...]) -> Blocks:
+    """Blocks of `block_shape`, cut off at the array's edge."""
+    block = tuple(min(b, m) for b, m in zip(block_shape, shape, strict=True))
+    counts = [-(-m // b) for m, b in zip(shape, block, strict=True)]
+    padded = [c * b for c, b in zip(counts, block, strict=True)]
+    size = int(np.prod(shape))
+    flat = np.pad(np.arange(size).reshape(shape), [(0, p - m) for p, m in zip(padded, shape, strict=True)],
+                  constant_values=size)  # fmt: skip
+    split = flat.reshape([n for c, b in zip(counts, block, strict=True) for n in (c, b)])
+    axes = [*range(0, 2 * len(shape), 2), *range(1, 2 * len(shape), 2)]
+    index = split.transpose(axes).reshape(int(np.prod(counts)), int(np.prod(block)))
+    slot = np.empty(size + 1, np.int64)
+    slot[index.ravel()] = np.arange(index.size)
+    return Blocks(jnp.asarray(index), jnp.asarray(slot[:-1]), tuple(shape), block)
+
+
+class Gaussian(eqx.Module):
+    """q(e) = prod_b N(m_b, P_b^-1); `factor` is the Cholesky factor of each precision."""
+
+    blocks: Blocks
+    mean: Float[Array, " T"]
+    precision: Float[Array, "B n n"]
+    factor: Float[Array, "B n n"]
+
+    @property
+    def covariance(self) -> Float[Array, "B n n"]:
+        """S_b, by blocks."""
+        half = lower_solve(self.factor, self.blocks.identity())
+        return jnp.swapaxes(half, -1, -2) @ half
+
+    def spread(self, k: Float[Array, "N T"]) -> Float[Array, " N"]:
+        """k_n' S k_n."""
+        return jnp.sum(self.half(k) ** 2, axis=(0, 1))
+
+    def half(self, k: Float[Array, "N T"]) -> Float[Array, "B n N"]:
+        """P^-1/2 k_n, by blocks."""
+        return lower_solve(self.factor, jnp.moveaxis(self.blocks.gather(k), 0, -1))
+
+    def precondition(self, g: Float[Array, " T"]) -> Float[Array, " T"]:
+        """S g."""
+        half = lower_solve(self.factor, self.blocks.gather(g)[..., None])
+        return self.blocks.scatter(upper_solve(self.factor, half)[..., 0])
+
+    def divergence(self) -> Float[Array, ""]:
+        """KL(q || N(0, I)) (paper, eq. kl-term)."""
+        trace = jnp.sum(lower_solve(self.factor, self.blocks.identity()) ** 2)
+        log_precision = 2 * jnp.sum(jnp.log(jnp.diagonal(self.factor, axis1=-2, axis2=-1)))
+        return 0.5 * (trace + jnp.sum(self.mean**2) + log_precision - self.blocks.index.size)
+
+    def sample(self, key: Array, count: int) -> Float[Array, "count T"]:
+        white = jax.random.normal(key, (*self.blocks.index.shape, count), self.mean.dtype)
+        return self.mean + self.blocks.scatter(jnp.moveaxis(upper_solve(self.factor, white), -1, 0))
+
+
+def gaussian(blocks: Blocks, mean: Float[Array, " T"], precision: Float[Array, "B n n"]) -> Gaussian:
+    return Gaussian(blocks, mean, precision, cholesky(precision))
+
+
+def standard(blocks: Blocks) -> Gaussian:
+    """The prior, N(0, I)."""
+    return Gaussian(blocks, jnp.zeros(blocks.size), blocks.identity(), blocks.identity())
+
+
+class Minibatch(NamedTuple):
+    """What the natural gradient needs of some observations: k_n, their weight in the sum, and the gradient in m."""
+
+    k: Float[Array, "n T"]
+    scale: Float[Array, " n"]  # (number of minibatches) / s_n^2; zero for padding
+    gradient: Float[Array, " T"]  # an unbiased estimate of b - Lambda m
+
+
+def natural_step(
+    q: Gaussian, batch: Minibatch, mean_step: Array, covariance_step: Array, implicit: bool
+) -> Gaussian:
+    """One natural-gradient step (paper, appendix B.1.2) that cannot diverge.
+
+    In theta_2 the step is P <- (1 - l) P + l Lambda_i: between two positive matrices for every l in (0, 1]. With that
+    new P, the step in theta_1 says m <- m + l P^-1 (b - Lambda m), which is stable only while l times the largest
+    eigenvalue of P^-1 Lambda stays below 2. For the minibatch at hand, Lambda = I + A A', that eigenvalue is at most 1
+    plus the largest row sum of |A' P^-1 A|. Where l times this is at most 1 the paper's step is taken as it stands;
+    elsewhere, or where `implicit`, its right-hand side is taken at the new point,
+
+        m <- m + l (P + l Lambda)^-1 (b - Lambda m),
+
+    which shrinks every error for every l > 0, and costs one n x n factorisation (Woodbury). For small l the two agree.
+    """
+    q = jax.lax.cond(covariance_step > 0, _covariance_step, lambda q, *_: q, q, batch, covariance_step)
+    a = batch.k * jnp.sqrt(batch.scale)[:, None]
+    if implicit:
+        return _moved(q, _implicit_move(q, a, batch.gradient, mean_step))
+    half = q.half(a)
+    bound = 1 + jnp.max(jnp.sum(jnp.abs(jnp.einsum("bin,bim->nm", half, half)), axis=-1))
+    paper = lambda q, a, gradient, step: step * q.precondition(gradient)
+    return _moved(
+        q, jax.lax.cond(mean_step * bound <= 1, paper, _implicit_move, q, a, batch.gradient, mean_step)
+    )
+
+
+def _covariance_step(q: Gaussian, batch: Minibatch, step: Array) -> Gaussian:
+    estimate = q.blocks.identity() + q.blocks.gram(batch.k, batch.scale)
+    return gaussian(q.blocks, q.mean, (1 - step) * q.precision + step * estimate)
+
+
+def _implicit_move(
+    q: Gaussian, a: Float[Array, "n T"], gradient: Float[Array, " T"], step: Array
+) -> Float[Array, " T"]:
+    """l (P + l I + l A A')^-1 g."""
+    damped = gaussian(q.blocks, q.mean, q.precision + step * q.blocks.identity())
+    half = damped.half(a)
+    inner = jnp.eye(len(a)) + step * jnp.einsum("bin,bim->nm", half, half)
+    move = damped.precondition(step * gradient)
+    seen = jax.scipy.linalg.solve(inner, a @ move, assume_a="pos")
+    return move - step * damped.precondition(seen @ a)
+
+
+def _moved(q: Gaussian, move: Float[Array, " T"]) -> Gaussian:
+    return Gaussian(q.blocks, q.mean + move, q.precision, q.factor)
+
+
+def root_variances(q: Gaussian, root_row: Float[Array, "..."]) -> Float[Array, "..."]:
+    """diag(C^1/2 S C^1/2) on the torus, given the first row of the circulant C^1/2.
+
+    Entry i is the sum over pairs (p, q) within a block of S_pq r(i - p) r(i - q); for each lag d = q - p that is a
+    convolution of S_p,p+d with r(x) r(x - d): one FFT pair a lag instead of one a grid point.
+    """
+    shape, block = q.blocks.shape, q.blocks.block_shape
+    axes = tuple(range(-len(shape), 0))
+    covariance = q.covariance
+    local = np.stack(np.meshgrid(*[np.arange(b) for b in block], indexing="ij"), axis=-1).reshape(
+        -1, len(block)
+    )
+    lags = np.array(list(itertools.product(*[range(1 - b, b) for b in block])))
+    strides = np.array([int(np.prod(block[a + 1 :])) for a in range(len(block))])
+    other = local + lags[:, None, :]
+    inside = np.all((other >= 0) & (other < np.array(block)), axis=-1)
+    partner = np.where(inside, other @ strides, 0)
+
+    def add(total: Array, lag: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        d, where, valid = lag
+        entries = jnp.where(valid, covariance[:, jnp.arange(len(local)), where], 0.0)
+        field = q.blocks.scatter(entries).reshape(shape)
+        pair = root_row * jnp.roll(root_row, d, axis=axes)
+        return total + jnp.fft.rfftn(field) * jnp.fft.rfftn(pair), None
+
+    modes = jnp.zeros((*shape[:-1], shape[-1] // 2 + 1), jnp.result_type(covariance, complex))
+    total, _ = jax.lax.scan(add, modes, (jnp.asarray(lags), jnp.asarray(partner), jnp.asarray(inside)))
+    return jnp.fft.irfftn(total, s=shape)
+
+
+# One-point blocks are common (mean-field), and a batched LAPACK call for each would be slow.
+
+
+def cholesky(matrix: Float[Array, "B n n"]) -> Float[Array, "B n n"]:
+    return jnp.sqrt(matrix) if matrix.shape[-1] == 1 else jnp.linalg.cholesky(matrix)
+
+
+def lower_solve(factor: Float[Array, "B n n"], rhs: Float[Array, "B n m"]) -> Float[Array, "B n m"]:
+    return rhs / factor if factor.shape[-1] == 1 else solve_triangular(factor, rhs, lower=True)
+
+
+def upper_solve(factor: Float[Array, "B n n"], rhs: Float[Array, "B n m"]) -> Float[Array, "B n m"]:
+    """With the transpose."""
+    return rhs / factor if factor.shape[-1] == 1 else solve_triangular(factor, rhs, lower=True, trans=1)

@@ -1,0 +1,117 @@
+"""Kernel and noise learned together with q: Adam on the bound, minibatch by minibatch (paper, appendix B.2)."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from hipgp.inference.families import Blocks, Gaussian
+from hipgp.inference.natural import Problem, State, Steps, Terms, advance, initial, steps, terms
+from hipgp.inference.reporting import check_finite
+from hipgp.inference.sources import Selection, parts
+from hipgp.inference.whitening import ToeplitzWhitening, Whitening
+from hipgp.kernels import Kernel
+
+CLIPPED = 1e-4  # clipped mass at which learning moves to a new torus
+
+
+class Logs(NamedTuple):
+    """Logarithms of all that is learned: every parameter of the kernel, and the noise if it is unknown."""
+
+    kernel: Any
+    noise: Array
+
+    @staticmethod
+    def of(kernel: Kernel, noise: float) -> "Logs":
+        return Logs(jax.tree.map(lambda a: jnp.log(jnp.asarray(a, float)), kernel), jnp.log(noise))
+
+
+def expected_log(
+    logs: Logs, q: Gaussian, problem: Problem, whitening: Whitening, selection: Selection
+) -> tuple[Array, Terms]:
+    """The data's part of the bound, to be differentiated in `logs`: the KL of the whitened q does not depend on them.
+
+    The solve for the weights is differentiated by the implicit rule (paper, appendix B.2), and the Toeplitz root and
+    product as they are, which is right in any dimension.
+    """
+    kernel = jax.tree.map(jnp.exp, logs.kernel)
+    t, _ = terms(problem, kernel, whitening.rebuilt(kernel), logs.noise, selection)
+    return t.expected(q), t
+
+
+@eqx.filter_jit
+def learning_update(
+    logs: Logs,
+    optimiser_state: Any,
+    state: State,
+    problem: Problem,
+    whitening: Whitening,
+    selection: Selection,
+    batches: Array,
+    pace: Steps,
+    rate: Array,
+) -> tuple[Logs, Any, State, Array]:
+    """One minibatch: a natural-gradient step in q and one of Adam in the hyperparameters."""
+    slope = jax.value_and_grad(expected_log, has_aux=True)
+    (log, t), gradient = slope(logs, state.q, problem, whitening, selection)
+    state, _ = advance(state, problem.starts, t, selection, batches, pace, True)
+    uphill = jax.tree.map(lambda g: -batches * g / len(problem.y), gradient)
+    updates, optimiser_state = adam().update(uphill, optimiser_state)
+    logs = jax.tree.map(lambda a, u: a + rate * u, logs, updates)
+    return logs, optimiser_state, state, log
+
+
+def adam() -> optax.GradientTransformation:
+    """Adam with a unit step: the rate is applied outside, so that it may change without compiling anew."""
+    return optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
+
+
+class Learning(NamedTuple):
+    """What an epoch of learning begins with and leaves behind."""
+
+    logs: Logs
+    memory: Any  # Adam's
+    state: State
+    seen: int  # minibatches that q has seen
+
+
+def begin(logs: Logs, blocks: Blocks, count: int) -> Learning:
+    return Learning(logs, adam().init(logs), initial(blocks, count), 0)  # pyright: ignore[reportArgumentType]
+
+
+def epoch(
+    now: Learning, problem: Problem, whitening: Whitening, batches: int, rng: np.random.Generator, rate: float
+) -> tuple[Learning, float]:
+    """Every minibatch once. While q is new the hyperparameters wait, or they would be fitted to the prior's errors.
+
+    Covariances forget what is older than about an epoch, for the hyperparameters move; the mean takes shorter steps.
+    """
+    logs, memory, state, seen = now
+    pace, waiting = max(0.1, batches / (batches + seen)), seen == 0
+    expected = 0.0
+    for selection in parts(problem.counts, batches, rng):
+        seen += 1
+        forget = max(1 / seen, min(1.0, 2 / (batches + 1)))
+        logs, memory, state, log = learning_update(
+            *(logs, memory, state, problem, whitening, selection, jnp.asarray(batches)),
+            *(steps(pace, forget), jnp.asarray(0.0 if waiting else rate)),
+        )
+        expected += float(log)
+    bound = expected - float(state.q.divergence())
+    check_finite(bound)
+    return Learning(logs, memory, state, seen), bound
+
+
+def current(logs: Logs) -> Kernel:
+    return jax.tree.map(lambda a: np.asarray(jnp.exp(a)), logs.kernel)
+
+
+def outgrown(logs: Logs, whitening: Whitening) -> bool:
+    """Whether the kernel has become too long for its torus."""
+    if not isinstance(whitening, ToeplitzWhitening):
+        return False
+    return float(whitening.rebuilt(current(logs)).toeplitz.clipped_mass) > CLIPPED

@@ -1,0 +1,211 @@
+"""The bound and its optimum: the closed form of appendix B.1.1 and the natural gradient of B.1.2.
+
+With k_n = R' w_n, s_n^2 the noise and v_n the residual variance (paper, eq. whitened-elbo),
+
+    bound = sum_n [ log N(y_n | k_n'm, s_n^2) - (v_n + k_n' S k_n) / (2 s_n^2) ] - KL(N(m, S) || N(0, I)).
+
+Observations are numbered within the blocks of the data; a minibatch takes its share of every block, so that an epoch
+sees each observation once and (number of minibatches) x (sum over one of them) is unbiased.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from hipgp.inference.families import Blocks, Gaussian, Minibatch, gaussian, natural_step, standard
+from hipgp.inference.sources import NO_SOLVES, Selection, Solves, Source, Table, parts, starts_of
+from hipgp.inference.whitening import Whitening
+from hipgp.kernels import Kernel
+from hipgp.solvers import Solution, conjugate_gradients
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+class Problem(eqx.Module):
+    """What was observed, and how to get at its weights."""
+
+    source: Source
+    y: Float[Array, " N"]
+    variance: Float[Array, " N"]  # of the noise, where it is known
+    known: Bool[Array, " N"]
+    counts: tuple[int, ...] = eqx.field(static=True)
+    residual: str = eqx.field(static=True)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        return starts_of(self.counts)
+
+    def noise_variance(self, log_noise: Array) -> Float[Array, " N"]:
+        return jnp.where(self.known, self.variance, jnp.exp(2 * log_noise))
+
+
+class Terms(NamedTuple):
+    """All that the bound needs of some observations."""
+
+    k: Float[Array, "n T"]
+    y: Float[Array, " n"]
+    variance: Float[Array, " n"]  # s_n^2
+    penalty: Float[Array, " n"]  # v_n where it is not part of the noise
+    mask: Bool[Array, " n"]
+
+    def expected(self, q: Gaussian) -> Float[Array, ""]:
+        """The sum over n of E_q log p(y_n | e) (paper, a'_n)."""
+        error = (self.y - self.k @ q.mean) ** 2 + q.spread(self.k) + self.penalty
+        return -0.5 * jnp.sum(self.mask * (LOG_2PI + jnp.log(self.variance) + error / self.variance))
+
+
+def terms(
+    problem: Problem, kernel: Kernel, whitening: Whitening, log_noise: Array, selection: Selection
+) -> tuple[Terms, Solves]:
+    rows = problem.source.rows(kernel, whitening, selection.index)
+    where = selection.flat(problem.starts)
+    noise = problem.noise_variance(log_noise)[where]
+    added, penalty = (rows.v, jnp.zeros_like(rows.v)) if problem.residual == "noise" else (0.0, rows.v)
+    found = Terms(whitening.root_transpose(rows.w), problem.y[where], noise + added, penalty, selection.mask)
+    return found, Solves.of(rows, selection.mask)
+
+
+# --- a pass over all data ---------------------------------------------------------------------------------------------
+
+
+class Survey(NamedTuple):
+    """The bound at some q, its gradient b - Lambda m, and the diagonal blocks of Lambda if asked for."""
+
+    bound: float
+    gradient: Float[Array, " T"]
+    precision: Float[Array, "B n n"] | None
+    solves: Solves
+
+
+def survey(
+    q: Gaussian, problem: Problem, kernel: Kernel, whitening: Whitening, batches: int, blocks: bool = False
+) -> Survey:
+    """Everything about q that takes one pass over the data."""
+    expected, gradient, solves = 0.0, -q.mean, NO_SOLVES
+    precision = q.blocks.identity() if blocks else None
+    for number, selection in enumerate(parts(problem.counts, batches)):
+        log, g, gram, solved = _survey(q, problem, kernel, whitening, selection, blocks)
+        expected, gradient = expected + float(log), gradient + g
+        precision = None if precision is None or gram is None else precision + gram
+        solves = solves.merged(solved, 1 / (number + 1))
+    return Survey(expected - float(q.divergence()), gradient, precision, solves)
+
+
+@eqx.filter_jit
+def _survey(
+    q: Gaussian, problem: Problem, kernel: Kernel, whitening: Whitening, selection: Selection, blocks: bool
+) -> tuple[Array, Array, Array | None, Solves]:
+    t, solves = terms(problem, kernel, whitening, jnp.zeros(()), selection)
+    scale = t.mask / t.variance
+    gram = q.blocks.gram(t.k, scale) if blocks else None
+    return t.expected(q), (scale * (t.y - t.k @ q.mean)) @ t.k, gram, solves
+
+
+def closed_form(
+    blocks: Blocks, problem: Problem, kernel: Kernel, whitening: Whitening, batches: int
+) -> tuple[Gaussian, Solution | None]:
+    """The optimum itself: S_i = Lambda_i^-1 and m = Lambda^-1 b (paper, appendix B.1.1).
+
+    Lambda is applied as I + R' W' N^-1 W R, and solved by conjugate gradients with its own blocks as preconditioner.
+    """
+    found = survey(standard(blocks), problem, kernel, whitening, batches, blocks=True)
+    assert found.precision is not None
+    q = gaussian(blocks, jnp.zeros(blocks.size), found.precision)
+    if len(blocks.index) == 1:
+        return eqx.tree_at(lambda g: g.mean, q, q.precondition(found.gradient)), None
+    solution = _solve_mean(q, problem, whitening, found.gradient)
+    return eqx.tree_at(lambda g: g.mean, q, solution.value[0]), solution
+
+
+@eqx.filter_jit
+def _solve_mean(q: Gaussian, problem: Problem, whitening: Whitening, b: Array) -> Solution:
+    assert isinstance(problem.source, Table)
+    weights = problem.source.weights
+    variance = problem.noise_variance(jnp.zeros(()))
+    variance = variance + (weights.residual if problem.residual == "noise" else 0.0)
+
+    def matmul(v: Array) -> Array:
+        seen = weights.matmul(whitening.root(v)) / variance
+        return v + whitening.root_transpose(weights.transpose_matmul(seen))
+
+    return conjugate_gradients(
+        matmul,
+        b[None],
+        precondition=lambda r: q.precondition(r[0])[None],
+        tolerance=1e-10,
+        max_iterations=2000,
+    )
+
+
+# --- natural gradients ------------------------------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    """Where the natural gradient stands.
+
+    `last` holds y_n - k_n'm over s_n^2 as each observation was last seen, and `total` the sum of them times k_n: with
+    these the gradient's noise goes to zero as m settles (the SAGA estimate, exact for a quadratic; O(N + T) memory).
+    """
+
+    q: Gaussian
+    last: Float[Array, " N"]
+    total: Float[Array, " T"]
+
+
+class Steps(NamedTuple):
+    mean: Array
+    covariance: Array
+    remember: Array  # keep `last` and `total`
+    recall: Array  # and use them
+
+
+def steps(mean: float, covariance: float, remember: bool = False, recall: bool = False) -> Steps:
+    """As arrays: numbers would be compiled in."""
+    return Steps(*(jnp.asarray(a) for a in (mean, covariance, remember, recall)))
+
+
+@eqx.filter_jit
+def natural_update(
+    state: State,
+    problem: Problem,
+    kernel: Kernel,
+    whitening: Whitening,
+    selection: Selection,
+    batches: Array,
+    pace: Steps,
+    implicit: bool,
+) -> tuple[State, Array]:
+    """One minibatch; also its part of the data's term in the bound, at the q it began with."""
+    t, _ = terms(problem, kernel, whitening, jnp.zeros(()), selection)
+    return advance(state, problem.starts, t, selection, batches, pace, implicit)
+
+
+def advance(
+    state: State,
+    starts: tuple[int, ...],
+    t: Terms,
+    selection: Selection,
+    batches: Array,
+    pace: Steps,
+    implicit: bool,
+) -> tuple[State, Array]:
+    """`natural_update`, given the minibatch's terms."""
+    q = state.q
+    scale = t.mask / t.variance
+    where = selection.flat(starts)
+    pull = scale * (t.y - t.k @ q.mean)
+    change = t.mask * (pull - state.last[where])
+    plain = batches * (pull @ t.k)
+    steady = batches * (change @ t.k) + state.total
+    gradient = jnp.where(pace.recall, steady, plain) - q.mean
+    moved = natural_step(q, Minibatch(t.k, batches * scale, gradient), pace.mean, pace.covariance, implicit)
+    keep = jnp.where(pace.remember, 1.0, 0.0)
+    last = state.last.at[where].add(keep * change)
+    return State(moved, last, state.total + keep * (change @ t.k)), t.expected(q)
+
+
+def initial(blocks: Blocks, count: int) -> State:
+    return State(standard(blocks), jnp.zeros(count), jnp.zeros(blocks.size))
