@@ -126,7 +126,7 @@ def test_covariances_agree_with_the_reference(make, dimension):
 
 @every_functional
 def test_rough_kernels_agree_node_by_node(make):
-    """A Matern 3/2, at a coarse spacing: same nodes, so only the sums and the derivatives at distance zero are tested."""
+    """A Matern 3/2, at a coarse spacing: same nodes, so only sums, and derivatives at distance zero, are tested."""
     ours, _ = make(2, float)
     nodes = ours.nodes(0.5)
     x = np.concatenate([np.random.default_rng(20).uniform(0, 1, (10, 2)), nodes.x[0, :1]])
@@ -217,7 +217,7 @@ def test_mixtures_are_their_parts_one_after_the_other():
 
 @pytest.mark.parametrize("kind", ["line", "box"])
 def test_derivative_of_integral_is_the_integrand(kind):
-    """In 1-D, (length x average up to t) has derivative f(t). Central differences with h = 1e-3 are off by h^2 / 6 k''."""
+    """In 1-D, (length x average up to t) has derivative f(t). Central differences with h = 1e-3 are off by h^2 k'' / 6."""
     kernel, x, t, h = OURS[1], np.linspace(-0.5, 1.5, 9)[:, None], np.array([[0.3], [0.8]]), 1e-3
 
     def integral(end):

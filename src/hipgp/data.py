@@ -92,14 +92,14 @@ def observe(functional: Functional, y: Any, noise: Any = None) -> Data:
         )
     if noise is None:
         return Data((Observations(functional, values, None),))
-    std = as_float("noise", noise, ndim=(0, 1))
+    std = as_float("noise", noise, ndim=(0, 1)).astype(values.dtype)
     if std.shape not in ((), values.shape):
         raise ValueError(
             f"noise: expected a number or one per observation, shape {values.shape}, got {std.shape}"
         )
     if np.any(std <= 0):
         raise ValueError(f"noise: expected positive standard deviations, got {float(np.min(std))}")
-    return Data((Observations(functional, values, np.broadcast_to(std, values.shape).astype(values.dtype)),))
+    return Data((Observations(functional, values, np.broadcast_to(std, values.shape).copy()),))
 
 
 def check_inside(functional: Functional, grid: Grid) -> None:
@@ -113,8 +113,9 @@ def check_inside(functional: Functional, grid: Grid) -> None:
         lower, upper = (f(places.reshape(-1, grid.ndim), axis=0) for f in (np.min, np.max))
         show = lambda v: "(" + ", ".join(f"{float(a):.6g}" for a in v) + ")"
         raise ValueError(
-            f"data: {len(out)} of {len(functional)} {type(functional).__name__} reach outside the grid (first: number "
-            f"{out[0]}; farthest: number {int(np.argmax(far))}, by {float(np.max(far)):.4g}); cover them with "
+            f"data: expected places within the grid, got {len(out)} of {len(functional)} {type(functional).__name__} "
+            f"that reach outside the grid (first: number {out[0]}; farthest: number {int(np.argmax(far))}, by "
+            f"{float(np.max(far)):.4g}); cover them with "
             f"Grid.cover({show(np.minimum(lower, grid.lower))}, {show(np.maximum(upper, grid.upper))}, ...)"
         )
 

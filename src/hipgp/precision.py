@@ -28,11 +28,11 @@ def float64_available(function: F) -> F:
 
 def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.ndarray:
     """`value` as a finite float32 or float64 NumPy array; a ValueError that names the argument otherwise."""
+    if value is None:
+        raise ValueError(f"{name}: expected numbers, got None")
     try:
-        array = np.asarray(value)
-        if array.dtype.kind in "iub":
-            array = array.astype(np.float64)
-        if array.dtype.kind == "O":
+        array = np.array(value)  # a copy: what the caller later does to theirs is not ours
+        if array.dtype.kind in "iubO":
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: expected numbers, got {type(value).__name__} ({error})") from None

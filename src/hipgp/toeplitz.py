@@ -69,15 +69,15 @@ class Toeplitz(eqx.Module):
 
     def matmul(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
         """K v (paper, algorithm 2)."""
-        return self._crop(self._filter(self.eigenvalues, v))
+        return self._crop(self.filter(self.eigenvalues, v))
 
     def root(self, e: Float[Array, "..."]) -> Float[Array, "..."]:
         """R e: white noise on the torus to a draw of the prior on the grid."""
-        return self._crop(self._filter(self.amplitudes(), e))
+        return self._crop(self.filter(self.amplitudes(), e))
 
     def root_transpose(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
         """R' u: from the grid to the torus."""
-        return self._filter(self.amplitudes(), u)
+        return self.filter(self.amplitudes(), u)
 
     def circulant_inverse(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
         """The corner of C^-1, applied: the paper's preconditioner for K.
@@ -88,7 +88,7 @@ class Toeplitz(eqx.Module):
         eps, largest = jnp.finfo(self.eigenvalues.dtype).eps, jnp.max(self.eigenvalues)
         singular = jnp.min(self.eigenvalues) < 10 * eps * largest
         floor = jnp.where(singular, np.sqrt(eps) * largest, 0.0)
-        return self._crop(self._filter(1 / jnp.maximum(self.eigenvalues, floor), v))
+        return self._crop(self.filter(1 / jnp.maximum(self.eigenvalues, floor), v))
 
     def amplitudes(self) -> Float[Array, "..."]:
         """Square roots of the eigenvalues, with derivative zero, not NaN, where one was clipped."""
@@ -102,7 +102,8 @@ class Toeplitz(eqx.Module):
     def astype(self, dtype: Any) -> "Toeplitz":
         return Toeplitz(self.torus, self.eigenvalues.astype(dtype), self.clipped_mass)
 
-    def _filter(self, spectrum: Array, v: Array) -> Array:
+    def filter(self, spectrum: Array, v: Array) -> Array:
+        """The circulant with eigenvalues `spectrum`, applied on the torus."""
         axes = tuple(range(-len(self.torus.shape), 0))
         modes = jnp.fft.rfftn(v, s=self.torus.shape, axes=axes)  # pads with zeros up to the torus
         return jnp.fft.irfftn(spectrum * modes, s=self.torus.shape, axes=axes)

@@ -144,9 +144,41 @@ def small_systems(kernel: Kernel, group: Columns, noise: Float[Array, "k1 T"], u
     both = jnp.concatenate([used, jnp.ones_like(used[:1])])
     matrix = jnp.where(both[:, None] & both[None, :], gram(kernel, group), 0.0)
     matrix = jnp.moveaxis(matrix, -1, 0) + jax.vmap(jnp.diag, in_axes=1)(jnp.where(both, noise, 1.0))
+    return Conditionals(*last_given_others(matrix))
+
+
+@jax.custom_vjp
+def last_given_others(matrix: Float[Array, "T n n"]) -> tuple[Float[Array, "T k"], Float[Array, " T"]]:
+    """Of a Gaussian with this covariance, the last variable given the others: coefficients b and variance d.
+
+    The gradient is written out: with z = (-b, 1), dd = z' dC z and db = (C_others)^-1 (dC z)_others. It costs one
+    triangular solve; differentiating through the factorisation costs six times the whole evaluation.
+    """
+    return _factored(matrix)[:2]
+
+
+def _factored(matrix: Array) -> tuple[Array, Array, Array]:
+    k = matrix.shape[-1] - 1
     factor = jnp.linalg.cholesky(matrix, symmetrize_input=False)
     solve = lambda f: jax.scipy.linalg.solve_triangular(f[:k, :k], f[k, :k], trans=1, lower=True)
-    return Conditionals(jax.vmap(solve)(factor), factor[:, k, k] ** 2)
+    return jax.vmap(solve)(factor), factor[:, k, k] ** 2, factor[:, :k, :k]
+
+
+def _forward(matrix: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    b, d, factor = _factored(matrix)
+    return (b, d), (b, factor)
+
+
+def _backward(saved: tuple[Array, Array], cotangent: tuple[Array, Array]) -> tuple[Array]:
+    b, factor = saved
+    of_b, of_d = cotangent
+    solved = jax.vmap(lambda f, v: jax.scipy.linalg.cho_solve((f, True), v))(factor, of_b)
+    z = jnp.concatenate([-b, jnp.ones_like(b[:, :1])], axis=1)
+    left = of_d[:, None] * z + jnp.pad(solved, ((0, 0), (0, 1)))
+    return (left[:, :, None] * z[:, None, :],)
+
+
+last_given_others.defvjp(_forward, _backward)
 
 
 @eqx.filter_jit

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array
 
 from hipgp.inference.families import Blocks, Gaussian
-from hipgp.inference.natural import Problem, State, Steps, Terms, advance, initial, steps, terms
+from hipgp.inference.natural import Problem, State, Steps, Terms, advance, divergence, initial, steps, terms
 from hipgp.inference.reporting import check_finite
 from hipgp.inference.sources import Selection, parts
 from hipgp.inference.whitening import ToeplitzWhitening, Whitening
@@ -101,7 +101,7 @@ def epoch(
             *(steps(pace, forget), jnp.asarray(0.0 if waiting else rate)),
         )
         expected += float(log)
-    bound = expected - float(state.q.divergence())
+    bound = expected - float(divergence(state.q))
     check_finite(bound)
     return Learning(logs, memory, state, seen), bound
 

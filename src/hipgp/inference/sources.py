@@ -118,8 +118,8 @@ class Exact(Source):
 
     grid: Grid
     parts: tuple[LineIntegrals | Nodes, ...]
-    tolerance: float = eqx.field(static=True)
-    max_iterations: int = eqx.field(static=True)
+    tolerance: AnyArray  # arrays, so that training and prediction are compiled once
+    max_iterations: AnyArray
 
     def rows(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> Rows:
         pick = lambda part, i: jax.tree.map(lambda a: jnp.asarray(a)[i], part)
@@ -201,7 +201,8 @@ def _steps(grid: Grid, p: int) -> np.ndarray:
 def exact_source(
     kernel: Kernel, grid: Grid, functionals: list[Functional], tolerance: float, max_iterations: int
 ) -> Exact:
-    return Exact(grid, tuple(prepared(kernel, f, grid) for f in functionals), tolerance, max_iterations)
+    limits = np.asarray(tolerance), np.asarray(max_iterations)
+    return Exact(grid, tuple(prepared(kernel, f, grid) for f in functionals), *limits)
 
 
 def local_source(grid: Grid, functionals: list[Functional], p: int) -> Local:
@@ -223,7 +224,7 @@ def tabulated(
     v, solves = np.zeros(sum(counts)), NO_SOLVES
     order = []
     for number, selection in enumerate(parts(counts, batches)):
-        rows = _rows(source, kernel, whitening, selection.index)
+        rows = compiled_rows(source, kernel, whitening, selection.index)
         used = np.flatnonzero(selection.mask)
         where = np.asarray(selection.flat(starts_of(counts)))[used]
         w.append(rows.w[used])
@@ -235,7 +236,7 @@ def tabulated(
 
 
 @eqx.filter_jit
-def _rows(source: Source, kernel: Kernel, whitening: Whitening, index: tuple[Any, ...]) -> Rows:
+def compiled_rows(source: Source, kernel: Kernel, whitening: Whitening, index: tuple[Any, ...]) -> Rows:
     return source.rows(kernel, whitening, index)
 
 

@@ -13,7 +13,7 @@ from hipgp.functionals import Functional
 from hipgp.grid import Grid
 from hipgp.inference.families import Gaussian, root_variances
 from hipgp.inference.natural import Problem, survey
-from hipgp.inference.sources import Source, exact_source, local_source, parts
+from hipgp.inference.sources import Rows, Source, compiled_rows, exact_source, local_source, parts
 from hipgp.inference.whitening import ToeplitzWhitening, Whitening
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
@@ -79,7 +79,8 @@ class VariationalPosterior(eqx.Module):
         source = self._source(functional)
         mean, std = np.zeros(len(functional)), np.zeros(len(functional))
         for selection in parts((len(functional),), self._chunks(len(functional))):
-            found = _predict(self.q, source, self.kernel, self.whitening, selection.index)
+            rows = compiled_rows(source, self.kernel, self.whitening, selection.index)
+            found = _moments(self.q, self.whitening, rows)
             at = selection.index[0][selection.mask]
             mean[at], std[at] = (np.asarray(a)[selection.mask] for a in found)
         return mean.astype(self.dtype), std.astype(self.dtype)
@@ -90,18 +91,17 @@ class VariationalPosterior(eqx.Module):
     ) -> Float[np.ndarray, "count ..."]:
         """Draws of q on the grid, or of a functional; what the grid leaves open is drawn independently for each."""
         white_key, rest_key = jax.random.split(key)
-        white = self.q.sample(white_key, count)
+        draws = self.whitening.root(self.q.sample(white_key, count))
         if functional is None:
-            draws = self.whitening.root(white)
             return np.asarray(draws, self.dtype).reshape(count, *self.grid.shape)
         source = self._source(functional)
         drawn = np.zeros((count, len(functional)))
         rest = np.asarray(jax.random.normal(rest_key, drawn.shape, float))
         for selection in parts((len(functional),), self._chunks(len(functional))):
-            seen, v = _read(white, source, self.kernel, self.whitening, selection.index)
+            rows = compiled_rows(source, self.kernel, self.whitening, selection.index)
             at = selection.index[0][selection.mask]
-            open_std = np.sqrt(np.asarray(v)[selection.mask])
-            drawn[:, at] = np.asarray(seen)[:, selection.mask] + open_std * rest[:, at]
+            open_std = np.sqrt(np.asarray(rows.v)[selection.mask])
+            drawn[:, at] = np.asarray(draws @ rows.w.T)[:, selection.mask] + open_std * rest[:, at]
         return drawn.astype(self.dtype)
 
     def _source(self, functional: Functional) -> Source:
@@ -120,20 +120,9 @@ class VariationalPosterior(eqx.Module):
 
 
 @eqx.filter_jit
-def _predict(
-    q: Gaussian, source: Source, kernel: Kernel, whitening: Whitening, index: tuple[Any, ...]
-) -> tuple[Array, Array]:
-    rows = source.rows(kernel, whitening, index)
+def _moments(q: Gaussian, whitening: Whitening, rows: Rows) -> tuple[Array, Array]:
     k = whitening.root_transpose(rows.w)
     return k @ q.mean, jnp.sqrt(q.spread(k) + rows.v)
-
-
-@eqx.filter_jit
-def _read(
-    white: Array, source: Source, kernel: Kernel, whitening: Whitening, index: tuple[Any, ...]
-) -> tuple[Array, Array]:
-    rows = source.rows(kernel, whitening, index)
-    return whitening.root(white) @ rows.w.T, rows.v
 
 
 @eqx.filter_jit

@@ -5,6 +5,7 @@ factor of K (e on the grid), which is the standard SVGP and the baseline. All in
 """
 
 import abc
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -40,7 +41,7 @@ class Whitening(eqx.Module):
 
     @abc.abstractmethod
     def conditional(
-        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: float, max_iterations: int
+        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
     ) -> tuple[Array, Array, Solution]:
         """w = K^-1 k*, v = k** - w'k*, and what the solve did."""
 
@@ -68,7 +69,7 @@ class ToeplitzWhitening(Whitening):
         return self.toeplitz.root_transpose(on_grid).reshape(*w.shape[:-1], -1)
 
     def conditional(
-        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: float, max_iterations: int
+        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
     ) -> tuple[Array, Array, Solution]:
         return conditional(self.toeplitz, cross, variance, tolerance, max_iterations)
 
@@ -91,7 +92,7 @@ class CholeskyWhitening(Whitening):
         return w @ self.factor
 
     def conditional(
-        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: float, max_iterations: int
+        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
     ) -> tuple[Array, Array, Solution]:
         w = cho_solve((self.factor, True), cross.T).T
         k = self.root_transpose(w)

@@ -1,0 +1,227 @@
+"""The model, what it learns, and what it says: GP, Posterior, Prediction.
+
+    >>> import numpy as np, hipgp as hg
+    >>> x = np.linspace(0.0, 1.0, 50)
+    >>> gp = hg.GP(hg.Matern52(lengthscale=0.3), hg.Grid.cover(0.0, 1.0, shape=64))
+    >>> post = gp.condition(hg.observe(hg.Points(x), np.sin(6 * x), noise=0.05))
+    >>> bool(np.abs(post.predict(hg.Points([0.5])).mean[0] - np.sin(3.0)) < 0.05)
+    True
+"""
+
+import warnings
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.data import Data, check_differentiable, check_inside
+from hipgp.functionals import Functional
+from hipgp.grid import Grid
+from hipgp.inference import learning, variances
+from hipgp.inference.batch import Batch, BatchPosterior
+from hipgp.inference.learning import Learned
+from hipgp.inference.variational import Variational, VariationalPosterior
+from hipgp.kernels import Kernel
+from hipgp.precision import as_float
+from hipgp.trend import Trend
+
+StdMethod = Literal["vecchia", "samples", "exact"]
+
+
+class Prediction(NamedTuple):
+    """Mean and standard deviation of functionals of the field, without observation noise.
+
+    `std_error` is the Monte Carlo error of `std`, where it was estimated from samples; None otherwise.
+    """
+
+    mean: Float[np.ndarray, " N"]
+    std: Float[np.ndarray, " N"]
+    std_error: Float[np.ndarray, " N"] | None = None
+
+
+class GP(eqx.Module):
+    """A Gaussian-process prior with inducing points on a grid.
+
+    `noise` is the standard deviation of observations that come without one; `trend` is None, "constant", "linear" or
+    the user's own columns, (N, p).
+    """
+
+    kernel: Kernel
+    grid: Grid
+    noise: float | None
+    trend: Trend
+    learned: Learned | None
+
+    def __init__(self, kernel: Kernel, grid: Grid, noise: float | None = None, trend: Any = None):
+        if not isinstance(kernel, Kernel):
+            raise ValueError(f"kernel: expected a kernel such as Matern32(), got {type(kernel).__name__}")
+        if not isinstance(grid, Grid):
+            raise ValueError(f"grid: expected a Grid, got {type(grid).__name__}")
+        kernel.check_dimension(grid.ndim)
+        if noise is not None:
+            noise = float(as_float("noise", noise, ndim=(0,)))
+            if noise <= 0:
+                raise ValueError(f"noise: expected a positive standard deviation, got {noise}")
+        self.kernel, self.grid, self.noise = kernel, grid, noise
+        self.trend = trend if isinstance(trend, Trend) else Trend(trend)
+        self.learned = None
+
+    def condition(
+        self, data: Data, method: Batch | Variational | None = None, *, progress: bool = True, checkpoint: Any = None
+    ) -> "Posterior":
+        """The posterior given `data`, by the batch engine unless told otherwise.
+
+        `checkpoint` names a file that a long batch solve keeps up to date and resumes from.
+        """
+        self._check(data)
+        method = Batch() if method is None else method
+        if isinstance(method, Batch):
+            return Posterior(method.fit(self.kernel, self.grid, data, self.noise, self.trend, progress, checkpoint))
+        if not isinstance(method, Variational):
+            raise ValueError(f"method: expected Batch(...) or Variational(...), got {type(method).__name__}")
+        if self.trend.kind is not None:
+            raise ValueError("trend: expected None with the variational engine; the batch engine estimates trends")
+        if checkpoint is not None:
+            raise ValueError("checkpoint: expected None with the variational engine")
+        return Posterior(method.fit(self.kernel, self.grid, data, self.noise, progress))
+
+    def learn(
+        self,
+        data: Data,
+        *,
+        start: Literal["data", "kernel"] = "data",
+        bounds: dict[str, tuple[float, float]] | None = None,
+        key: int = 0,
+        progress: bool = True,
+        checkpoint: Any = None,
+    ) -> "GP":
+        """A new GP with kernel, noise (where unknown) and trend learned from `data`; how it went is in `.learned`.
+
+        Starting values come from the data unless `start="kernel"`. `bounds` limits parameters by name, e.g.
+        {"lengthscale": (0.1, 10), "Matern32.variance": (1e-3, 1)}.
+        """
+        self._check(data)
+        if start not in ("data", "kernel"):
+            raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
+        learned = learning.learn(
+            self.kernel,
+            self.grid,
+            data,
+            self.noise,
+            self.trend,
+            start=start,
+            user_bounds=bounds,
+            seed=key,
+            progress=progress,
+            checkpoint=checkpoint,
+        )
+        if learned.undetermined:
+            warnings.warn(
+                f"the data do not determine {', '.join(learned.undetermined)}: the likelihood is flat there or best at "
+                "a bound; give bounds, a simpler kernel, or more data",
+                stacklevel=2,
+            )
+        gp = GP(learned.kernel, self.grid, learned.noise, self.trend)
+        return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
+
+    def _check(self, data: Data) -> None:
+        if not isinstance(data, Data):
+            raise ValueError(f"data: expected something made by observe(...), got {type(data).__name__}")
+        for block in data.blocks:
+            check_inside(block.functional, self.grid)
+        check_differentiable(self.kernel.differentiable, data)
+
+
+class Posterior(eqx.Module):
+    """The field after the data: means, standard deviations and samples of any functional."""
+
+    engine: BatchPosterior | VariationalPosterior
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.engine.kernel
+
+    @property
+    def grid(self) -> Grid:
+        return self.engine.grid
+
+    @property
+    def noise(self) -> float | None:
+        return self.engine.noise
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """What the engine did: iterations, KL to the exact posterior, clipped mass, seconds, sizes."""
+        return self.engine.diagnostics
+
+    @property
+    def mean(self) -> Float[np.ndarray, "..."]:
+        """The posterior mean on the grid, in its shape."""
+        return self.engine.grid_mean()
+
+    def std(self, method: StdMethod = "vecchia", *, samples: int = 32, key: Any = 0) -> Float[np.ndarray, "..."]:
+        """The posterior standard deviation on the grid, in its shape; `method` as in `predict`."""
+        if isinstance(self.engine, VariationalPosterior):
+            return self.engine.grid_std()
+        variance, _ = self._variance(self.engine.grid_points(), method, samples, key, self._grid_columns())
+        return np.sqrt(variance).reshape(self.grid.shape).astype(self.engine.data.dtype)
+
+    def predict(
+        self,
+        functional: Functional,
+        std: StdMethod = "vecchia",
+        *,
+        samples: int = 32,
+        key: Any = 0,
+        columns: Any = None,
+    ) -> Prediction:
+        """Mean and std of any functional, observed or not.
+
+        `std` says how: "vecchia" (deterministic, given the nearest observations), "samples" (its error corrected by
+        simulation, with the Monte Carlo error stated) or "exact" (one solve each). `columns` are the user's own trend
+        columns for these functionals.
+        """
+        check_inside(functional, self.grid)
+        check_differentiable(self.kernel.differentiable, functional)
+        if isinstance(self.engine, VariationalPosterior):
+            return Prediction(*self.engine.predict(functional))
+        mean = self.engine.mean(functional, columns)
+        variance, error = self._variance(functional, std, samples, key, columns)
+        deviation = np.sqrt(variance)
+        return Prediction(mean, deviation, None if error is None else error / (2 * deviation))
+
+    def sample(self, count: int, key: Any = 0, at: Functional | None = None, columns: Any = None) -> np.ndarray:
+        """`count` draws of the posterior: (count, *grid.shape), or (count, N) of the functionals `at`."""
+        if count < 1:
+            raise ValueError(f"count: expected a positive number of draws, got {count}")
+        if at is not None:
+            check_inside(at, self.grid)
+            check_differentiable(self.kernel.differentiable, at)
+        if isinstance(self.engine, VariationalPosterior):
+            return self.engine.sample(count, as_key(key), at)
+        return self.engine.sample(count, as_key(key), at, columns)
+
+    def _variance(
+        self, functional: Functional, method: StdMethod, samples: int, key: Any, columns: Any
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        assert isinstance(self.engine, BatchPosterior)
+        if method == "vecchia":
+            return variances.vecchia_variance(self.engine, functional, columns), None
+        if method == "samples":
+            return variances.sampled_variance(self.engine, functional, samples, as_key(key), columns)
+        if method == "exact":
+            return variances.exact_variance(self.engine, functional, columns), None
+        raise ValueError(f'std: expected "vecchia", "samples" or "exact", got {method!r}')
+
+    def _grid_columns(self) -> Any:
+        assert isinstance(self.engine, BatchPosterior)
+        return self.engine.trend.on_grid(self.grid) if self.engine.trend.kind == "columns" else None
+
+
+def as_key(key: Any) -> jax.Array:
+    """A JAX key from an int, or the key itself."""
+    if isinstance(key, int | np.integer):
+        return jax.random.key(int(key))
+    return key

@@ -1,0 +1,289 @@
+"""The batch engine: the exact full-rank posterior from one certified solve, its samples and standard deviations.
+
+The optimum of the paper's bound over all Gaussians has its mean on the grid at K W' A^-1 y, A = W K W' + N. One solve
+of A gives the mean of every functional; another, with simulated data as right-hand side, an exact draw of the whole
+posterior (Matheron's rule: u + K W' A^-1 (y - W u - e)). No covariance is ever formed. A trend with a flat prior is
+part of the same algebra: its coefficients come from generalised least squares, in the mean and in every draw.
+"""
+
+import time
+import warnings
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from hipgp import vecchia
+from hipgp.data import Data, observe
+from hipgp.functionals import Functional, Points
+from hipgp.grid import Grid
+from hipgp.inference.checkpoint import Checkpoint, fingerprint
+from hipgp.inference.progress import Progress
+from hipgp.inference.systems import DataSystem, Solved, System, grid_system, solve
+from hipgp.kernels import Kernel
+from hipgp.precision import float64_available
+from hipgp.toeplitz import embed
+from hipgp.trend import Trend
+from hipgp.weights import STENCIL, LocalWeights, Weights, exact_weights, local_weights
+
+GRID_SPACE_RATIO = 10  # observations per grid point from which the grid-space form is the faster one
+
+Residual = Literal["noise", "bound"]
+
+
+class Batch(eqx.Module):
+    """Settings of the batch engine.
+
+    - `tolerance`: nats; the solve stops when the posterior is provably this close to the exact one (KL divergence).
+    - `neighbours`: of the Vecchia preconditioner; 0 for none.
+    - `stencil`: grid points per axis that a node sees (`weights="local"`); `weights="exact"` is the paper's choice,
+      for small problems.
+    - `residual`: what the grid cannot see is added to the noise ("noise"), or only to the bound ("bound", the paper).
+    - `space`: "data", "grid", or "auto" (grid where there are far more points than grid points).
+    """
+
+    tolerance: float = eqx.field(static=True, default=0.01)
+    max_iterations: int = eqx.field(static=True, default=1000)
+    neighbours: int = eqx.field(static=True, default=vecchia.NEIGHBOURS)
+    weights: Literal["local", "exact"] = eqx.field(static=True, default="local")
+    stencil: int = eqx.field(static=True, default=STENCIL)
+    residual: Residual = eqx.field(static=True, default="noise")
+    space: Literal["auto", "data", "grid"] = eqx.field(static=True, default="auto")
+
+    def __check_init__(self) -> None:
+        if not self.tolerance > 0:
+            raise ValueError(f"tolerance: expected a positive number of nats, got {self.tolerance!r}")
+        if self.max_iterations < 1 or self.neighbours < 0:
+            raise ValueError("max_iterations, neighbours: expected at least 1 and at least 0")
+        for name, options in (
+            ("weights", ("local", "exact")),
+            ("residual", ("noise", "bound")),
+            ("space", ("auto", "data", "grid")),
+        ):
+            if getattr(self, name) not in options:
+                raise ValueError(f"{name}: expected one of {options}, got {getattr(self, name)!r}")
+
+    @float64_available
+    def fit(
+        self,
+        kernel: Kernel,
+        grid: Grid,
+        data: Data,
+        noise: float | None,
+        trend: Trend | None = None,
+        progress: bool = True,
+        checkpoint: Any = None,
+    ) -> "BatchPosterior":
+        """The posterior given `data`; `noise` stands in where an observation came without one."""
+        trend = Trend(None) if trend is None else trend
+        std = data.noise_std(noise)
+        began = time.perf_counter()
+        with Progress("setting up", progress) as bar:
+            system, info = self.system(kernel, grid, data, std)
+            setup = time.perf_counter() - began
+            columns = trend.of_data(data, grid)
+            rhs = jnp.asarray(np.concatenate([data.y[None], columns.T]), data.dtype)
+            saved = self._checkpoint(checkpoint, kernel, grid, data, std, trend)
+            began = time.perf_counter()
+            bar.describe("solving")
+            solved = solve(system, rhs, self.tolerance, self.max_iterations, bar.nats(self.tolerance), saved)
+        generalised = _generalised_least_squares(solved, columns)
+        if saved is not None:
+            saved.remove()
+        info |= {
+            "iterations": solved.steps,
+            "kl_nats": float(np.max(solved.nats)),
+            "tolerance_nats": self.tolerance,
+            "converged": bool(np.all(solved.nats <= self.tolerance)),
+            "setup_seconds": setup,
+            "solve_seconds": time.perf_counter() - began,
+        }
+        warn_if_far(info["kl_nats"], self.tolerance, solved.steps)
+        return BatchPosterior(kernel, grid, noise, data, trend, self, system, *generalised, info)
+
+    def system(
+        self, kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"]
+    ) -> tuple[System, dict[str, Any]]:
+        """The linear system of these data, and facts about it."""
+        dtype = data.dtype
+        toeplitz = embed(kernel, grid, dtype)
+        weights = (
+            local_weights(kernel, grid, data, self.stencil, dtype)
+            if self.weights == "local"
+            else exact_weights(kernel, toeplitz, data)
+        )
+        variance = np.asarray(std, float) ** 2
+        if self.residual == "noise":
+            variance = variance + np.asarray(weights.residual, float)
+        info = {
+            "engine": "batch",
+            "observations": len(data),
+            "grid": grid.shape,
+            "grid_points": grid.size,
+            "torus": toeplitz.torus.shape,
+            "clipped_mass": float(toeplitz.clipped_mass),
+            "dtype": str(dtype),
+            "weights": f"local, stencil {self.stencil}" if self.weights == "local" else "exact",
+            "residual_to_noise": float(
+                np.mean(np.asarray(weights.residual, float) / np.asarray(std, float) ** 2)
+            ),
+        }
+        if self._in_grid_space(data, grid, weights):
+            assert isinstance(weights, LocalWeights)
+            return grid_system(toeplitz, weights, variance), info | {
+                "space": "grid",
+                "preconditioner": "circulant",
+            }
+        factor = (
+            vecchia.preconditioner(kernel, data, variance, self.neighbours, dtype)
+            if self.neighbours
+            else None
+        )
+        name = f"Vecchia, {self.neighbours} neighbours" if self.neighbours else "none"
+        system = DataSystem(toeplitz, weights, jnp.asarray(variance, dtype), factor)
+        return system, info | {"space": "data", "preconditioner": name}
+
+    def _in_grid_space(self, data: Data, grid: Grid, weights: Weights) -> bool:
+        single = all(block.functional.places().shape[1] == 1 for block in data.blocks)
+        if self.space == "grid" and not isinstance(weights, LocalWeights):
+            raise ValueError('space: "grid" needs weights="local", got weights="exact"')
+        return self.space == "grid" or (
+            self.space == "auto"
+            and single
+            and isinstance(weights, LocalWeights)
+            and len(data) > GRID_SPACE_RATIO * grid.size
+        )
+
+    def _checkpoint(self, path: Any, *problem: Any) -> Checkpoint | None:
+        return None if path is None else Checkpoint(path, fingerprint(self, *problem))
+
+
+def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
+    if nats > tolerance:
+        warnings.warn(
+            f"the solve stopped after {steps} steps at most {nats:.3g} nats from the exact posterior (tolerance "
+            f"{tolerance:g}); try more max_iterations, more neighbours, or float64 data",
+            stacklevel=4,
+        )
+
+
+def _generalised_least_squares(
+    solved: Solved, columns: Float[np.ndarray, "N p"]
+) -> tuple[Any, Any, Any, Any]:
+    """Coefficients beta of the trend, their covariance, and alpha = A^-1 (y - X beta) with its field.
+
+    The first row of `solved` is A^-1 y, the others A^-1 X.
+    """
+    p = columns.shape[1]
+    if p == 0:
+        return solved.alpha[0], solved.field[0], np.zeros(0), np.zeros((0, 0))
+    inner = columns.T @ np.asarray(solved.alpha, float).T
+    covariance = np.linalg.inv((inner[:, 1:] + inner[:, 1:].T) / 2)
+    beta = covariance @ inner[:, 0]
+    combine = lambda rows: rows[0] - jnp.asarray(beta, rows.dtype) @ rows[1:]
+    return combine(solved.alpha), combine(solved.field), beta, covariance
+
+
+class BatchPosterior(eqx.Module):
+    """What the batch engine knows after the data."""
+
+    kernel: Kernel
+    grid: Grid
+    noise: float | None
+    data: Data
+    trend: Trend
+    method: Batch
+    system: System
+    alpha: Float[Array, " N"]
+    field: Float[Array, " M"]  # posterior mean on the grid, without the trend
+    beta: Float[np.ndarray, " p"]
+    beta_covariance: Float[np.ndarray, "p p"]
+    diagnostics: dict[str, Any] = eqx.field(static=True)
+
+    def grid_mean(self) -> Float[np.ndarray, "..."]:
+        total = np.asarray(self.field) + self.trend.on_grid(self.grid) @ self.beta
+        return total.reshape(self.grid.shape).astype(self.data.dtype)
+
+    @float64_available
+    def mean(self, functional: Functional, columns: Any = None) -> Float[np.ndarray, " T"]:
+        weights = self.target_weights(functional)
+        return (
+            np.asarray(weights.matmul(self.field)) + self.trend.of(functional, self.grid, columns) @ self.beta
+        )
+
+    @float64_available
+    def target_weights(self, functional: Functional) -> Weights:
+        """W of functionals to be predicted, in the engine's kind of weights."""
+        target = observe(functional, np.zeros(len(functional), self.data.dtype))
+        if self.method.weights == "exact":
+            return exact_weights(self.kernel, self.system.toeplitz, target)  # type: ignore[attr-defined]
+        return local_weights(self.kernel, self.grid, target, self.method.stencil, self.data.dtype)
+
+    @property
+    def noise_variance(self) -> Float[np.ndarray, " N"]:
+        """Of every observation, with the residual variance where the method adds it."""
+        return np.asarray(self.system.noise, float)  # type: ignore[attr-defined]
+
+    @float64_available
+    def sample(
+        self, count: int, key: Any, functional: Functional | None = None, columns: Any = None
+    ) -> np.ndarray:
+        """`count` exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
+        at = None if functional is None else self.target_weights(functional)
+        trend = (
+            self.trend.on_grid(self.grid)
+            if functional is None
+            else self.trend.of(functional, self.grid, columns)
+        )
+        draws = []
+        for begin in range(0, count, size := self.draws_at_once()):
+            for values, beta in self._draws(jax.random.fold_in(key, begin), min(size, count - begin), at):
+                draws.append(np.asarray(values) + trend @ beta)
+        out = np.stack(draws).astype(self.data.dtype)
+        return out.reshape(count, *self.grid.shape) if functional is None else out
+
+    def draws_at_once(self) -> int:
+        """Draws solved together: as many as keep the FFTs' working set near a gigabyte."""
+        per_draw = 6 * self.system.toeplitz.torus.size * self.data.dtype.itemsize  # type: ignore[attr-defined]
+        return int(np.clip(2**30 // per_draw, 1, 16))
+
+    def _draws(self, key: Array, count: int, at: Weights | None) -> list[tuple[Array, np.ndarray]]:
+        prior, rhs = _simulate(self.system, jnp.asarray(self.data.y), key, count)
+        columns = self.trend.of_data(self.data, self.grid)
+        tolerance = self.method.tolerance
+        solved = solve(self.system, rhs, tolerance, self.method.max_iterations)
+        warn_if_far(float(np.max(solved.nats)), tolerance, solved.steps)
+        self.diagnostics["sample_kl_nats"] = float(np.max(solved.nats))
+        self.diagnostics["sample_iterations"] = solved.steps
+        values, betas = prior + solved.field, np.zeros((count, 0))
+        if len(self.beta):
+            of_columns = self._solved_columns(columns)
+            inner = np.asarray(solved.alpha, float) @ columns
+            betas = inner @ self.beta_covariance
+            values = values - jnp.asarray(betas, values.dtype) @ of_columns
+        if at is not None:
+            extra = jax.random.normal(jax.random.fold_in(key, 2**30), (count, len(at.residual)), values.dtype)
+            values = at.matmul(values) + jnp.sqrt(at.residual) * extra
+        return list(zip(values, betas, strict=True))
+
+    def _solved_columns(self, columns: Float[np.ndarray, "N p"]) -> Float[Array, "p M"]:
+        """K W' A^-1 X."""
+        rhs = jnp.asarray(columns.T, self.data.dtype)
+        return solve(self.system, rhs, self.method.tolerance, self.method.max_iterations).field
+
+    def grid_points(self) -> Points:
+        return Points(self.grid.coordinates().astype(self.data.dtype))
+
+
+@eqx.filter_jit
+def _simulate(system: Any, y: Array, key: Array, count: int) -> tuple[Array, Array]:
+    """Prior draws on the grid, and y minus data simulated from them."""
+    toeplitz, weights, noise = system.toeplitz, system.weights, system.noise
+    field_key, noise_key = jax.random.split(key)
+    white = jax.random.normal(field_key, (count, *toeplitz.torus.shape), noise.dtype)
+    prior = toeplitz.root(white).reshape(count, -1)
+    errors = jnp.sqrt(noise) * jax.random.normal(noise_key, (count, len(noise)), noise.dtype)
+    return prior, y - weights.matmul(prior) - errors

@@ -1,0 +1,285 @@
+"""Learning kernel, noise and trend from the data by the Vecchia likelihood.
+
+-log p(y) ~ sum_n [log d_n + (y_n - b_n'y)^2 / d_n] / 2 + const, each term one small dense system: no FFT, no solve, any
+functional, and exact gradients by automatic differentiation. The search goes from coarse to fine: many starts on few
+data (a lengthscale cannot be found from one bad start), the best one on more, then on all. The trend's coefficients
+are profiled out by generalised least squares at every evaluation.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.optimize import minimize
+
+from hipgp import vecchia
+from hipgp.data import Data
+from hipgp.functionals import Nodes
+from hipgp.grid import Grid
+from hipgp.inference.checkpoint import fingerprint, read_arrays, write_arrays
+from hipgp.inference.parameters import Bounds, Layout, bounds
+from hipgp.inference.progress import Progress
+from hipgp.kernels import Kernel
+from hipgp.precision import float64_available
+from hipgp.trend import Trend
+
+CHUNK = 512
+STAGES = ((1_536, 10, 12), (8_192, 20, 50), (122_880, 20, 10))  # data used, neighbours, iterations at most
+STARTS = 12
+
+
+class Learned(NamedTuple):
+    """What learning found: parameters with their uncertainty, and how it got there."""
+
+    kernel: Kernel
+    noise: float | None
+    names: list[str]
+    values: Float[np.ndarray, " p"]
+    log_std: Float[np.ndarray, " p"]  # standard deviation of each parameter's logarithm
+    undetermined: list[str]  # parameters on their bound: the data do not determine them
+    objective: float  # negative log-likelihood per observation
+    trace: list[dict[str, Any]]
+    seconds: float
+
+
+class Terms(eqx.Module):
+    """The data of one stage: chosen observations with their neighbours."""
+
+    nodes: Nodes
+    y: Float[Array, " N"]
+    columns: Float[Array, "N p"]
+    noise: Float[Array, " N"]  # variances, zero where unknown
+    unknown: Array  # 1 where the noise is to be learned
+    chosen: Array
+    index: Array
+    used: Array
+
+
+def prepare(
+    kernel: Kernel, data: Data, trend: np.ndarray, count: int, k: int, seed: int
+) -> Terms:
+    """`count` observations at random, each with its nearest predecessors among all."""
+    nodes = vecchia.data_nodes(data, kernel)
+    places = vecchia.features(nodes, vecchia.typical_lengthscale(kernel, data.ndim))
+    near = vecchia.predecessors(places, vecchia.ordering(nodes, seed), k)
+    n = len(data)
+    chosen = np.random.default_rng(seed).permutation(n)[: min(count, n)]
+    chosen = chosen[: len(chosen) // CHUNK * CHUNK or len(chosen)]
+    known = data.noise_known
+    std = data.noise_std(1.0)
+    return Terms(
+        jax.tree.map(jnp.asarray, nodes),
+        jnp.asarray(data.y, jnp.float64),
+        jnp.asarray(trend, jnp.float64),
+        jnp.asarray(np.where(known, np.asarray(std, float) ** 2, 0.0)),
+        jnp.asarray(~known, jnp.float64),
+        jnp.asarray(chosen),
+        jnp.asarray(near.index[chosen]),
+        jnp.asarray(near.used[chosen]),
+    )
+
+
+def _whitened(kernel: Kernel, noise: Array | None, terms: Terms) -> tuple[Array, Array, Array]:
+    """(y - b'y) / sqrt(d), the same for the trend's columns, and log d; chunk by chunk, recomputed in the gradient."""
+    variance = terms.noise + (0.0 if noise is None else terms.unknown * noise**2)
+
+    @jax.checkpoint
+    def chunk(own: Array, index: Array, used: Array) -> tuple[Array, Array, Array]:
+        target = jax.tree.map(lambda a: a[own], terms.nodes)
+        group, spread = vecchia.gathered(terms.nodes, variance, target, variance[own], index)
+        found = vecchia.small_systems(kernel, group, spread, used.T)
+        b = jnp.where(used, found.coefficients, 0.0)
+        scale = 1 / jnp.sqrt(found.variance)
+        y = (terms.y[own] - jnp.sum(b * terms.y[index], axis=1)) * scale
+        x = (terms.columns[own] - jnp.einsum("tk,tkp->tp", b, terms.columns[index])) * scale[:, None]
+        return y, x, jnp.log(found.variance)
+
+    size = min(CHUNK, len(terms.chosen))
+    split = lambda a: a.reshape(-1, size, *a.shape[1:])
+    y, x, logs = jax.lax.map(lambda a: chunk(*a), (split(terms.chosen), split(terms.index), split(terms.used)))
+    return y.reshape(-1), x.reshape(-1, terms.columns.shape[1]), logs.reshape(-1)
+
+
+def negative_log_likelihood(vector: Float[Array, " p"], layout: Layout, terms: Terms) -> Float[Array, ""]:
+    """Per observation, the trend's coefficients at their best."""
+    kernel, noise = layout.unpack(vector)
+    y, x, logs = _whitened(kernel, noise, terms)
+    if x.shape[1]:
+        gram = x.T @ x
+        beta = jnp.linalg.solve(gram + 1e-12 * jnp.trace(gram) * jnp.eye(len(gram)), x.T @ y)
+        y = y - x @ beta
+    return 0.5 * jnp.mean(y**2 + logs + jnp.log(2 * jnp.pi))
+
+
+@eqx.filter_jit
+def _value_and_gradient(vector: Array, layout: Layout, terms: Terms) -> tuple[Array, Array]:
+    return jax.value_and_grad(negative_log_likelihood)(vector, layout, terms)
+
+
+@float64_available
+def learn(
+    kernel: Kernel,
+    grid: Grid,
+    data: Data,
+    noise: float | None,
+    trend: Trend,
+    *,
+    start: str = "data",
+    user_bounds: dict[str, Any] | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    checkpoint: Any = None,
+) -> Learned:
+    """Kernel, noise and their uncertainty. `start` is "data" (searched for) or "kernel" (the values given)."""
+    began = time.perf_counter()
+    layout = Layout.of(kernel, not np.all(data.noise_known))
+    columns = trend.of_data(data, grid)
+    spread = _spread(data, columns)
+    extent = np.asarray(grid.upper) - np.asarray(grid.lower)
+    spacing = np.asarray(grid.spacing)
+    box = bounds(layout, _field_spread(data, spread), spacing, extent, user_bounds or {})
+    trace: list[dict[str, Any]] = []
+    problem = fingerprint(kernel, grid, data, noise, trend, start, seed)
+    saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem)
+    first_stage, vector = (0, None) if saved is None else (int(saved["stage"]), saved["vector"])
+    with Progress("learning", progress) as bar:
+        for stage, (count, k, iterations) in enumerate(STAGES):
+            if stage < first_stage or (stage > 0 and len(data) <= STAGES[stage - 1][0] and k == STAGES[stage - 1][1]):
+                continue
+            report = _reporter(bar, trace, stage, layout)
+            centre = kernel if vector is None else jax.tree.map(np.asarray, layout.unpack(jnp.asarray(vector))[0])
+            terms = prepare(centre, data, columns, count, k, seed)
+            if vector is None:
+                given = layout.pack(kernel, noise or 0.3 * spread)
+                starts = [given] if start == "kernel" else _starts(layout, data, spread, spacing, extent, seed)
+                vector, value = _best_start(starts, layout, terms, box, iterations, report)
+            else:
+                vector, value = _descend(np.asarray(vector), layout, terms, box, iterations, report)
+            if checkpoint is not None:
+                write_arrays(_path(checkpoint), fingerprint=problem, stage=stage + 1, vector=vector)
+    assert vector is not None
+    log_std = _uncertainty(vector, layout, _some(terms, STAGES[1][0]), len(data))
+    found, found_noise = layout.unpack(jnp.asarray(vector))
+    names = layout.names()
+    if checkpoint is not None:
+        _path(checkpoint).unlink(missing_ok=True)
+    return Learned(
+        jax.tree.map(lambda a: np.asarray(a, float), found),
+        noise if found_noise is None else float(found_noise),
+        names,
+        np.exp(vector),
+        log_std,
+        [name for name, on in zip(names, box.touching(vector) | (log_std > 2.0), strict=True) if on],
+        float(value),
+        trace,
+        time.perf_counter() - began,
+    )
+
+
+def _path(checkpoint: Any) -> Any:
+    import pathlib
+
+    return pathlib.Path(checkpoint)
+
+
+def _spread(data: Data, columns: np.ndarray) -> float:
+    """The standard deviation of the data about the trend."""
+    y = np.asarray(data.y, float)
+    design = np.concatenate([columns, np.ones((len(y), 1 if columns.shape[1] == 0 else 0))], axis=1)
+    rest = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    return float(np.std(rest)) or 1.0
+
+
+def _field_spread(data: Data, spread: float) -> float:
+    """The field's own scale, from the data's: a ray of length L has about L times the field's spread."""
+    sizes = [np.mean(np.abs(np.sum(b.functional.nodes(1e9).weights, axis=1))) for b in data.blocks]
+    return spread / float(np.median(sizes))
+
+
+def _starts(
+    layout: Layout, data: Data, spread: float, spacing: np.ndarray, extent: np.ndarray, seed: int
+) -> list[np.ndarray]:
+    """Lengthscales from a few cells to the whole extent, in every mixture of parts; variances from the data's spread."""
+    parts = layout.template.parts
+    rng = np.random.default_rng(seed)
+    ladder = np.geomspace(2 * float(np.exp(np.mean(np.log(spacing)))), 0.5 * float(np.max(extent)), STARTS)
+    per = [ladder] if len(parts) == 1 else [rng.permutation(ladder) for _ in parts]
+    scale = _field_spread(data, spread) ** 2
+    out = []
+    for lengths in zip(*per, strict=True):
+        index = iter(range(len(parts)))
+        sized = [eqx.tree_at(lambda p: (p.variance, p.lengthscale), part, _sized(part, scale / len(parts), lengths[i]))
+                 for part, i in zip(parts, index, strict=True)]
+        out.append(layout.pack(_rebuilt(layout.template, iter(sized)), 0.3 * spread))
+    return out
+
+
+def _sized(part: Any, variance: float, length: float) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(variance), np.full(np.shape(part.lengthscale), length)
+
+
+def _rebuilt(kernel: Kernel, parts: Any) -> Kernel:
+    """The composite with its elementary kernels replaced, in order."""
+    if hasattr(kernel, "left"):
+        left = _rebuilt(kernel.left, parts)  # type: ignore[attr-defined]
+        return type(kernel)(left, _rebuilt(kernel.right, parts))  # type: ignore[attr-defined,call-arg]
+    return next(parts)
+
+
+def _best_start(
+    starts: list[np.ndarray], layout: Layout, terms: Terms, box: Bounds, iterations: int, report: Callable[..., None]
+) -> tuple[np.ndarray, float]:
+    """A few steps from every start, and the best of them."""
+    ends = [_descend(s, layout, terms, box, iterations, report) for s in starts]
+    return min(ends, key=lambda end: end[1])
+
+
+def _descend(
+    vector: np.ndarray, layout: Layout, terms: Terms, box: Bounds, iterations: int, report: Callable[..., None]
+) -> tuple[np.ndarray, float]:
+    """L-BFGS within the bounds; a point where the likelihood is not finite counts as very bad."""
+
+    def evaluate(v: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = (np.asarray(a) for a in _value_and_gradient(jnp.asarray(v), layout, terms))
+        if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
+            return 1e10, np.zeros_like(v)
+        report(v, float(value))
+        return float(value), gradient
+
+    options = {"maxiter": iterations, "maxfun": 2 * iterations, "ftol": 1e-9, "gtol": 1e-6}
+    limits = list(zip(box.lower, box.upper, strict=True))
+    found = minimize(evaluate, box.clip(vector), jac=True, method="L-BFGS-B", bounds=limits, options=options)
+    return np.asarray(found.x), float(found.fun)
+
+
+def _some(terms: Terms, count: int) -> Terms:
+    """At most `count` of the chosen observations."""
+    cut = lambda t: (t.chosen, t.index, t.used)
+    return eqx.tree_at(cut, terms, tuple(a[:count] for a in cut(terms)))
+
+
+def _uncertainty(vector: np.ndarray, layout: Layout, terms: Terms, total: int) -> np.ndarray:
+    """Standard deviations of the log-parameters from the likelihood's curvature, by differences of its gradient."""
+    step = 1e-3
+    gradient = lambda v: np.asarray(_value_and_gradient(jnp.asarray(v), layout, terms)[1])
+    rows = [(gradient(vector + step * e) - gradient(vector - step * e)) / (2 * step) for e in np.eye(len(vector))]
+    hessian = total * (np.stack(rows) + np.stack(rows).T) / 2
+    values, vectors = np.linalg.eigh(hessian)
+    safe = np.where(values > 0, values, np.nan)
+    return np.sqrt(np.nan_to_num(vectors**2 @ (1 / safe), nan=np.inf))
+
+
+def _reporter(bar: Progress, trace: list[dict[str, Any]], stage: int, layout: Layout) -> Callable[..., None]:
+    names = layout.names()
+
+    def report(vector: np.ndarray, value: float) -> None:
+        trace.append({"stage": stage, "objective": value, **dict(zip(names, np.exp(vector).tolist(), strict=True))})
+        shown = ", ".join(f"{n} {v:.3g}" for n, v in zip(names, np.exp(vector), strict=True))
+        bar.update(f"stage {stage + 1} of {len(STAGES)}, {value:.4f} nats a datum: {shown}")
+
+    return report

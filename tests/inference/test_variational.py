@@ -1,0 +1,475 @@
+"""The paper's engine against the dense SVGP on the same grid: every functional and a mixture, in 1-D, 2-D and 3-D."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dense
+from hipgp.data import observe
+from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
+from hipgp.grid import Grid
+from hipgp.inference.hyperparameters import Logs, expected_log
+from hipgp.inference.natural import survey
+from hipgp.inference.sources import exact_source, local_source, parts
+from hipgp.inference.variational import Variational
+from hipgp.inference.variational import _problem as make_problem
+from hipgp.inference.whitening import whiten
+from hipgp.kernels import Matern12, Matern32, SquaredExponential
+from hipgp.toeplitz import embed, on_torus
+from hipgp.weights import solve_grid
+
+COUNT = 9
+VARIANCE, LENGTHSCALE = 1.3, {1: (0.12,), 2: (0.2, 0.3), 3: (0.3, 0.4, 0.35)}
+GRIDS = {
+    1: Grid.cover(0.0, 1.0, shape=12),
+    2: Grid.cover((0.0, 0.0), (1.0, 1.2), shape=(6, 5)),
+    3: Grid.cover((0.0, 0.0, 0.0), (1.0, 1.2, 0.9), shape=(4, 4, 3)),
+}
+every_dimension = pytest.mark.parametrize("dimension", [1, 2, 3])
+both_residuals = pytest.mark.parametrize("residual", ["bound", "noise"])
+
+
+def inside(rng, dimension, share=(0.0, 1.0), count=COUNT):
+    return rng.uniform(*share, (count, dimension)) * np.asarray(GRIDS[dimension].upper)
+
+
+MAKERS = {
+    "points": lambda rng, d: Points(inside(rng, d)),
+    "derivatives": lambda rng, d: Derivatives(inside(rng, d), direction=rng.normal(size=(COUNT, d))),
+    "lines": lambda rng, d: LineIntegrals(inside(rng, d, (0.0, 0.3)), inside(rng, d, (0.5, 1.0))),
+    "boxes": lambda rng, d: BoxAverages(inside(rng, d, (0.0, 0.4)), inside(rng, d, (0.5, 1.0))),
+    "functionals": lambda rng, d: Functionals(
+        inside(rng, d, count=COUNT * 4).reshape(COUNT, 4, d), rng.normal(size=(COUNT, 4))
+    ),
+}
+every_functional = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+
+
+def kernels(dimension):
+    args = VARIANCE, LENGTHSCALE[dimension]
+    return Matern32(*args), dense.Matern32(*args)
+
+
+def as_dense(functional, grid):
+    """The same nodes and weights, so that the engine is compared, not the quadrature."""
+    nodes = functional.nodes(grid.spacing)
+    return dense.functionals(nodes.x, nodes.weights, nodes.direction)
+
+
+def observed(dimension, seed=0, noise=0.2):
+    """A mixture of every functional of one draw of the field, with noise that differs between and within its parts."""
+    rng = np.random.default_rng(seed)
+    made = [make(rng, dimension) for make in MAKERS.values()]
+    f = dense.concatenate(*[as_dense(functional, GRIDS[dimension]) for functional in made])
+    std = noise * np.repeat(1 + np.arange(len(made)) / 4, COUNT) * rng.uniform(0.8, 1.2, len(made) * COUNT)
+    cov = dense.covariance(kernels(dimension)[1], f, f) + np.diag(std**2)
+    y = np.linalg.cholesky(cov) @ rng.normal(size=len(std))
+    parts = zip(made, y.reshape(-1, COUNT), std.reshape(-1, COUNT), strict=True)
+    data = [observe(functional, values, noise=spread) for functional, values, spread in parts]
+    return sum(data[1:], start=data[0]), f
+
+
+def close(found, expected, rtol=1e-6):
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol * np.max(np.abs(expected)))
+
+
+def dense_root(whitening):
+    return np.asarray(whitening.root(jnp.eye(whitening.size))).T
+
+
+# ---------------------------------------------------------------- full rank is the dense SVGP
+
+
+@every_functional
+@every_dimension
+def test_full_rank_is_the_dense_svgp(make, dimension):
+    grid, (kernel, plain) = GRIDS[dimension], kernels(dimension)
+    rng = np.random.default_rng(1)
+    functional, y = make(rng, dimension), rng.normal(size=COUNT)
+    post = Variational("full").fit(kernel, grid, observe(functional, y, noise=0.2), None)
+    f = as_dense(functional, grid)
+    expected = dense.svgp(plain, grid.coordinates(), f, y, 0.2, f)
+    mean, std = post.predict(functional)
+    close(mean, expected.mean)
+    close(std, expected.std)
+    close(post.elbo(), expected.objective)
+    assert post.diagnostics["converged"]
+
+
+@both_residuals
+@every_dimension
+def test_full_rank_of_a_mixture(dimension, residual):
+    grid, (kernel, plain) = GRIDS[dimension], kernels(dimension)
+    data, f = observed(dimension)
+    at = dense.points(grid.coordinates())
+    expected = dense.svgp(plain, grid.coordinates(), f, data.y, data.noise_std(None), at, residual)
+    for whitening in ("toeplitz", "cholesky"):
+        post = Variational("full", whitening=whitening, residual=residual, batch_size=20).fit(
+            kernel, grid, data, None
+        )
+        close(post.grid_mean().ravel(), expected.mean)
+        close(post.grid_std().ravel(), expected.std)
+        close(post.diagnostics["elbo"], expected.objective)
+        assert post.elbo() == pytest.approx(post.diagnostics["elbo"])
+
+
+# ---------------------------------------------------------------- structured families
+
+
+@pytest.mark.parametrize("family", ["mean-field", "block"])
+@every_dimension
+def test_structured_optimum_is_the_dense_one(dimension, family):
+    """Closed form, and natural gradients with all data, with minibatches, and as the paper has them."""
+    grid, (kernel, plain) = GRIDS[dimension], kernels(dimension)
+    data, f = observed(dimension)
+    settings = {"family": family, "block_shape": (5, 3, 2)[:dimension]}
+    post = Variational(**settings, direct=True).fit(kernel, grid, data, None)
+    root, blocks = dense_root(post.whitening), np.asarray(post.q.blocks.index)
+    model = plain, grid.coordinates(), f, data.y, data.noise_std(None)
+    real = [b[b < post.whitening.size] for b in blocks]
+    m, s = dense.svgp_optimum(*model, root=root, blocks=real)
+    close(post.whitened_mean.ravel(), m)
+    close(post.elbo(), dense.svgp_elbo(m, s, *model, root=root))
+    mean, cov = dense.svgp_predict(
+        m, s, plain, grid.coordinates(), dense.points(grid.coordinates()), root=root
+    )
+    close(post.grid_mean().ravel(), mean)
+    close(post.grid_std().ravel() ** 2, np.diag(cov))
+    whole = Variational(**settings, direct=False, batch_size=1000, epochs=8).fit(kernel, grid, data, None)
+    close(whole.whitened_mean, post.whitened_mean)
+    close(whole.whitened_covariance, post.whitened_covariance)
+    close(whole.elbo(), post.elbo())
+    small = Variational(**settings, direct=False, batch_size=15, epochs=40).fit(kernel, grid, data, None)
+    close(small.whitened_covariance, post.whitened_covariance)
+    assert post.elbo() - 0.5 < small.elbo() <= post.elbo() + 1e-9
+    assert small.diagnostics["converged"] and len(small.diagnostics["elbo_trace"]) == 40
+
+
+def test_the_papers_own_steps_reach_the_optimum():
+    """A constant small step on all data, where every update is appendix B.1.2 as it stands."""
+    grid, (kernel, _) = GRIDS[1], kernels(1)
+    data, _ = observed(1, noise=0.5)
+    direct = Variational("mean-field", direct=True).fit(kernel, grid, data, None)
+    settings = {"family": "mean-field", "direct": False, "batch_size": 1000, "step": 0.03, "epochs": 1500}
+    post = Variational(**settings).fit(kernel, grid, data, None, progress=False)
+    close(post.whitened_mean, direct.whitened_mean, 1e-4)
+    close(post.whitened_covariance, direct.whitened_covariance, 1e-6)
+
+
+def test_blocks_are_better_than_points_and_worse_than_all():
+    grid, (kernel, _) = GRIDS[2], kernels(2)
+    data, _ = observed(2)
+    bounds = [
+        Variational(family, shape).fit(kernel, grid, data, None).diagnostics["elbo"]
+        for family, shape in (("mean-field", None), ("block", (2, 2)), ("block", (4, 4)), ("full", None))
+    ]
+    assert bounds == sorted(bounds)
+
+
+@pytest.mark.parametrize("step", [1e-3, 0.3, 1.0])
+def test_no_step_diverges(step):
+    """Strong data, small minibatches, one-point blocks: the plain update explodes."""
+    grid, (kernel, _) = GRIDS[2], kernels(2)
+    data, _ = observed(2, noise=1e-3)
+    settings = {"family": "mean-field", "direct": False, "batch_size": 5, "epochs": 10}
+    post = Variational(**settings, step=step).fit(kernel, grid, data, None)
+    mean, std = post.predict(Points(grid.coordinates()))
+    assert np.all(np.isfinite(mean)) and np.all(np.abs(mean) < 1e3) and np.all(std > 0)
+    assert np.all(np.isfinite(post.diagnostics["elbo_trace"]))
+    assert not post.diagnostics["converged"] and "nats short" in post.diagnostics["message"]
+
+
+def test_automatic_steps_on_strong_data():
+    grid, (kernel, _) = GRIDS[2], kernels(2)
+    data, _ = observed(2, noise=1e-2)
+    settings = {"family": "mean-field", "direct": False, "batch_size": 5}
+    bounds = [
+        Variational(**settings, epochs=n).fit(kernel, grid, data, None).diagnostics["elbo"] for n in (5, 60)
+    ]
+    best = Variational("mean-field").fit(kernel, grid, data, None).diagnostics["elbo"]
+    assert best >= bounds[1] > bounds[0]
+
+
+# ---------------------------------------------------------------- local weights, sampling, float32
+
+
+@every_dimension
+def test_local_weights_of_the_whole_grid_are_exact(dimension):
+    grid, (kernel, _) = GRIDS[dimension], kernels(dimension)
+    data, _ = observed(dimension)
+    exact = Variational("full").fit(kernel, grid, data, None)
+    local = Variational("full", weights="local", stencil=12).fit(kernel, grid, data, None)
+    close(local.grid_mean(), exact.grid_mean())
+    close(local.grid_std(), exact.grid_std())
+    close(local.elbo(), exact.elbo())
+    lines = data.blocks[2].functional
+    for found, expected in zip(local.predict(lines), exact.predict(lines), strict=True):
+        close(found, expected)
+
+
+def test_draws_have_the_posterior_moments():
+    grid, (kernel, _) = GRIDS[2], kernels(2)
+    data, _ = observed(2)
+    post = Variational("block", (3, 2)).fit(kernel, grid, data, None)
+    draws = post.sample(20_000, jax.random.key(0))
+    assert draws.shape == (20_000, *grid.shape)
+    np.testing.assert_allclose(draws.mean(axis=0), post.grid_mean(), atol=0.04)
+    np.testing.assert_allclose(draws.std(axis=0), post.grid_std(), rtol=0.04)
+    boxes = data.blocks[3].functional
+    seen, (mean, std) = post.sample(20_000, jax.random.key(1), boxes), post.predict(boxes)
+    assert seen.shape == (20_000, COUNT)
+    np.testing.assert_allclose(seen.mean(axis=0), mean, atol=0.04)
+    np.testing.assert_allclose(seen.std(axis=0), std, rtol=0.04)
+
+
+@pytest.mark.parametrize("weights", ["exact", "local"])
+@pytest.mark.parametrize("direct", [True, False])
+def test_float32_agrees(direct, weights):
+    grid, (kernel, _) = GRIDS[2], kernels(2)
+    rng = np.random.default_rng(5)
+    x, y = inside(rng, 2, count=60), rng.normal(size=60)
+    settings = Variational("block", (3, 2), weights=weights, direct=direct, batch_size=20, epochs=5)
+    found = []
+    for dtype in (np.float64, np.float32):
+        data = observe(Points(x.astype(dtype)), y.astype(dtype), noise=dtype(0.1))
+        post = settings.fit(kernel, grid, data, None)
+        found.append((post.grid_mean(), post.grid_std(), *post.predict(Points(x.astype(dtype)))))
+    for double, single in zip(*found, strict=True):
+        assert single.dtype == np.float32 and double.dtype == np.float64 and np.all(np.isfinite(single))
+    (mean, std, mean_at, std_at), (mean32, std32, mean32_at, std32_at) = found
+    for a, b, s in (
+        (mean, mean32, std),
+        (std, std32, std),
+        (mean_at, mean32_at, std_at),
+        (std_at, std32_at, std_at),
+    ):
+        assert np.max(np.abs(a - b) / s) < 1e-3
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def differentiable_problem(dimension, residual="bound", weights="exact"):
+    """All data in one selection, q at the full-rank optimum, and the noise of the points unknown."""
+    grid, (kernel, _) = GRIDS[dimension], kernels(dimension)
+    data, f = observed(dimension)
+    data = observe(data.blocks[0].functional, data.blocks[0].y) + type(data)(data.blocks[1:])
+    functionals = [b.functional for b in data.blocks]
+    post = Variational("full", residual=residual).fit(kernel, grid, data, 0.25)
+    source = (
+        exact_source(kernel, grid, functionals, 1e-13, 1000)
+        if weights == "exact"
+        else local_source(grid, functionals, 4)
+    )
+    problem = make_problem(source, data, data.noise_std(0.25), residual, known=data.noise_known)
+    selection = next(iter(parts(problem.counts, 1)))
+
+    def bound(logs):
+        return expected_log(logs, post.q, problem, post.whitening, selection)[0]
+
+    return jax.jit(bound), Logs.of(kernel, 0.25), data, f
+
+
+def as_vector(logs):
+    """Variance, lengthscales and noise in one array, and back."""
+    leaves, tree = jax.tree.flatten(logs)
+    sizes = np.cumsum([np.size(a) for a in leaves])[:-1]
+    vector = np.concatenate([np.ravel(a) for a in leaves])
+
+    def back(v):
+        pieces = [p.reshape(np.shape(a)) for p, a in zip(np.split(v, sizes), leaves, strict=True)]
+        return jax.tree.unflatten(tree, [jnp.asarray(p) for p in pieces])
+
+    return vector, back
+
+
+def differences(function, x, step=1e-5):
+    return np.array([(function(x + e) - function(x - e)) / (2 * step) for e in step * np.eye(len(x))])
+
+
+@pytest.mark.parametrize("weights", ["exact", "local"])
+@every_dimension
+def test_gradients_are_finite_differences(dimension, weights):
+    bound, logs, _, _ = differentiable_problem(dimension, weights=weights)
+    vector, back = as_vector(logs)
+    assert len(vector) == dimension + 2
+    found = as_vector(jax.grad(bound)(logs))[0]
+    expected = differences(lambda v: float(bound(back(v))), vector)
+    close(found, expected, 1e-5)
+
+
+@both_residuals
+@every_dimension
+def test_gradients_at_the_optimum_are_those_of_the_dense_bound(dimension, residual):
+    """The bound is stationary in q there, so its gradient is that of the collapsed one, which knows no torus."""
+    bound, logs, data, f = differentiable_problem(dimension, residual)
+    grid = GRIDS[dimension]
+
+    def collapsed(v):
+        variance, lengthscale, noise = np.exp(v[0]), np.exp(v[1:-1]), np.exp(v[-1])
+        kernel = dense.Matern32(variance, lengthscale)
+        return dense.svgp(kernel, grid.coordinates(), f, data.y, data.noise_std(noise), f, residual).objective
+
+    vector, _ = as_vector(logs)
+    close(as_vector(jax.grad(bound)(logs))[0], differences(collapsed, vector), 1e-5)
+
+
+@every_dimension
+def test_gradient_of_the_solve_is_the_dense_one(dimension):
+    grid, (kernel, _) = GRIDS[dimension], kernels(dimension)
+    torus = embed(kernel, grid).torus
+    rng = np.random.default_rng(6)
+    a, b = rng.normal(size=(2, grid.size))
+
+    def by_pcg(k):
+        return jnp.asarray(a) @ solve_grid(on_torus(k, torus), jnp.asarray(b)[None], 1e-13).value[0]
+
+    def by_hand(v):
+        gram = dense.covariance(dense.Matern32(v[0], v[1:]), *[dense.points(grid.coordinates())] * 2)
+        return a @ np.linalg.solve(gram, b)
+
+    found = jax.grad(by_pcg)(jax.tree.map(jnp.asarray, kernel))
+    expected = differences(by_hand, np.array([VARIANCE, *LENGTHSCALE[dimension]]), 1e-6)
+    close(np.array([found.variance, *found.lengthscale]), expected, 1e-5)
+
+
+@pytest.mark.parametrize("whitening", ["toeplitz", "cholesky"])
+@pytest.mark.parametrize("weights", ["exact", "local"])
+def test_learning_raises_the_bound(weights, whitening):
+    grid = GRIDS[1]
+    rng = np.random.default_rng(7)
+    x = rng.uniform(0, 1, 150)
+    y = np.sin(9 * x) + 0.1 * rng.normal(size=150)
+    data, kernel = observe(Points(x), y), Matern32(0.3, 0.1)
+    settings = Variational("full", weights=weights, whitening=whitening, learn=True, epochs=40, batch_size=50,
+                           learning_rate=0.05)  # fmt: skip
+    post = settings.fit(kernel, grid, data, 0.5, progress=False)
+    before = Variational("full", weights=weights, whitening=whitening).fit(kernel, grid, data, 0.5)
+    assert post.elbo() > before.elbo() + 50
+    assert post.noise == pytest.approx(0.1, rel=0.35)
+    assert len(post.diagnostics["learning_trace"]) == 41
+
+
+def test_known_noise_is_not_learned():
+    x = np.linspace(0, 1, 30)
+    data = observe(Points(x), np.sin(5 * x), noise=0.1)
+    settings = Variational("mean-field", learn=True, epochs=2)
+    post = settings.fit(Matern32(1.0, 0.1), GRIDS[1], data, None)
+    assert post.noise is None
+    np.testing.assert_allclose(data.noise_std(None), 0.1)
+
+
+# ---------------------------------------------------------------- bad input, streaming, section 5.3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"family": "blocks"}, "family: expected one of 'mean-field'"),
+        ({"weights": "exactly"}, "weights: expected one of"),
+        ({"whitening": "fft"}, "whitening: expected one of"),
+        ({"residual": "none"}, "residual: expected one of"),
+        ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, got 0"),
+        ({"epochs": 2.5}, "epochs: expected a whole number"),
+        ({"step": 1.5}, "step: expected a number above 0 and at most 1, got 1.5"),
+        ({"learning_rate": -1.0}, "learning_rate: expected"),
+        ({"tolerance": 0.0}, "tolerance: expected"),
+        ({"stencil": 3}, "stencil: expected an even number"),
+        ({"block_shape": (2, 0)}, "block_shape: expected a whole number of at least 1, got 0"),
+        ({"max_iterations": 0}, "max_iterations: expected"),
+        ({"predict_max_iterations": None}, "predict_max_iterations: expected"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Variational(**settings)
+
+
+def test_fits_that_make_no_sense():
+    grid, (kernel, _) = GRIDS[2], kernels(2)
+    rng = np.random.default_rng(8)
+    data = observe(Points(inside(rng, 2)), np.ones(COUNT), noise=0.1)
+    with pytest.raises(ValueError, match=r"block_shape: expected 2 whole numbers.*got \(2, 2, 2\)"):
+        Variational(block_shape=(2, 2, 2)).fit(kernel, grid, data, None)
+    with pytest.raises(ValueError, match="noise: expected the noise of every observation"):
+        Variational().fit(kernel, grid, observe(data.blocks[0].functional, data.y), None)
+    with pytest.raises(ValueError, match="reach outside the grid"):
+        Variational().fit(kernel, grid, observe(Points([[5.0, 0.0]]), [1.0], noise=0.1), None)
+    slopes = observe(Derivatives(inside(rng, 2)), np.ones(COUNT), noise=0.1)
+    with pytest.raises(ValueError, match="kernel: expected one whose draws have a derivative"):
+        Variational().fit(Matern12(1.0, 0.3), grid, slopes, None)
+    post = Variational("mean-field").fit(Matern12(1.0, 0.3), grid, data, None)
+    with pytest.raises(ValueError, match="kernel: expected one whose draws have a derivative"):
+        post.predict(slopes.blocks[0].functional)
+
+
+def test_weights_batch_by_batch_are_those_of_the_table(monkeypatch):
+    grid, (kernel, _) = GRIDS[2], kernels(2)
+    data, _ = observed(2)
+    settings = Variational("block", (3, 2), direct=False, batch_size=10, epochs=4)
+    held = settings.fit(kernel, grid, data, None)
+    monkeypatch.setattr("hipgp.inference.variational.TABLE", 0)
+    streamed = settings.fit(kernel, grid, data, None)
+    close(streamed.whitened_mean, held.whitened_mean)
+    close(streamed.elbo(), held.elbo())
+    assert streamed.diagnostics["pcg_iterations_max"] == held.diagnostics["pcg_iterations_max"] > 0
+    with pytest.raises(ValueError, match="direct: expected weights that fit"):
+        Variational("block", (3, 2), direct=True).fit(kernel, grid, data, None)
+
+
+def test_minibatches_are_unbiased():
+    """One after another they see each observation once, whatever the sizes of the blocks."""
+    seen = [np.zeros(n) for n in (7, 1, 12)]
+    for selection in parts((7, 1, 12), 4, np.random.default_rng(0)):
+        begin = 0
+        for counts, index in zip(seen, selection.index, strict=True):
+            np.add.at(counts, index, selection.mask[begin : begin + len(index)])
+            begin += len(index)
+    for counts in seen:
+        np.testing.assert_array_equal(counts, 1)
+
+
+def test_a_short_pcg_is_told():
+    grid, (kernel, _) = GRIDS[2], kernels(2)
+    data, _ = observed(2)
+    post = Variational("full", max_iterations=1).fit(kernel, grid, data, None)
+    assert not post.diagnostics["converged"] and "raise max_iterations" in post.diagnostics["message"]
+    assert post.diagnostics["pcg_iterations_max"] == 1
+
+
+def test_the_mean_gap_is_bounded():
+    """Half the squared gradient is never less than what the bound has to gain."""
+    grid, (kernel, _) = GRIDS[2], kernels(2)
+    data, _ = observed(2)
+    short = Variational("block", (3, 2), direct=False, batch_size=15, epochs=1).fit(kernel, grid, data, None)
+    best = Variational("block", (3, 2)).fit(kernel, grid, data, None)
+    gain = best.elbo() - short.elbo()
+    assert 0 < gain <= short.diagnostics["mean_gap_nats_bound"]
+    gradient = survey(short.q, short.problem, kernel, short.whitening, 2).gradient
+    assert 0.5 * float(gradient @ gradient) == pytest.approx(short.diagnostics["mean_gap_nats_bound"])
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("whitening", ["toeplitz", "cholesky"])
+@pytest.mark.parametrize(
+    ("derivatives", "error", "spread"), [(True, 0.01925, 0.01982), (False, 0.03095, 0.02842)]
+)
+def test_section_5_3(data_folder, derivatives, error, spread, whitening):
+    """The paper's derivative problem; its inducing points are 80 in [-1, 1]."""
+    z = np.load(data_folder / "derivatives" / "derivatives.npz")
+    data = observe(Points(z["x"]), z["y"], noise=0.05)
+    if derivatives:
+        data = data + observe(Derivatives(z["x_derivative"]), z["dy"], noise=0.2)
+    grid = Grid.cover(-1.0, 1.0, shape=80)
+    post = Variational("full", whitening=whitening).fit(SquaredExponential(0.5, 0.1), grid, data, None)
+    mean, std = post.predict(Points(z["x_test"]))
+    assert np.sqrt(np.mean((mean - z["f_test"]) ** 2)) == pytest.approx(error, abs=5e-6)
+    assert np.mean(std) == pytest.approx(spread, abs=5e-6)
+
+
+def test_whitenings_have_the_same_root():
+    grid, (kernel, _) = GRIDS[3], kernels(3)
+    for kind in ("toeplitz", "cholesky"):
+        root = dense_root(whiten(kernel, grid, kind))
+        np.testing.assert_allclose(root @ root.T, kernel(grid.coordinates(), grid.coordinates()), atol=1e-12)

@@ -1,0 +1,152 @@
+"""Every bad input at the border is a ValueError that names the argument, what was expected and what came."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hipgp import kernels as hk
+from hipgp.data import check_inside, observe
+from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
+from hipgp.grid import Grid
+
+X, Y = np.linspace(0.0, 1.0, 4), np.ones(4)
+PLANE = np.random.default_rng(0).uniform(0, 1, (4, 2))
+BAD = [np.array([0.0, np.nan, 1.0, 2.0]), np.array([0.0, 1.0, np.inf, 2.0])]
+HALF = np.ones(4, np.float16)
+
+CASES = {  # what is done, the argument to be named, what came
+    # not finite
+    **{f"x {b}": (lambda b=b: Points(b), "x", str(b[~np.isfinite(b)][0])) for b in BAD},
+    **{f"y {b}": (lambda b=b: observe(Points(X), b), "y", str(b[~np.isfinite(b)][0])) for b in BAD},
+    **{
+        f"noise {b}": (lambda b=b: observe(Points(X), Y, b), "noise", str(b[~np.isfinite(b)][0])) for b in BAD
+    },
+    "noise nan": (lambda: observe(Points(X), Y, np.nan), "noise", "nan"),
+    "ray to infinity": (lambda: LineIntegrals([0.0], [[np.inf]]), "end", "inf"),
+    "box from nan": (lambda: BoxAverages([[np.nan]], [[1.0]]), "lower", "nan"),
+    "node nan": (lambda: Functionals(np.full((1, 1, 1), np.nan), [[1.0]]), "nodes", "nan"),
+    "weight nan": (lambda: Functionals(np.zeros((1, 1, 1)), [[np.nan]]), "weights", "nan"),
+    "direction nan": (lambda: Derivatives(X, direction=[np.nan]), "direction", "nan"),
+    "variance nan": (lambda: hk.Matern32(np.nan), "variance", "nan"),
+    "lengthscale inf": (lambda: hk.Matern32(1.0, np.inf), "lengthscale", "inf"),
+    "spacing nan": (lambda: Grid(0.0, np.nan, 3), "spacing", "nan"),
+    "origin inf": (lambda: Grid(np.inf, 1.0, 3), "origin", "inf"),
+    "cover to nan": (lambda: Grid.cover(0.0, np.nan, shape=3), "upper", "nan"),
+    # shapes that disagree
+    "y as a column": (lambda: observe(Points(X), Y[:, None]), "y", "(4, 1)"),
+    "y too short": (lambda: observe(Points(X), Y[:3]), "y", "(3,)"),
+    "y a number": (lambda: observe(Points(X), 1.0), "y", "()"),
+    "noise too short": (lambda: observe(Points(X), Y, [0.1, 0.2]), "noise", "(2,)"),
+    "noise as a column": (lambda: observe(Points(X), Y, Y[:, None]), "noise", "(4, 1)"),
+    "x a number": (lambda: Points(1.0), "x", "()"),
+    "x a cube": (lambda: Points(np.zeros((2, 2, 2))), "x", "(2, 2, 2)"),
+    "x ragged": (lambda: Points([[0.0], [0.0, 1.0]]), "x", "list"),
+    "starts and ends": (lambda: LineIntegrals(PLANE[:3], PLANE), "end", "(4, 2)"),
+    "dimensions of a ray": (lambda: LineIntegrals([0.0, 0.0, 0.0], PLANE), "end", "(4, 2)"),
+    "corners of boxes": (lambda: BoxAverages(PLANE[:3], PLANE + 1), "upper", "(4, 2)"),
+    "weights and nodes": (lambda: Functionals(np.zeros((4, 3, 2)), np.ones((4, 2))), "weights", "(4, 2)"),
+    "nodes flat": (lambda: Functionals(np.zeros((4, 3)), np.ones((4, 3))), "nodes", "(4, 3)"),
+    "directions": (lambda: Derivatives(PLANE, direction=np.ones(3)), "direction", "(3,)"),
+    "gram of two dimensions": (lambda: hk.Matern32()(PLANE, X[:, None]), "y", "1"),
+    "cover corners": (lambda: Grid.cover((0, 0), (1, 1, 1), shape=3), "upper", "3"),
+    "cover shape": (lambda: Grid.cover((0, 0), (1, 1), shape=(3, 3, 3)), "shape", "3"),
+    "spacing per axis": (lambda: Grid(0.0, (1.0, 1.0), (3, 3, 3)), "spacing", "2"),
+    # not positive
+    **{f"noise {s}": (lambda s=s: observe(Points(X), Y, s), "noise", str(s)) for s in (0.0, -0.1)},
+    "one noise zero": (lambda: observe(Points(X), Y, [0.1, 0.2, 0.0, 0.3]), "noise", "0.0"),
+    "noise zero in float32": (lambda: observe(Points(X), Y.astype(np.float32), 1e-60), "noise", "0.0"),
+    **{f"variance {v}": (lambda v=v: hk.Matern52(v), "variance", str(v)) for v in (0.0, -1.0)},
+    **{
+        f"lengthscale {v}": (lambda v=v: hk.Matern52(1.0, v), "lengthscale", str(v))
+        for v in (0.0, (1.0, -1.0))
+    },
+    "alpha zero": (lambda: hk.RationalQuadratic(alpha=0.0), "alpha", "0.0"),
+    "alpha of Gneiting": (lambda: hk.Gneiting(alpha=3.0), "alpha", "3.0"),
+    "negative jax variance": (lambda: hk.Matern12(jnp.array(-1.0)), "variance", "-1"),
+    "spacing zero": (lambda: Grid(0.0, 0.0, 3), "spacing", "0.0"),
+    "spacing negative": (lambda: Grid.cover(0.0, 1.0, spacing=-1.0), "spacing", "-1.0"),
+    "margin negative": (lambda: Grid.cover(0.0, 1.0, shape=3, margin=-1.0), "margin", "-1.0"),
+    "ray of no length": (lambda: LineIntegrals(PLANE, PLANE), "end", "4 of zero length"),
+    "box of no volume": (lambda: BoxAverages(PLANE, PLANE), "upper", "4 boxes"),
+    "direction of no length": (lambda: Derivatives(PLANE, direction=[0.0, 0.0]), "direction", "zero vector"),
+    "no nodes": (lambda: LineIntegrals([0.0], [[1.0]], nodes_per_ray=0), "nodes", "0"),
+    # empty
+    "no x": (lambda: Points(np.zeros((0, 2))), "x", "(0, 2)"),
+    "no coordinates": (lambda: Points(np.zeros((3, 0))), "x", "(3, 0)"),
+    "no rays": (lambda: LineIntegrals(np.zeros((0, 2)), np.zeros((0, 2))), "start", "(0, 2)"),
+    "nothing picked": (lambda: Points(X)[X > 9], "x", "(0, 1)"),
+    "no lengthscale": (lambda: hk.Matern12(1.0, []), "lengthscale", "[]"),
+    # grids
+    "no axes": (lambda: Grid(0.0, 1.0, ()), "shape", "()"),
+    "five axes": (lambda: Grid(0.0, 1.0, (3,) * 5), "shape", "(3, 3, 3, 3, 3)"),
+    "one point": (lambda: Grid(0.0, 1.0, (3, 1)), "shape", "(3, 1)"),
+    "no point": (lambda: Grid(0.0, 1.0, 0), "shape", "0"),
+    "half a point": (lambda: Grid(0.0, 1.0, 2.5), "shape", "2.5"),
+    "half a point to cover": (lambda: Grid.cover(0.0, 1.0, shape=2.5), "shape", "2.5"),
+    "far too large": (lambda: Grid(0.0, 1.0, (10**6, 10**6)), "shape", "GiB"),
+    "inside out": (lambda: Grid.cover(1.0, 0.0, shape=3), "upper", "0.0"),
+    "neither shape nor spacing": (lambda: Grid.cover(0.0, 1.0), "shape, spacing", "exactly one"),
+    "both shape and spacing": (
+        lambda: Grid.cover(0.0, 1.0, shape=3, spacing=1.0),
+        "shape, spacing",
+        "exactly one",
+    ),
+    # dimensions of grid, kernel and data
+    "grid and data": (lambda: check_inside(Points(PLANE), Grid(0.0, 1.0, 3)), "grid", "1"),
+    "kernel and data": (lambda: hk.Matern32(1.0, (1.0, 1.0, 1.0))(PLANE, PLANE), "lengthscale", "3"),
+    "data and data": (lambda: observe(Points(X), Y) + observe(Points(PLANE), Y), "data", "2"),
+    "Gneiting in four": (lambda: hk.Gneiting()(np.zeros((2, 4)), np.zeros((2, 4))), "kernel", "4"),
+    "axis beyond": (lambda: Derivatives(PLANE, axis=2), "axis", "2"),
+    "axis negative": (lambda: Derivatives(PLANE, axis=-1), "axis", "-1"),
+    "axis a fraction": (lambda: Derivatives(PLANE, axis=0.5), "axis", "0.5"),
+    "axis of a sum": (lambda: Functionals(np.zeros((1, 1, 2)), [[1.0]], axis=2), "axis", "2"),
+    "axis and direction": (
+        lambda: Derivatives(PLANE, axis=0, direction=[1.0, 0.0]),
+        "axis, direction",
+        "both",
+    ),
+    # types
+    "float16 x": (lambda: Points(HALF), "x", "float16"),
+    "float16 y": (lambda: observe(Points(X), HALF), "y", "float16"),
+    "float16 noise": (lambda: observe(Points(X), Y, HALF), "noise", "float16"),
+    "float16 variance": (lambda: hk.Matern12(np.float16(1.0)), "variance", "float16"),
+    "float16 spacing": (lambda: Grid(0.0, np.float16(1.0), 3), "spacing", "float16"),
+    "complex y": (lambda: observe(Points(X), Y + 1j), "y", "complex128"),
+    "words for y": (lambda: observe(Points(X), ["a"] * 4), "y", "<U1"),
+    "words for variance": (lambda: hk.Matern12("large"), "variance", "<U5"),
+    "nothing for variance": (lambda: hk.Matern12(None), "variance", "None"),
+    "x for a functional": (lambda: observe(X, Y), "functional", "ndarray"),
+    "a number to a kernel": (lambda: hk.Matern12() + 1.0, "kernel", "float"),
+    "a number to data": (lambda: observe(Points(X), Y) + 1.0, "data", "float"),
+    "a rule unheard of": (lambda: LineIntegrals([0.0], [[1.0]], rule="simpson"), "rule", "simpson"),
+}
+
+
+@pytest.mark.parametrize(("do", "argument", "came"), CASES.values(), ids=CASES.keys())
+def test_bad_input_is_named(do, argument, came):
+    with pytest.raises(ValueError) as error:
+        do()
+    message = str(error.value)
+    assert message.startswith(f"{argument}: ")
+    assert "expected" in message
+    assert came in message.split("expected", 1)[1]
+
+
+def test_what_is_only_unusual_is_taken():
+    """Integers, lists, booleans, float32 parameters, NumPy scalars, transposed and read-only arrays."""
+    fixed = PLANE.copy()
+    fixed.flags.writeable = False
+    assert Points(fixed).dtype == np.float64
+    assert Points(PLANE.T[:, ::-1].T).x.shape == (4, 2)
+    assert Points([0, 1, 2]).x.dtype == np.float64
+    assert hk.Matern32(np.float32(2), [1, 2]).lengthscale.dtype == np.float64
+    assert hk.Matern32(2, True).variance == 2.0
+    assert len(observe(Points(X), [True, False, True, True], np.float64(0.1))) == 4
+
+
+def test_input_is_not_changed_by_what_is_done_to_it_later():
+    """The library keeps no window onto the caller's array that a later write would go through."""
+    x, y = PLANE.copy(), Y.copy()
+    data = observe(Points(x), y, 0.1)
+    x[:], y[:] = np.nan, np.nan
+    assert np.all(np.isfinite(data.y)) and np.all(np.isfinite(data.nodes(1.0).x))
