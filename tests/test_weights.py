@@ -73,8 +73,8 @@ def test_exact_weights_are_the_dense_ones(dimension):
     """PCG to 1e-12 of |k*|; K's condition number here is below 1e4, and k* and v of order one."""
     grid, data = GRIDS[dimension], mixture(dimension)
     w, v = dense_weights(DENSE, grid, reference(data, grid))
-    np.testing.assert_allclose(exact(dimension).rows, w, atol=1e-7)
-    np.testing.assert_allclose(exact(dimension).residual, np.maximum(v, 0), atol=1e-9)
+    np.testing.assert_allclose(exact(dimension).rows, w, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(exact(dimension).residual, np.maximum(v, 0), rtol=0, atol=1e-9)
 
 
 @every_dimension
@@ -84,9 +84,9 @@ def test_a_stencil_as_wide_as_the_grid_is_exact(dimension):
     w, v = dense_weights(DENSE, grid, reference(data, grid))
     rows = np.asarray(local.transpose_matmul(np.eye(len(data))))
     np.testing.assert_allclose(
-        rows, w, atol=1e-8
+        rows, w, rtol=0, atol=1e-8
     )  # a jitter of 1e-14 on the same matrix, condition below 1e4
-    np.testing.assert_allclose(local.residual, np.maximum(v, 0), atol=1e-10)
+    np.testing.assert_allclose(local.residual, np.maximum(v, 0), rtol=0, atol=1e-10)
 
 
 @every_dimension
@@ -108,7 +108,7 @@ def test_local_weights_are_each_stencil_s_own_conditional(dimension, p):
         cross = DENSE.value(coordinates[used] - x)
         expected = np.zeros(grid.size)
         expected[used] = np.linalg.solve(k, cross)
-        np.testing.assert_allclose(row, expected, atol=1e-11)
+        np.testing.assert_allclose(row, expected, rtol=0, atol=1e-11)
         assert v == pytest.approx(max(1.3 - expected[used] @ cross, 0.0), abs=1e-12)
 
 
@@ -117,8 +117,8 @@ def test_a_node_on_a_grid_point_reads_it():
     grid = GRIDS[2]
     data = observe(Points(grid.coordinates()), np.zeros(grid.size), 0.1)
     local = hw.local_weights(KERNEL, grid, data)
-    np.testing.assert_allclose(local.matmul(np.eye(grid.size)), np.eye(grid.size), atol=1e-11)
-    np.testing.assert_allclose(local.residual, 0.0, atol=1e-12)
+    np.testing.assert_allclose(local.matmul(np.eye(grid.size)), np.eye(grid.size), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(local.residual, 0.0, rtol=0, atol=1e-12)
 
 
 @every_dimension
@@ -155,7 +155,7 @@ def test_float32_weights_are_float64_ones_rounded():
     double = hw.local_weights(KERNEL, GRIDS[2], data, 4, np.float64)
     unit = np.eye(len(data))
     a, b = single.transpose_matmul(unit.astype(np.float32)), double.transpose_matmul(unit)
-    np.testing.assert_allclose(a, b, atol=1e-6 * float(np.max(np.abs(b))))
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * float(np.max(np.abs(b))))
     np.testing.assert_allclose(single.residual, double.residual, rtol=1e-6, atol=1e-7)
 
 
@@ -168,8 +168,8 @@ def test_closed_form_lines_give_the_same_weights():
     )
     f = dense.line_integrals(rays.start, rays.end)
     w, v = dense_weights(dense.SquaredExponential(1.3, 0.5), grid, f)
-    np.testing.assert_allclose(exact.rows, w, atol=1e-7)
-    np.testing.assert_allclose(exact.residual, v, atol=1e-9)
+    np.testing.assert_allclose(exact.rows, w, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(exact.residual, v, rtol=0, atol=1e-9)
 
 
 # ---------------------------------------------------------------- the design's table
@@ -233,7 +233,7 @@ def test_residual_variances_past_the_budget_are_interpolated(monkeypatch):
     ratio = fast / whole
     assert 0 < np.sum(ratio != 1) < 600 and np.sum(np.abs(ratio - 1) < 1e-12) < 200
     assert np.mean(fast) == pytest.approx(np.mean(whole), rel=0.05)
-    assert np.mean(np.abs(ratio - 1)) < 0.1
+    assert np.sum(np.abs(fast - whole)) < 0.1 * np.sum(whole)
     for part in (scale == 1.0, scale > 1.0):
         assert np.mean(ratio[part]) == pytest.approx(1.0, abs=0.1)
 

@@ -1,8 +1,11 @@
 """Infer a field from noisy linear measurements of it, and say how sure you are."""
 
+import importlib
+from typing import Any
+
 from hipgp.data import Data, observe
 from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
-from hipgp.gp import GP, Posterior, Prediction
+from hipgp.gp import GP, Posterior, Prediction, load
 from hipgp.grid import Grid
 from hipgp.inference.batch import Batch
 from hipgp.inference.variational import Variational
@@ -17,6 +20,20 @@ from hipgp.kernels import (
 
 __version__ = "0.1.0"
 
+_LAZY = {"HIPGPRegressor": "hipgp.estimator"}  # names whose modules need an optional dependency
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "sklearn":
+            raise
+        raise ImportError(f"{name} needs scikit-learn: pip install 'hipgp[sklearn]'") from error
+
+
 __all__ = [
     "GP",
     "Batch",
@@ -26,6 +43,7 @@ __all__ = [
     "Functionals",
     "Gneiting",
     "Grid",
+    "HIPGPRegressor",
     "LineIntegrals",
     "Matern12",
     "Matern32",
@@ -36,5 +54,6 @@ __all__ = [
     "RationalQuadratic",
     "SquaredExponential",
     "Variational",
+    "load",
     "observe",
 ]

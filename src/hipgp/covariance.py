@@ -36,7 +36,7 @@ def columns(nodes: Nodes) -> Columns:
     )
 
 
-def differentiated(kernel: Kernel, a: Any, b: Any) -> Callable[[Array], Array]:
+def differentiated(kernel: Kernel, a: Any, b: Any) -> Callable[[Any], Array]:
     """difference -> (value_a + direction_a . grad_x)(value_b + direction_b . grad_y) k(x - y).
 
     `a` and `b` have `value` and `direction` that broadcast against the differences; None, or one without a direction,
@@ -50,8 +50,8 @@ def differentiated(kernel: Kernel, a: Any, b: Any) -> Callable[[Array], Array]:
     return k
 
 
-def _along(k: Callable[[Array], Array], value: Any, direction: Any) -> Callable[[Array], Array]:
-    def combined(difference: Array) -> Array:
+def _along(k: Callable[[Any], Array], value: Any, direction: Any) -> Callable[[Any], Array]:
+    def combined(difference: AnyArray) -> Array:
         tail = direction.shape[1:]
         spread = direction.reshape(-1, *[1] * (difference.ndim - 1 - len(tail)), *tail)
         plain, slope = jax.jvp(k, (difference,), (jnp.broadcast_to(spread, difference.shape),))
@@ -67,18 +67,54 @@ def pairs(kernel: Kernel, a: Columns, b: Columns) -> Float[Array, "..."]:
     return _sum_of(one, [(q, r) for q in range(a.x.shape[1]) for r in range(b.x.shape[1])])
 
 
+@jax.custom_vjp
 def gram(kernel: Kernel, group: Columns) -> Float[Array, "k k T"]:
-    """The covariance matrices of T groups of k functionals each, `group` (..., k, T); uses the symmetry in nodes."""
+    """The covariance matrices of T groups of k functionals each, `group` (..., k, T); uses the symmetry in nodes.
+
+    Differentiable in the kernel alone. The gradient is a second loop over the pairs of nodes that keeps nothing:
+    memory stays that of one pass.
+    """
+    term, same, other = _gram_terms(group)
+    total = _sum_of(lambda q, r: term(kernel, q, r), same)
+    if not other:
+        return total
+    below = _sum_of(lambda q, r: term(kernel, q, r), other)
+    return total + below + jnp.swapaxes(below, 0, 1)
+
+
+def _gram_terms(group: Columns) -> tuple[Callable[..., Array], list[tuple[int, int]], list[tuple[int, int]]]:
+    """The contribution of one pair of nodes, and the pairs: each with itself, and each with those before it."""
     lift = lambda axis: Columns(*[None if f is None else jnp.expand_dims(f, axis) for f in group])
     a, b = lift(-2), lift(-3)
-    k = differentiated(kernel, a, b)
-    one = lambda q, r: k(a.x[:, q] - b.x[:, r]) * a.weights[q] * b.weights[r]
+
+    def term(kernel: Kernel, q: Array, r: Array) -> Array:
+        return differentiated(kernel, a, b)(a.x[:, q] - b.x[:, r]) * a.weights[q] * b.weights[r]
+
     count = group.x.shape[1]
-    same = _sum_of(one, [(q, q) for q in range(count)])
-    if count == 1:
-        return same
-    other = _sum_of(one, [(q, r) for q in range(count) for r in range(q)])
-    return same + other + jnp.swapaxes(other, 0, 1)
+    return term, [(q, q) for q in range(count)], [(q, r) for q in range(count) for r in range(q)]
+
+
+def _gram_forward(kernel: Kernel, group: Columns) -> tuple[Array, tuple[Kernel, Columns]]:
+    return gram(kernel, group), (jax.tree.map(jnp.asarray, kernel), group)
+
+
+def _gram_backward(saved: tuple[Kernel, Columns], cotangent: Array) -> tuple[Kernel, Columns]:
+    kernel, group = saved
+    term, same, other = _gram_terms(group)
+
+    def gradient(places: list[tuple[int, int]], weight: Array) -> Kernel:
+        table = jnp.asarray(places)
+        slope = lambda i: jax.grad(lambda k: jnp.sum(weight * term(k, table[i, 0], table[i, 1])))(kernel)
+        add = lambda i, total: jax.tree.map(jnp.add, total, slope(i))
+        return jax.lax.fori_loop(1, len(places), add, slope(0))
+
+    total = gradient(same, cotangent)
+    if other:
+        total = jax.tree.map(jnp.add, total, gradient(other, cotangent + jnp.swapaxes(cotangent, 0, 1)))
+    return total, jax.tree.map(jnp.zeros_like, group)
+
+
+gram.defvjp(_gram_forward, _gram_backward)
 
 
 def _sum_of(term: Callable[[Array, Array], Array], places: list[tuple[int, int]]) -> Array:

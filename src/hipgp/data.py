@@ -82,7 +82,7 @@ class Data(eqx.Module):
 
 
 def observe(functional: Functional, y: Any, noise: Any = None) -> Data:
-    """Measured values `y` of `functional`; `noise` is a standard deviation, one per observation, or None to learn it."""
+    """Measured values `y` of `functional`; `noise`: a standard deviation, one per observation, or None to learn it."""
     if not isinstance(functional, Functional):
         raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
     values = as_float("y", y, ndim=(1,))

@@ -10,6 +10,7 @@ their tensor product; random nodes are the paper's Monte Carlo (section 5.5).
 """
 
 import abc
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import equinox as eqx
@@ -26,7 +27,7 @@ AnyArray = Array | np.ndarray  # nodes are made in NumPy and traced in JAX
 
 
 class Nodes(eqx.Module):
-    """The discretised form shared by all functionals: L_n f = sum_q weights_nq (value_n f + direction_n . grad f)(x_nq).
+    """The discrete form shared by all functionals: L_n f = sum_q weights_nq (value_n f + direction_n . grad f)(x_nq).
 
     `value` and `direction` are both None where no functional takes a derivative.
     """
@@ -53,14 +54,14 @@ class Nodes(eqx.Module):
 
     @staticmethod
     def concatenate(sets: list["Nodes"]) -> "Nodes":
-        """One set out of several; fewer nodes are padded by repeating the first one with weight zero."""
+        """One set out of several; fewer nodes are padded by repeating the last one with weight zero."""
         if any(s.direction is not None for s in sets):
             sets = [s.with_derivative_fields() for s in sets]
         most = max(s.x.shape[1] for s in sets)
         xs, cs = [], []
         for s in sets:
             missing = most - s.x.shape[1]
-            xs.append(np.concatenate([s.x, np.repeat(s.x[:, :1], missing, axis=1)], axis=1))
+            xs.append(np.concatenate([s.x, np.repeat(s.x[:, -1:], missing, axis=1)], axis=1))
             cs.append(np.pad(s.weights, ((0, 0), (0, missing))))
         together = lambda name: np.concatenate([getattr(s, name) for s in sets])
         if sets[0].direction is None:
@@ -90,6 +91,31 @@ class Functional(eqx.Module):
     def finer(self) -> "Functional":
         """The same functionals with nothing but the resolution to decide on their nodes."""
         return self
+
+    def nodes_of(self, rows: Int[np.ndarray, " n"], spacing: Any) -> Nodes:
+        """The nodes of some of the functionals; no more per functional than these need."""
+        if getattr(self, "rule", "gauss") == "monte-carlo":
+            return self.nodes(spacing)[rows]  # each keeps its own random nodes
+        return self.take(rows).nodes(spacing)
+
+    def pieces(self, spacing: Any, most: int) -> Iterator[tuple[Int[np.ndarray, " n"], Nodes]]:
+        """All functionals in pieces of at most `most` nodes (or of one functional), the longest first.
+
+        Pieces hold functionals of like size, so that a short ray is not given a long one's nodes.
+        """
+        size = np.max(np.ptp(self.places(), axis=1) / np.asarray(spacing), axis=1)
+        order = np.argsort(-size, kind="stable")
+        begin = 0
+        while begin < len(order):
+            per = self.nodes_of(order[begin : begin + 1], spacing).x.shape[1]
+            rows = order[begin : begin + max(1, most // per)]
+            yield rows, self.nodes_of(rows, spacing)
+            begin += len(rows)
+
+    @property
+    def single(self) -> bool:
+        """Whether each functional has but one node."""
+        return self.places().shape[1] == 1
 
     @property
     def derivative(self) -> bool:

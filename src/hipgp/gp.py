@@ -8,6 +8,7 @@
     True
 """
 
+import os
 import warnings
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from hipgp import io, persistence
 from hipgp.data import Data, check_differentiable, check_inside
 from hipgp.functionals import Functional
 from hipgp.grid import Grid
@@ -24,10 +26,11 @@ from hipgp.inference.batch import Batch, BatchPosterior
 from hipgp.inference.learning import Learned
 from hipgp.inference.variational import Variational, VariationalPosterior
 from hipgp.kernels import Kernel
+from hipgp.labels import Labels
 from hipgp.precision import as_float
 from hipgp.trend import Trend
 
-StdMethod = Literal["vecchia", "samples", "exact"]
+StdMethod = Literal["auto", "vecchia", "samples", "exact"]
 
 
 class Prediction(NamedTuple):
@@ -78,14 +81,15 @@ class GP(eqx.Module):
         self._check(data)
         method = Batch() if method is None else method
         if isinstance(method, Batch):
-            return Posterior(method.fit(self.kernel, self.grid, data, self.noise, self.trend, progress, checkpoint))
+            found = method.fit(self.kernel, self.grid, data, self.noise, self.trend, progress, checkpoint)
+            return Posterior(found, self.learned)
         if not isinstance(method, Variational):
             raise ValueError(f"method: expected Batch(...) or Variational(...), got {type(method).__name__}")
         if self.trend.kind is not None:
             raise ValueError("trend: expected None with the variational engine; the batch engine estimates trends")
         if checkpoint is not None:
             raise ValueError("checkpoint: expected None with the variational engine")
-        return Posterior(method.fit(self.kernel, self.grid, data, self.noise, progress))
+        return Posterior(method.fit(self.kernel, self.grid, data, self.noise, progress), self.learned)
 
     def learn(
         self,
@@ -138,6 +142,32 @@ class Posterior(eqx.Module):
     """The field after the data: means, standard deviations and samples of any functional."""
 
     engine: BatchPosterior | VariationalPosterior
+    learned: Learned | None = None  # how the kernel was found, where it was learned
+    named: Labels | None = eqx.field(static=True, default=None)
+
+    @property
+    def labels(self) -> Labels:
+        """Names and units, for files and pictures."""
+        return Labels.of(self.grid.ndim) if self.named is None else self.named
+
+    def labelled(self, axes: Any = None, axis_units: Any = None, name: str | None = None, unit: str | None = None) -> "Posterior":
+        """The same posterior with names and units: `labelled(("X", "Y"), "kpc", "density", "mag/kpc")`."""
+        return Posterior(self.engine, self.learned, Labels.of(self.grid.ndim, axes, axis_units, name, unit))
+
+    def to_xarray(self, std: Any = None, samples: Any = None) -> Any:
+        """The map as an xarray.Dataset with coordinates and units: the mean, and std and draws where given."""
+        given = {"mean": self.mean, "std": std, "samples": samples}
+        fields = {name: np.asarray(values) for name, values in given.items() if values is not None}
+        return io.dataset(self.grid, self.labels, fields)
+
+    def to_fits(self, path: str | os.PathLike[str], std: Any = None, *, overwrite: bool = False) -> None:
+        """A FITS cube with a linear WCS (needs astropy): the mean, and std as an extension where given."""
+        io.write_fits(path, self.to_xarray(std), overwrite)
+
+    def save(self, path: str | os.PathLike[str], std: Any = None, samples: Any = None) -> None:
+        """Write the whole map into one file, which `load` brings back; give std and draws to keep them with it."""
+        arrays, model = persistence.pack(self.engine, self.learned)
+        io.write(path, io.Record(self.to_xarray(std, samples), arrays, model, self.labels))
 
     @property
     def kernel(self) -> Kernel:
@@ -161,7 +191,7 @@ class Posterior(eqx.Module):
         """The posterior mean on the grid, in its shape."""
         return self.engine.grid_mean()
 
-    def std(self, method: StdMethod = "vecchia", *, samples: int = 32, key: Any = 0) -> Float[np.ndarray, "..."]:
+    def std(self, method: StdMethod = "auto", *, samples: int = 64, key: Any = 0) -> Float[np.ndarray, "..."]:
         """The posterior standard deviation on the grid, in its shape; `method` as in `predict`."""
         if isinstance(self.engine, VariationalPosterior):
             return self.engine.grid_std()
@@ -171,16 +201,17 @@ class Posterior(eqx.Module):
     def predict(
         self,
         functional: Functional,
-        std: StdMethod = "vecchia",
+        std: StdMethod = "auto",
         *,
-        samples: int = 32,
+        samples: int = 64,
         key: Any = 0,
         columns: Any = None,
     ) -> Prediction:
         """Mean and std of any functional, observed or not.
 
         `std` says how: "vecchia" (deterministic, given the nearest observations), "samples" (its error corrected by
-        simulation, with the Monte Carlo error stated) or "exact" (one solve each). `columns` are the user's own trend
+        simulation, with the Monte Carlo error stated) or "exact" (one solve each); "auto" is the first for point data
+        and the second where lines or areas were observed, whose neighbours tell less. `columns` are the user's own trend
         columns for these functionals.
         """
         check_inside(functional, self.grid)
@@ -207,6 +238,8 @@ class Posterior(eqx.Module):
         self, functional: Functional, method: StdMethod, samples: int, key: Any, columns: Any
     ) -> tuple[np.ndarray, np.ndarray | None]:
         assert isinstance(self.engine, BatchPosterior)
+        if method == "auto":
+            method = "vecchia" if all(block.functional.single for block in self.engine.data.blocks) else "samples"
         if method == "vecchia":
             return variances.vecchia_variance(self.engine, functional, columns), None
         if method == "samples":
@@ -225,3 +258,10 @@ def as_key(key: Any) -> jax.Array:
     if isinstance(key, int | np.integer):
         return jax.random.key(int(key))
     return key
+
+
+def load(path: str | os.PathLike[str]) -> Posterior:
+    """The map that was saved; it predicts any functional as it did before."""
+    record = io.read(path)
+    engine, learned = persistence.unpack(record.arrays, record.model)
+    return Posterior(engine, learned, record.labels)

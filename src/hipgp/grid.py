@@ -146,6 +146,6 @@ def _check_size(shape: Sequence[float]) -> None:
     if size > LARGEST_GRID:
         memory = size * 8 * 2 ** len(shape) / 2**30
         raise ValueError(
-            f"shape: expected at most 8.6e9 points, got {' x '.join(f'{n:.6g}' for n in shape)} = {size:.2g}, which need "
-            f"about {memory:,.0f} GiB for one float64 array on their torus; use a larger spacing"
+            f"shape: expected at most 8.6e9 points, got {' x '.join(f'{n:.6g}' for n in shape)} = {size:.2g}, which "
+            f"need about {memory:,.0f} GiB for one float64 array on their torus; use a larger spacing"
         )

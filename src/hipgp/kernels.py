@@ -21,6 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from hipgp.precision import as_float, float64_available
@@ -134,9 +135,9 @@ class Stationary(Kernel):
         """The correlation at squared scaled distance s."""
 
     def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
-        scale = jnp.broadcast_to(jnp.asarray(self.lengthscale, difference.dtype), difference.shape[:1])
+        scale = jnp.broadcast_to(1 / jnp.asarray(self.lengthscale, difference.dtype), difference.shape[:1])
         # Spelt out axis by axis: XLA then fuses it into one loop, which a reduction over D would not be.
-        s = functools.reduce(operator.add, [(d / one) ** 2 for d, one in zip(difference, scale, strict=True)])
+        s = functools.reduce(operator.add, [(d * one) ** 2 for d, one in zip(difference, scale, strict=True)])
         return jnp.asarray(self.variance, difference.dtype) * self.profile(s)
 
     @property
@@ -258,7 +259,7 @@ _bump = _profile(  # (1 - t) cos(pi t) + sin(pi t) / pi up to t = sqrt(s) = 1, z
 
 
 class Gneiting(Stationary):
-    """Gneiting's compactly supported kernel, zero beyond one lengthscale: (1 + t^alpha)^-3 ((1-t) cos(pi t) + sin(pi t)/pi).
+    """Gneiting's compactly supported kernel: (1 + t^alpha)^-3 ((1 - t) cos(pi t) + sin(pi t) / pi), zero from t = 1 on.
 
     The form used for interstellar dust (Sale & Magorrian 2014). Its draws are rough for alpha < 2 and have one
     derivative for alpha = 2. Valid in up to three dimensions.
@@ -286,7 +287,7 @@ def _power(s: Array, exponent: float) -> Array:
 
 
 def _positive(name: str, value: Any, ndim: tuple[int, ...]) -> Any:
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return value  # its number is not known here
     array = as_float(name, value, ndim=ndim).astype(np.float64)
     if array.size == 0 or np.any(array <= 0):

@@ -4,8 +4,8 @@ Algorithms take a product (a function v -> A v) and know nothing of kernels. Vec
 
     >>> import jax.numpy as jnp
     >>> solution = conjugate_gradients(lambda v: 2.0 * v, jnp.ones((1, 3)))
-    >>> solution.value, int(solution.iterations[0])
-    (Array([[0.5, 0.5, 0.5]], dtype=float32), 1)
+    >>> solution.value.tolist(), solution.iterations.tolist()
+    ([[0.5, 0.5, 0.5]], [1])
 """
 
 from collections.abc import Callable
@@ -36,8 +36,8 @@ class State(NamedTuple):
 class Solution(NamedTuple):
     """A solve's value and what happened, per right-hand side.
 
-    `error` is |b - A x| / |b|, computed anew from the answer. Not `converged` means that the iterations ran out, or that
-    the tolerance is beyond this arithmetic: A is too nearly singular, or the dtype too short.
+    `error` is |b - A x| / |b|, computed anew from the answer. Not `converged` means that the iterations ran out, or
+    that the tolerance is beyond this arithmetic: A is too nearly singular, or the dtype too short.
     """
 
     value: Float[Array, "B n"]

@@ -14,7 +14,6 @@ import itertools
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.fft
@@ -25,6 +24,8 @@ from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
 
 CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which the torus grows no further
+STEEP = 1e3
+FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
 GROWTH = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
 
 
@@ -82,13 +83,32 @@ class Toeplitz(eqx.Module):
     def circulant_inverse(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
         """The corner of C^-1, applied: the paper's preconditioner for K.
 
-        Where the smallest eigenvalues are below the largest's rounding, all below sqrt(eps) of the largest are lifted
-        to it, or rounding noise would be amplified without end: that shapes the preconditioner, never the answer.
+        Eigenvalues that stand for nothing in K are lifted: that shapes the preconditioner, never the answer.
+        """
+        return self._crop(self.filter(1 / jnp.maximum(self.eigenvalues, self._useful()), v))
+
+    def _useful(self) -> Float[Array, ""]:
+        """The eigenvalue below which C^-1 says nothing of K^-1.
+
+        Rounding: where the smallest are below eps of the largest (or the size of those that were clipped), sqrt(eps) of
+        the largest, or noise would be amplified without end. Leakage: a vector on the grid cannot follow a spectrum
+        that falls by more than STEEP from one of the grid's own frequencies to the next, as a smooth kernel's does that
+        is not much shorter than the grid, and K has more there than C.
         """
         eps, largest = jnp.finfo(self.eigenvalues.dtype).eps, jnp.max(self.eigenvalues)
-        singular = jnp.min(self.eigenvalues) < 10 * eps * largest
-        floor = jnp.where(singular, np.sqrt(eps) * largest, 0.0)
-        return self._crop(self.filter(1 / jnp.maximum(self.eigenvalues, floor), v))
+        clipped = self.clipped_mass * jnp.mean(self.eigenvalues)
+        rounding = 10 * jnp.maximum(eps * largest, clipped)
+        floors = [jnp.where(jnp.min(self.eigenvalues) < rounding, np.sqrt(eps) * largest, 0.0)]
+        for axis, (m, n) in enumerate(zip(self.torus.shape, self.shape, strict=True)):
+            along_axis = tuple(slice(m // 2 + 1) if a == axis else 0 for a in range(len(self.shape)))
+            line = self.eigenvalues[along_axis]
+            step = -(-m // (n - 1))  # torus frequencies from one of the grid's to the next
+            if step < len(line):
+                here, there = line[:-step], line[step:]
+                steep = (here > STEEP * there) | (there < rounding)
+                to_the_end = jnp.flip(jnp.cumprod(jnp.flip(steep)))
+                floors.append(jnp.max(jnp.where(to_the_end, here, 0.0)))
+        return jnp.max(jnp.stack(floors))
 
     def amplitudes(self) -> Float[Array, "..."]:
         """Square roots of the eigenvalues, with derivative zero, not NaN, where one was clipped."""
@@ -127,12 +147,13 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64) -> Toeplitz:
     Where none is, within 8 times the least size, the one with the least clipped mass.
     """
     kernel.check_dimension(grid.ndim)
-    least = np.prod(_torus_shape(kernel, grid, 1.0), dtype=np.int64)
+    sizes = _torus_sizes(kernel, grid)
+    least = np.prod(_torus_shape(sizes, 1.0), dtype=np.int64)
     best: Toeplitz | None = None
     tried = set()
-    for growth, flattened in itertools.product(GROWTH, (False, True)):
-        shape = _torus_shape(kernel, grid, growth)
-        if np.prod(shape, dtype=np.int64) > max(8 * least, 2**18) or (shape, flattened) in tried:
+    for far, flattened in itertools.product(FAR_CORRELATIONS, (False, True)):
+        shape = _torus_shape(sizes, far)
+        if np.prod(shape, dtype=np.int64) > max(8 * least, 2**21) or (shape, flattened) in tried:
             continue
         tried.add((shape, flattened))
         candidate = _tabulated(kernel, Torus(grid, shape, flattened))
@@ -154,7 +175,7 @@ def _tabulated(kernel: Kernel, torus: Torus) -> Toeplitz:
         row = np.take(row, np.minimum(np.arange(m), m - np.arange(m)), axis=axis)
     raw = np.real(np.asarray(scipy.fft.rfftn(row, workers=-1)))
     share = float(_negative_share(raw, torus.shape[-1], np))
-    return Toeplitz(torus, np.maximum(raw, 0.0), share)
+    return Toeplitz(torus, jnp.asarray(np.maximum(raw, 0.0)), share)
 
 
 def evaluate_all(
@@ -173,19 +194,22 @@ def _evaluate(kernel: Kernel, differences: Array | np.ndarray) -> Array:
 
 
 @float64_available
-def _torus_shape(kernel: Kernel, grid: Grid, growth: float) -> tuple[int, ...]:
-    """Twice the grid per axis, grown where the kernel still matters on the far side; FFT-friendly numbers."""
-    shape = []
+def _torus_sizes(kernel: Kernel, grid: Grid) -> list[tuple[list[int], np.ndarray]]:
+    """Per axis: FFT-friendly sizes from twice the grid on, and the correlation left on the far side of each."""
+    out = []
     for axis, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
-        least = max(2 * (n - 1), 2)
-        grown = [int(np.ceil(least * g)) for g in GROWTH if g <= growth]
-        sizes = [scipy.fft.next_fast_len(m, real=True) for m in grown]
+        sizes = [scipy.fft.next_fast_len(int(np.ceil(max(2 * (n - 1), 2) * g)), real=True) for g in GROWTH]
         far = np.zeros((len(sizes) + 1, grid.ndim))
         far[1:, axis] = np.array(sizes) * h / 2
-        correlation = np.abs(evaluate_all(kernel, far))
-        enough = correlation[1:] < 1e-12 * correlation[0]
-        shape.append(sizes[int(np.argmax(enough)) if enough.any() else -1])
-    return tuple(shape)
+        covariance = np.abs(evaluate_all(kernel, far))
+        out.append((sizes, covariance[1:] / covariance[0]))
+    return out
+
+
+def _torus_shape(sizes: list[tuple[list[int], np.ndarray]], far: float) -> tuple[int, ...]:
+    """The smallest size per axis with at most the correlation `far` on its far side: thin axes grow, wide ones stay."""
+    enough = [correlation <= far for _, correlation in sizes]
+    return tuple(s[int(np.argmax(ok)) if ok.any() else -1] for (s, _), ok in zip(sizes, enough, strict=True))
 
 
 def _negative_share(raw: Any, last: int, xp: Any) -> Any:

@@ -63,9 +63,14 @@ def typical_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
     return np.exp(np.mean(logs, axis=0))
 
 
+def shortest_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
+    """The shortest lengthscale among the kernel's parts, per axis."""
+    return np.min([np.broadcast_to(np.asarray(p.lengthscale, float), (ndim,)) for p in kernel.parts], axis=0)
+
+
 def coarse_nodes(functional: Functional, kernel: Kernel) -> Nodes:
     """Few nodes per functional: about three per lengthscale, at most MOST_NODES a side."""
-    scale = np.min([np.broadcast_to(np.asarray(p.lengthscale, float), (functional.ndim,)) for p in kernel.parts], 0)
+    scale = shortest_lengthscale(kernel, functional.ndim)
     nodes = functional.nodes(scale)
     while nodes.x.shape[1] > MOST_NODES and not np.array_equal(nodes.x, functional.nodes(scale * 1e9).x):
         scale = scale * max(nodes.x.shape[1] / MOST_NODES, 1.2)
@@ -96,7 +101,7 @@ def predecessors(places: Float[np.ndarray, "N F"], order: Int[np.ndarray, " N"],
     x = places[order]
     index = np.zeros((n, k), int)
     used = np.zeros((n, k), bool)
-    begin = min(n, 2 * k)
+    begin = min(n, max(2 * k, 1))
     for i in range(1, begin):
         near = np.argsort(np.sum((x[:i] - x[i]) ** 2, axis=1), kind="stable")[:k]
         index[i, : len(near)], used[i, : len(near)] = near, True
@@ -139,7 +144,6 @@ def nearest(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"],
 
 def small_systems(kernel: Kernel, group: Columns, noise: Float[Array, "k1 T"], used: Array) -> Conditionals:
     """T targets' conditionals: `group` holds the k neighbours of each and, last, itself, (..., k + 1, T)."""
-    k = noise.shape[0] - 1
     # Neighbours not used become independent of everything.
     both = jnp.concatenate([used, jnp.ones_like(used[:1])])
     matrix = jnp.where(both[:, None] & both[None, :], gram(kernel, group), 0.0)
@@ -212,7 +216,7 @@ def conditionals(
     both = Nodes.concatenate([nodes, targets])
     nodes, targets = both[: len(nodes)], both[len(nodes) :]
     count, k = neighbours.index.shape
-    size = min(count, AT_ONCE)
+    size = min(AT_ONCE, 1 << (count - 1).bit_length())  # few sizes: few compilations
     on_device = jax.tree.map(jnp.asarray, (nodes, np.asarray(noise, float)))
     out_b, out_d = np.empty((count, k)), np.empty(count)
     for begin in range(0, count, size):

@@ -19,6 +19,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
+from hipgp.covariance import columns as columns_of
 from hipgp.covariance import (
     Columns,
     closed_form,
@@ -39,7 +40,8 @@ from hipgp.toeplitz import Toeplitz
 
 STENCIL = 4  # default p: grid points per axis that each node sees
 CHUNK = 2**14  # nodes whose weights are computed at once
-PAIR_BUDGET = 3e8  # kernel evaluations spent on the residual variances of line and box functionals
+ROWS_AT_ONCE = 64  # line and box functionals whose residual variances are computed side by side
+PAIR_BUDGET = 1e8  # kernel evaluations spent on the residual variances of line and box functionals
 
 
 class Weights(eqx.Module):
@@ -236,30 +238,33 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
         np.meshgrid(*[np.arange(w) for w in stencil_shape(grid, p)], indexing="ij"), axis=-1
     ).reshape(-1, grid.ndim)
     flat_steps = np.ravel_multi_index(tuple(steps.T), grid.shape)
-    nodes = functional.nodes(grid.spacing)
-    per = nodes.x.shape[1]
-    rows_at_once = min(max(1, CHUNK // per), 1 << (len(functional) - 1).bit_length())
-    pieces, residuals = [], []
-    for begin in range(0, len(functional), rows_at_once):
-        part = nodes[begin : begin + rows_at_once]
-        w, v, first = _chunk_weights(kernel, grid, p, part, rows_at_once)
+    pieces, alone, owners = [], np.zeros(len(functional)), []
+    for rows, part in functional.pieces(grid.spacing, nodes_at_once()):
+        w, v, first = _chunk_weights(kernel, grid, p, part)
         start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape))
+        per = part.x.shape[1]
         columns = (start[:, None] + flat_steps).reshape(len(part), per * width)
         values = (w * np.asarray(part.weights, float).reshape(-1, 1)).reshape(len(part), per * width)
         pieces.append(_merged(columns, values, grid.size))
-        residuals.append(np.sum(v.reshape(len(part), per) * np.asarray(part.weights, float) ** 2, axis=1))
-    matrix = scipy.sparse.vstack(pieces, format="csr")
-    alone = np.concatenate(residuals)  # as if nodes had independent residuals: right where there is but one
-    return matrix, alone if per == 1 else _residual_of_sums(kernel, grid, nodes, matrix, alone)
+        # as if nodes had independent residuals: right where there is but one
+        alone[rows] = np.sum(v.reshape(len(part), per) * np.asarray(part.weights, float) ** 2, axis=1)
+        owners.append(rows)
+    back = np.argsort(np.concatenate(owners))
+    matrix = scipy.sparse.vstack(pieces, format="csr")[back]
+    return matrix, alone if functional.single else _residual_of_sums(kernel, grid, functional, matrix, alone)
 
 
-def _chunk_weights(
-    kernel: Kernel, grid: Grid, p: int, part: Nodes, rows_at_once: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights of one chunk's nodes, padded to one size so that it is compiled once."""
+def nodes_at_once() -> int:
+    """How many nodes' weights are computed together: more where there is a GPU to fill."""
+    return CHUNK if jax.default_backend() == "cpu" else 2**19
+
+
+def _chunk_weights(kernel: Kernel, grid: Grid, p: int, part: Nodes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights of one piece's nodes, padded to a power of two so that few shapes are compiled."""
     per = part.x.shape[1]
     first, offset = place(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
-    count, full = len(offset), rows_at_once * per
+    count = len(offset)
+    full = max(64, 1 << (count - 1).bit_length())
     pad = lambda a: np.pad(a, [(0, full - count)] + [(0, 0)] * (a.ndim - 1), mode="edge")
     spread = lambda a: None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))
     w, v = _stencil_weights(kernel, grid, p, pad(offset), spread(part.value), spread(part.direction))
@@ -276,7 +281,9 @@ def _merged(columns: np.ndarray, values: np.ndarray, size: int) -> Any:
     return matrix
 
 
-def _residual_of_sums(kernel: Kernel, grid: Grid, nodes: Nodes, matrix: Any, alone: np.ndarray) -> np.ndarray:
+def _residual_of_sums(
+    kernel: Kernel, grid: Grid, functional: Functional, matrix: Any, alone: np.ndarray
+) -> np.ndarray:
     """v_n = k** - 2 w'k* + w'K w for functionals of several nodes.
 
     Costs (row length)^2 kernel evaluations each. Past PAIR_BUDGET in all, it is computed for as many functionals as
@@ -286,23 +293,23 @@ def _residual_of_sums(kernel: Kernel, grid: Grid, nodes: Nodes, matrix: Any, alo
     counts = np.diff(matrix.indptr)
     n = len(counts)
     order = np.argsort(counts, kind="stable")
-    cost = np.cumsum(np.sort((counts + nodes.x.shape[1]).astype(float) ** 2))
-    stride = max(1, int(np.ceil(cost[-1] / PAIR_BUDGET)))
+    cost = np.sum(2.0 * counts.astype(float) ** 2)
+    stride = max(1, int(np.ceil(cost / PAIR_BUDGET)))
     chosen = order[::stride] if stride > 1 else order
     found = np.zeros(len(chosen))
-    for begin in range(0, len(chosen), 512):
-        some = chosen[begin : begin + 512]
+    for begin in range(0, len(chosen), ROWS_AT_ONCE):
+        some = chosen[begin : begin + ROWS_AT_ONCE]
         # few different widths: few compilations
         width = int(2 ** np.ceil(np.log2(max(counts[some].max(), 1))))
         columns, values = _padded(matrix, some, width)
         grid_nodes = (
             np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
         )
-        part = jax.tree.map(lambda a, s=some: np.asarray(a, float)[s], nodes)
-        missing = 512 - len(some)
+        part = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes_of(some, grid.spacing))
+        missing = ROWS_AT_ONCE - len(some)
         pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
         v = _residuals(kernel, jax.tree.map(pad, part), pad(grid_nodes), pad(values))
-        found[begin : begin + 512] = v[: len(some)]
+        found[begin : begin + ROWS_AT_ONCE] = v[: len(some)]
     if stride == 1:
         out = np.zeros(n)
         out[chosen] = found
@@ -324,11 +331,12 @@ def _padded(matrix: Any, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.n
 
 @eqx.filter_jit
 def _residuals(kernel: Kernel, nodes: Nodes, points: AnyArray, w: AnyArray) -> Array:
-    def one(n: Nodes, x: Array, weight: Array) -> Array:
-        single = jax.tree.map(lambda a: a[None], n)
-        gram = kernel.evaluate(x.T[:, :, None] - x.T[:, None, :])
-        cross = with_points(kernel, x, single)[0]
-        return variances(kernel, single)[0] - 2 * weight @ cross + weight @ gram @ weight
-
-    found = jax.lax.map(lambda a: one(*a), (nodes, points, w), batch_size=8)
+    """Many rows side by side; one fused pass per grid point and per node."""
+    x, weight, own = jnp.transpose(points, (2, 1, 0)), jnp.asarray(w).T, columns_of(nodes)
+    k = differentiated(kernel, None, own)
+    of_grid = lambda j, total: total + weight[j] * kernel.evaluate(x - x[:, j][:, None])
+    of_nodes = lambda q, total: total + own.weights[q] * k(x - own.x[:, q][:, None])
+    with_grid = jax.lax.fori_loop(0, weight.shape[0], of_grid, jnp.zeros_like(weight))
+    with_nodes = jax.lax.fori_loop(0, own.weights.shape[0], of_nodes, jnp.zeros_like(weight))
+    found = variances(kernel, nodes) + jnp.sum(weight * (with_grid - 2 * with_nodes), axis=0)
     return jnp.maximum(found, 0.0)

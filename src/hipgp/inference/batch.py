@@ -8,6 +8,7 @@ part of the same algebra: its coefficients come from generalised least squares, 
 
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
@@ -21,8 +22,9 @@ from hipgp.data import Data, observe
 from hipgp.functionals import Functional, Points
 from hipgp.grid import Grid
 from hipgp.inference.checkpoint import Checkpoint, fingerprint
+from hipgp.inference.least_squares import combine, right_hand_sides, row_tolerances
 from hipgp.inference.progress import Progress
-from hipgp.inference.systems import DataSystem, Solved, System, grid_system, solve
+from hipgp.inference.systems import DataSystem, System, grid_system, solve
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
 from hipgp.toeplitz import embed
@@ -39,8 +41,9 @@ class Batch(eqx.Module):
 
     - `tolerance`: nats; the solve stops when the posterior is provably this close to the exact one (KL divergence).
     - `neighbours`: of the Vecchia preconditioner; 0 for none.
-    - `stencil`: grid points per axis that a node sees (`weights="local"`); `weights="exact"` is the paper's choice,
-      for small problems.
+    - `stencil`: grid points per axis that a node sees (`weights="local"`), an even number; by default 4, and 2 for
+      lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
+      the paper's choice, for small problems.
     - `residual`: what the grid cannot see is added to the noise ("noise"), or only to the bound ("bound", the paper).
     - `space`: "data", "grid", or "auto" (grid where there are far more points than grid points).
     """
@@ -49,7 +52,7 @@ class Batch(eqx.Module):
     max_iterations: int = eqx.field(static=True, default=1000)
     neighbours: int = eqx.field(static=True, default=vecchia.NEIGHBOURS)
     weights: Literal["local", "exact"] = eqx.field(static=True, default="local")
-    stencil: int = eqx.field(static=True, default=STENCIL)
+    stencil: int | None = eqx.field(static=True, default=None)
     residual: Residual = eqx.field(static=True, default="noise")
     space: Literal["auto", "data", "grid"] = eqx.field(static=True, default="auto")
 
@@ -85,24 +88,31 @@ class Batch(eqx.Module):
             system, info = self.system(kernel, grid, data, std)
             setup = time.perf_counter() - began
             columns = trend.of_data(data, grid)
-            rhs = jnp.asarray(np.concatenate([data.y[None], columns.T]), data.dtype)
+            rows = right_hand_sides(data.y, columns, std)
+            targets = row_tolerances(self.tolerance, columns.shape[1])
             saved = self._checkpoint(checkpoint, kernel, grid, data, std, trend)
             began = time.perf_counter()
             bar.describe("solving")
-            solved = solve(system, rhs, self.tolerance, self.max_iterations, bar.nats(self.tolerance), saved)
-        generalised = _generalised_least_squares(solved, columns)
+            z = jnp.asarray(rows.z, data.dtype)
+            trace: list[tuple[int, float]] = []
+            report = _recorded(bar.nats(self.tolerance), trace)
+            solved = solve(system, z, targets, self.max_iterations, report, saved)
+            fit = combine(system, solved, rows, self.tolerance, self.max_iterations, data.dtype)
         if saved is not None:
             saved.remove()
         info |= {
-            "iterations": solved.steps,
-            "kl_nats": float(np.max(solved.nats)),
+            "iterations": fit.steps,
+            "kl_nats": fit.nats,
             "tolerance_nats": self.tolerance,
-            "converged": bool(np.all(solved.nats <= self.tolerance)),
+            "converged": fit.nats <= self.tolerance,
             "setup_seconds": setup,
             "solve_seconds": time.perf_counter() - began,
+            "kl_trace": trace,
         }
-        warn_if_far(info["kl_nats"], self.tolerance, solved.steps)
-        return BatchPosterior(kernel, grid, noise, data, trend, self, system, *generalised, info)
+        warn_if_far(info["kl_nats"], self.tolerance, fit.steps)
+        deferred = Deferred(self, kernel, grid, data, noise, system)
+        found = (fit.alpha, fit.field, fit.beta, fit.covariance, np.asarray(system.noise, float))  # type: ignore[attr-defined]
+        return BatchPosterior(kernel, grid, noise, data, trend, self, deferred, *found, info)
 
     def system(
         self, kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"]
@@ -111,7 +121,7 @@ class Batch(eqx.Module):
         dtype = data.dtype
         toeplitz = embed(kernel, grid, dtype)
         weights = (
-            local_weights(kernel, grid, data, self.stencil, dtype)
+            local_weights(kernel, grid, data, self.points_per_axis(data), dtype)
             if self.weights == "local"
             else exact_weights(kernel, toeplitz, data)
         )
@@ -126,7 +136,7 @@ class Batch(eqx.Module):
             "torus": toeplitz.torus.shape,
             "clipped_mass": float(toeplitz.clipped_mass),
             "dtype": str(dtype),
-            "weights": f"local, stencil {self.stencil}" if self.weights == "local" else "exact",
+            "weights": f"local, stencil {self.points_per_axis(data)}" if self.weights == "local" else "exact",
             "residual_to_noise": float(
                 np.mean(np.asarray(weights.residual, float) / np.asarray(std, float) ** 2)
             ),
@@ -146,8 +156,14 @@ class Batch(eqx.Module):
         system = DataSystem(toeplitz, weights, jnp.asarray(variance, dtype), factor)
         return system, info | {"space": "data", "preconditioner": name}
 
+    def points_per_axis(self, data: Data) -> int:
+        """The stencil's width."""
+        if self.stencil is not None:
+            return self.stencil
+        return STENCIL if data.ndim <= 2 or all(block.functional.single for block in data.blocks) else 2
+
     def _in_grid_space(self, data: Data, grid: Grid, weights: Weights) -> bool:
-        single = all(block.functional.places().shape[1] == 1 for block in data.blocks)
+        single = all(block.functional.single for block in data.blocks)
         if self.space == "grid" and not isinstance(weights, LocalWeights):
             raise ValueError('space: "grid" needs weights="local", got weights="exact"')
         return self.space == "grid" or (
@@ -170,21 +186,31 @@ def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
         )
 
 
-def _generalised_least_squares(
-    solved: Solved, columns: Float[np.ndarray, "N p"]
-) -> tuple[Any, Any, Any, Any]:
-    """Coefficients beta of the trend, their covariance, and alpha = A^-1 (y - X beta) with its field.
+def _recorded(report: Callable[[int, float], None], trace: list[tuple[int, float]]) -> Callable[[int, float], None]:
+    def both(steps: int, nats: float) -> None:
+        trace.append((steps, nats))
+        report(steps, nats)
 
-    The first row of `solved` is A^-1 y, the others A^-1 X.
-    """
-    p = columns.shape[1]
-    if p == 0:
-        return solved.alpha[0], solved.field[0], np.zeros(0), np.zeros((0, 0))
-    inner = columns.T @ np.asarray(solved.alpha, float).T
-    covariance = np.linalg.inv((inner[:, 1:] + inner[:, 1:].T) / 2)
-    beta = covariance @ inner[:, 0]
-    combine = lambda rows: rows[0] - jnp.asarray(beta, rows.dtype) @ rows[1:]
-    return combine(solved.alpha), combine(solved.field), beta, covariance
+    return both
+
+
+class Deferred:
+    """A system that is built when first asked for: a map from a file, or unpickled, may never need it."""
+
+    def __init__(
+        self, method: Batch, kernel: Kernel, grid: Grid, data: Data, noise: float | None, made: System | None = None
+    ):
+        self.parts = method, kernel, grid, data, noise
+        self.made = made
+
+    def get(self) -> System:
+        if self.made is None:
+            method, kernel, grid, data, noise = self.parts
+            self.made = method.system(kernel, grid, data, data.noise_std(noise))[0]
+        return self.made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Deferred, self.parts
 
 
 class BatchPosterior(eqx.Module):
@@ -196,11 +222,12 @@ class BatchPosterior(eqx.Module):
     data: Data
     trend: Trend
     method: Batch
-    system: System
+    deferred: Deferred = eqx.field(static=True)
     alpha: Float[Array, " N"]
     field: Float[Array, " M"]  # posterior mean on the grid, without the trend
     beta: Float[np.ndarray, " p"]
     beta_covariance: Float[np.ndarray, "p p"]
+    noise_variance: Float[np.ndarray, " N"]  # with the residual variance where the method adds it
     diagnostics: dict[str, Any] = eqx.field(static=True)
 
     def grid_mean(self) -> Float[np.ndarray, "..."]:
@@ -220,12 +247,14 @@ class BatchPosterior(eqx.Module):
         target = observe(functional, np.zeros(len(functional), self.data.dtype))
         if self.method.weights == "exact":
             return exact_weights(self.kernel, self.system.toeplitz, target)  # type: ignore[attr-defined]
-        return local_weights(self.kernel, self.grid, target, self.method.stencil, self.data.dtype)
+        p = self.method.points_per_axis(target)
+        return local_weights(self.kernel, self.grid, target, p, self.data.dtype)
 
     @property
-    def noise_variance(self) -> Float[np.ndarray, " N"]:
-        """Of every observation, with the residual variance where the method adds it."""
-        return np.asarray(self.system.noise, float)  # type: ignore[attr-defined]
+    def system(self) -> System:
+        """The linear system of the data."""
+        with jax.enable_x64(True):
+            return self.deferred.get()
 
     @float64_available
     def sample(
@@ -238,9 +267,12 @@ class BatchPosterior(eqx.Module):
             if functional is None
             else self.trend.of(functional, self.grid, columns)
         )
+        columns_of_data = self.trend.of_data(self.data, self.grid)
+        of_columns = self._solved_columns(columns_of_data)
         draws = []
         for begin in range(0, count, size := self.draws_at_once()):
-            for values, beta in self._draws(jax.random.fold_in(key, begin), min(size, count - begin), at):
+            part = jax.random.fold_in(key, begin), min(size, count - begin)
+            for values, beta in self._draws(*part, at, columns_of_data, of_columns):
                 draws.append(np.asarray(values) + trend @ beta)
         out = np.stack(draws).astype(self.data.dtype)
         return out.reshape(count, *self.grid.shape) if functional is None else out
@@ -250,29 +282,35 @@ class BatchPosterior(eqx.Module):
         per_draw = 6 * self.system.toeplitz.torus.size * self.data.dtype.itemsize  # type: ignore[attr-defined]
         return int(np.clip(2**30 // per_draw, 1, 16))
 
-    def _draws(self, key: Array, count: int, at: Weights | None) -> list[tuple[Array, np.ndarray]]:
-        prior, rhs = _simulate(self.system, jnp.asarray(self.data.y), key, count)
-        columns = self.trend.of_data(self.data, self.grid)
+    def _draws(
+        self, key: Array, count: int, at: Weights | None, columns: Float[np.ndarray, "N p"], of_columns: Array
+    ) -> list[tuple[Array, np.ndarray]]:
+        """Draws of the field, and of the trend's coefficients: those of the mean, corrected draw by draw."""
+        rest = np.asarray(self.data.y, float) - columns @ self.beta
+        prior, rhs = _simulate(self.system, jnp.asarray(rest, self.data.dtype), key, count)
         tolerance = self.method.tolerance
         solved = solve(self.system, rhs, tolerance, self.method.max_iterations)
         warn_if_far(float(np.max(solved.nats)), tolerance, solved.steps)
         self.diagnostics["sample_kl_nats"] = float(np.max(solved.nats))
         self.diagnostics["sample_iterations"] = solved.steps
-        values, betas = prior + solved.field, np.zeros((count, 0))
-        if len(self.beta):
-            of_columns = self._solved_columns(columns)
-            inner = np.asarray(solved.alpha, float) @ columns
-            betas = inner @ self.beta_covariance
-            values = values - jnp.asarray(betas, values.dtype) @ of_columns
+        betas = np.asarray(solved.alpha, float) @ columns @ self.beta_covariance
+        values = prior + solved.field - jnp.asarray(betas, prior.dtype) @ of_columns
         if at is not None:
             extra = jax.random.normal(jax.random.fold_in(key, 2**30), (count, len(at.residual)), values.dtype)
             values = at.matmul(values) + jnp.sqrt(at.residual) * extra
-        return list(zip(values, betas, strict=True))
+        return list(zip(values, self.beta + betas, strict=True))
 
     def _solved_columns(self, columns: Float[np.ndarray, "N p"]) -> Float[Array, "p M"]:
         """K W' A^-1 X."""
-        rhs = jnp.asarray(columns.T, self.data.dtype)
-        return solve(self.system, rhs, self.method.tolerance, self.method.max_iterations).field
+        p = columns.shape[1]
+        if p == 0:
+            return jnp.zeros((0, self.grid.size), self.data.dtype)
+        std = np.sqrt(self.noise_variance)
+        rows = right_hand_sides(self.data.y, columns, std)
+        target = row_tolerances(self.method.tolerance, p)[1:]
+        z = jnp.asarray(rows.z[1:], self.data.dtype)
+        field = solve(self.system, z, target, self.method.max_iterations).field
+        return field / jnp.asarray(rows.scale, field.dtype)[:, None]
 
     def grid_points(self) -> Points:
         return Points(self.grid.coordinates().astype(self.data.dtype))

@@ -6,6 +6,8 @@ data (a lengthscale cannot be found from one bad start), the best one on more, t
 are profiled out by generalised least squares at every evaluation.
 """
 
+import itertools
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,7 +32,8 @@ from hipgp.trend import Trend
 
 CHUNK = 512
 STAGES = ((1_536, 10, 12), (8_192, 20, 50), (122_880, 20, 10))  # data used, neighbours, iterations at most
-STARTS = 12
+LADDER = 8  # lengthscales tried
+DESCENTS = 4  # starts from which the search goes on
 
 
 class Learned(NamedTuple):
@@ -58,6 +61,7 @@ class Terms(eqx.Module):
     chosen: Array
     index: Array
     used: Array
+    counted: Array  # 1 for each chosen one, 0 for repetitions
 
 
 def prepare(
@@ -69,7 +73,9 @@ def prepare(
     near = vecchia.predecessors(places, vecchia.ordering(nodes, seed), k)
     n = len(data)
     chosen = np.random.default_rng(seed).permutation(n)[: min(count, n)]
-    chosen = chosen[: len(chosen) // CHUNK * CHUNK or len(chosen)]
+    counted = len(chosen)
+    size = min(CHUNK, counted)
+    chosen = np.resize(chosen, -(-counted // size) * size)  # whole chunks: those repeated do not count
     known = data.noise_known
     std = data.noise_std(1.0)
     return Terms(
@@ -81,6 +87,7 @@ def prepare(
         jnp.asarray(chosen),
         jnp.asarray(near.index[chosen]),
         jnp.asarray(near.used[chosen]),
+        jnp.asarray(np.arange(len(chosen)) < counted, jnp.float64),
     )
 
 
@@ -102,18 +109,24 @@ def _whitened(kernel: Kernel, noise: Array | None, terms: Terms) -> tuple[Array,
     size = min(CHUNK, len(terms.chosen))
     split = lambda a: a.reshape(-1, size, *a.shape[1:])
     y, x, logs = jax.lax.map(lambda a: chunk(*a), (split(terms.chosen), split(terms.index), split(terms.used)))
-    return y.reshape(-1), x.reshape(-1, terms.columns.shape[1]), logs.reshape(-1)
+    count = len(terms.chosen)
+    return y.reshape(count), x.reshape(count, terms.columns.shape[1]), logs.reshape(count)
 
 
 def negative_log_likelihood(vector: Float[Array, " p"], layout: Layout, terms: Terms) -> Float[Array, ""]:
     """Per observation, the trend's coefficients at their best."""
     kernel, noise = layout.unpack(vector)
     y, x, logs = _whitened(kernel, noise, terms)
+    y, x = y * terms.counted, x * terms.counted[:, None]
     if x.shape[1]:
         gram = x.T @ x
         beta = jnp.linalg.solve(gram + 1e-12 * jnp.trace(gram) * jnp.eye(len(gram)), x.T @ y)
         y = y - x @ beta
-    return 0.5 * jnp.mean(y**2 + logs + jnp.log(2 * jnp.pi))
+    total = jnp.sum(y**2 + terms.counted * (logs + jnp.log(2 * jnp.pi)))
+    return 0.5 * total / jnp.sum(terms.counted)
+
+
+_value = eqx.filter_jit(negative_log_likelihood)
 
 
 @eqx.filter_jit
@@ -142,17 +155,18 @@ def learn(
     spread = _spread(data, columns)
     extent = np.asarray(grid.upper) - np.asarray(grid.lower)
     spacing = np.asarray(grid.spacing)
-    box = bounds(layout, _field_spread(data, spread), spacing, extent, user_bounds or {})
+    box = bounds(layout, _field_spread(data, spread), spacing, extent, user_bounds or {}, spread)
+    stages = _stages(len(data))
     trace: list[dict[str, Any]] = []
-    problem = fingerprint(kernel, grid, data, noise, trend, start, seed)
+    problem = fingerprint(kernel, grid, data, noise, trend, start, seed, sorted((user_bounds or {}).items()), STAGES)
     saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem)
     first_stage, vector = (0, None) if saved is None else (int(saved["stage"]), saved["vector"])
     with Progress("learning", progress) as bar:
-        for stage, (count, k, iterations) in enumerate(STAGES):
-            if stage < first_stage or (stage > 0 and len(data) <= STAGES[stage - 1][0] and k == STAGES[stage - 1][1]):
-                continue
+        for stage, (count, k, iterations) in list(enumerate(stages))[first_stage:]:
             report = _reporter(bar, trace, stage, layout)
-            centre = kernel if vector is None else jax.tree.map(np.asarray, layout.unpack(jnp.asarray(vector))[0])
+            centre = _neutral(kernel, extent) if start == "data" else kernel
+            if vector is not None:
+                centre = jax.tree.map(np.asarray, layout.unpack(jnp.asarray(vector))[0])
             terms = prepare(centre, data, columns, count, k, seed)
             if vector is None:
                 given = layout.pack(kernel, noise or 0.3 * spread)
@@ -160,10 +174,11 @@ def learn(
                 vector, value = _best_start(starts, layout, terms, box, iterations, report)
             else:
                 vector, value = _descend(np.asarray(vector), layout, terms, box, iterations, report)
-            if checkpoint is not None:
+            if checkpoint is not None and stage + 1 < len(stages):
                 write_arrays(_path(checkpoint), fingerprint=problem, stage=stage + 1, vector=vector)
     assert vector is not None
-    log_std = _uncertainty(vector, layout, _some(terms, STAGES[1][0]), len(data))
+    on_bound = box.touching(vector)
+    log_std = _uncertainty(vector, layout, _some(terms, STAGES[1][0]), len(data), on_bound)
     found, found_noise = layout.unpack(jnp.asarray(vector))
     names = layout.names()
     if checkpoint is not None:
@@ -174,16 +189,27 @@ def learn(
         names,
         np.exp(vector),
         log_std,
-        [name for name, on in zip(names, box.touching(vector) | (log_std > 2.0), strict=True) if on],
+        [name for name, on in zip(names, on_bound | (log_std > 2.0), strict=True) if on],
         float(value),
         trace,
         time.perf_counter() - began,
     )
 
 
-def _path(checkpoint: Any) -> Any:
-    import pathlib
+def _stages(count: int) -> list[tuple[int, int, int]]:
+    """Those that look at more than the one before."""
+    before = [(0, 0, 0), *STAGES]
+    return [s for s, b in zip(STAGES, before, strict=False) if count > b[0] or s[1] != b[1]]
 
+
+def _neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:
+    """The kernel with lengthscales of a tenth of the extent: to say who is near before anything is known."""
+    tenth = lambda part: 0.1 * extent if np.ndim(part.lengthscale) else np.asarray(0.1 * np.max(extent))
+    parts = [eqx.tree_at(lambda p: p.lengthscale, part, tenth(part)) for part in kernel.parts]
+    return _rebuilt(kernel, iter(parts))
+
+
+def _path(checkpoint: Any) -> pathlib.Path:
     return pathlib.Path(checkpoint)
 
 
@@ -204,23 +230,27 @@ def _field_spread(data: Data, spread: float) -> float:
 def _starts(
     layout: Layout, data: Data, spread: float, spacing: np.ndarray, extent: np.ndarray, seed: int
 ) -> list[np.ndarray]:
-    """Lengthscales from a few cells to the whole extent, in every mixture of parts; variances from the data's spread."""
+    """Lengthscales from a few cells to the extent, in every mixture of parts; variances from the data's spread."""
     parts = layout.template.parts
-    rng = np.random.default_rng(seed)
-    ladder = np.geomspace(2 * float(np.exp(np.mean(np.log(spacing)))), 0.5 * float(np.max(extent)), STARTS)
-    per = [ladder] if len(parts) == 1 else [rng.permutation(ladder) for _ in parts]
+    ladder = np.geomspace(2 * float(np.exp(np.mean(np.log(spacing)))), 0.5 * float(np.max(extent)), LADDER)
+    per_axis = np.geomspace(2 * spacing, 0.5 * extent, LADDER)  # axes may have different units
+    mixtures = list(itertools.product(zip(ladder, per_axis, strict=True), repeat=len(parts)))
+    if len(mixtures) > LADDER**2:
+        mixtures = [mixtures[i] for i in np.random.default_rng(seed).permutation(len(mixtures))[: LADDER**2]]
     scale = _field_spread(data, spread) ** 2
     out = []
-    for lengths in zip(*per, strict=True):
-        index = iter(range(len(parts)))
-        sized = [eqx.tree_at(lambda p: (p.variance, p.lengthscale), part, _sized(part, scale / len(parts), lengths[i]))
-                 for part, i in zip(parts, index, strict=True)]
+    for lengths, factor in itertools.product(mixtures, (0.1, 1.0, 10.0) if len(parts) == 1 else (1.0,)):
+        variance = factor * scale / len(parts)
+        sized = [
+            eqx.tree_at(lambda p: (p.variance, p.lengthscale), part, _sized(part, variance, *length))
+            for part, length in zip(parts, lengths, strict=True)
+        ]
         out.append(layout.pack(_rebuilt(layout.template, iter(sized)), 0.3 * spread))
     return out
 
 
-def _sized(part: Any, variance: float, length: float) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(variance), np.full(np.shape(part.lengthscale), length)
+def _sized(part: Any, variance: float, one: float, per_axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(variance), per_axis if np.ndim(part.lengthscale) else np.asarray(one)
 
 
 def _rebuilt(kernel: Kernel, parts: Any) -> Kernel:
@@ -234,8 +264,10 @@ def _rebuilt(kernel: Kernel, parts: Any) -> Kernel:
 def _best_start(
     starts: list[np.ndarray], layout: Layout, terms: Terms, box: Bounds, iterations: int, report: Callable[..., None]
 ) -> tuple[np.ndarray, float]:
-    """A few steps from every start, and the best of them."""
-    ends = [_descend(s, layout, terms, box, iterations, report) for s in starts]
+    """The likelihood at every start, a few steps from the most promising, and the best of them."""
+    values = [np.nan_to_num(float(_value(jnp.asarray(box.clip(s)), layout, terms)), nan=np.inf) for s in starts]
+    promising = np.argsort(values)[:DESCENTS]
+    ends = [_descend(starts[i], layout, terms, box, iterations, report) for i in promising]
     return min(ends, key=lambda end: end[1])
 
 
@@ -259,19 +291,28 @@ def _descend(
 
 def _some(terms: Terms, count: int) -> Terms:
     """At most `count` of the chosen observations."""
-    cut = lambda t: (t.chosen, t.index, t.used)
+    cut = lambda t: (t.chosen, t.index, t.used, t.counted)
     return eqx.tree_at(cut, terms, tuple(a[:count] for a in cut(terms)))
 
 
-def _uncertainty(vector: np.ndarray, layout: Layout, terms: Terms, total: int) -> np.ndarray:
-    """Standard deviations of the log-parameters from the likelihood's curvature, by differences of its gradient."""
-    step = 1e-3
-    gradient = lambda v: np.asarray(_value_and_gradient(jnp.asarray(v), layout, terms)[1])
-    rows = [(gradient(vector + step * e) - gradient(vector - step * e)) / (2 * step) for e in np.eye(len(vector))]
-    hessian = total * (np.stack(rows) + np.stack(rows).T) / 2
-    values, vectors = np.linalg.eigh(hessian)
-    safe = np.where(values > 0, values, np.nan)
-    return np.sqrt(np.nan_to_num(vectors**2 @ (1 / safe), nan=np.inf))
+def _uncertainty(
+    vector: np.ndarray, layout: Layout, terms: Terms, total: int, on_bound: np.ndarray
+) -> np.ndarray:
+    """Standard deviations of the log-parameters from the likelihood's curvature, by differences of its gradient.
+
+    Parameters on a bound have none, and count as known in those of the others.
+    """
+    step, free = 1e-3, np.flatnonzero(~on_bound)
+    gradient = lambda v: np.asarray(_value_and_gradient(jnp.asarray(v), layout, terms)[1])[free]
+    steps = step * np.eye(len(vector))[free]
+    rows = np.array([(gradient(vector + e) - gradient(vector - e)) / (2 * step) for e in steps])
+    out = np.full(len(vector), np.inf)
+    if len(free) and np.all(np.isfinite(rows)):
+        values, vectors = np.linalg.eigh(total * (rows + rows.T) / 2)
+        flat = values <= 0  # directions that the data leave open
+        variance = vectors[:, ~flat] ** 2 @ (1 / values[~flat])
+        out[free] = np.where(np.sum(vectors[:, flat] ** 2, axis=1) > 0.1, np.inf, np.sqrt(variance))
+    return out
 
 
 def _reporter(bar: Progress, trace: list[dict[str, Any]], stage: int, layout: Layout) -> Callable[..., None]:

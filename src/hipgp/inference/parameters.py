@@ -10,6 +10,8 @@ from jaxtyping import Array, Float
 
 from hipgp.kernels import Kernel, Product, Stationary
 
+WIDE = 100.0  # how far an unknown kind of parameter may go from its starting value, as a factor
+
 
 class Layout(eqx.Module):
     """How the free parameters sit in the vector: every kernel parameter in tree order, then the noise if it is free.
@@ -23,7 +25,7 @@ class Layout(eqx.Module):
 
     @staticmethod
     def of(kernel: Kernel, noise_free: bool) -> "Layout":
-        plain = jax.tree.map(lambda a: np.asarray(a, float), kernel)
+        plain = jax.tree.map(lambda a: np.array(a, float), kernel)  # copies: one object used twice has two leaves
         fixed = {id(part.variance) for part in _fixed_factors(plain)}
         return Layout(plain, noise_free, tuple(id(leaf) not in fixed for leaf in jax.tree.leaves(plain)))
 
@@ -66,7 +68,12 @@ def _fixed_factors(kernel: Kernel) -> list[Stationary]:
         return []
     left, right = kernel.left, kernel.right  # type: ignore[attr-defined]
     below = _fixed_factors(left) + _fixed_factors(right)
-    return below + (list(right.parts) if isinstance(kernel, Product) else [])
+    return below + ([_first(right)] if isinstance(kernel, Product) else [])
+
+
+def _first(kernel: Kernel) -> Stationary:
+    """The part that carries a composite's scale; the others' variances are relative to it."""
+    return kernel if isinstance(kernel, Stationary) else _first(kernel.left)  # type: ignore[attr-defined]
 
 
 class Bounds(NamedTuple):
@@ -83,26 +90,40 @@ class Bounds(NamedTuple):
         return (vector <= self.lower + 1e-3) | (vector >= self.upper - 1e-3)
 
 
-def bounds(layout: Layout, spread: float, spacing: np.ndarray, extent: np.ndarray, user: dict[str, Any]) -> Bounds:
-    """Wide bounds from the data's spread and the grid; `user` gives (low, high) by name, e.g. "Matern32.lengthscale"."""
-    shortest, longest = 0.3 * float(np.min(spacing)), 10 * float(np.max(extent))
+def bounds(
+    layout: Layout,
+    spread: float,
+    spacing: np.ndarray,
+    extent: np.ndarray,
+    user: dict[str, Any],
+    data_spread: float | None = None,
+) -> Bounds:
+    """Wide bounds; `user` gives (low, high) by name, e.g. "Matern32.lengthscale".
+
+    From the field's `spread`, the data's (the same for points), and the grid; a kernel's other parameters are kept
+    within a factor of WIDE of the values given.
+    """
+    noise = spread if data_spread is None else data_spread
     wide = {
         "variance": (1e-8 * spread**2, 1e4 * spread**2),
-        "lengthscale": (shortest, longest),
+        "lengthscale": (0.3 * float(np.min(spacing)), 10 * float(np.max(extent))),
         "alpha": (1e-2, 1e2),
-        "noise": (1e-4 * spread, 3 * spread),
+        "noise": (1e-4 * noise, 3 * noise),
     }
-    rows = []
-    known = set()
-    for name in layout.names():
-        kind = name.split(".")[-1].split("[")[0]
-        chosen = next((user[key] for key in (name, name.split("[")[0], kind) if key in user), wide[kind])
-        known |= {name, name.split("[")[0], kind}
-        rows.append(chosen)
+    for axis, (h, e) in enumerate(zip(spacing, extent, strict=True)):
+        wide[f"lengthscale[{axis}]"] = (0.3 * float(h), 10 * float(e))
+    rows, known = [], set()
+    for name, value in zip(layout.names(), np.exp(layout.pack(layout.template, 1.0)), strict=True):
+        own = name.split(".")[-1]
+        keys = (name, name.split("[")[0], own, own.split("[")[0])
+        known |= set(keys)
+        given = next((user[key] for key in keys if key in user), None)
+        usual = wide.get(own, wide.get(own.split("[")[0], (value / WIDE, value * WIDE)))
+        rows.append(usual if given is None else given)
     if unknown := set(user) - known:
         raise ValueError(f"bounds: expected names among {sorted(known)}, got {sorted(unknown)}")
-    for low, high in rows:
-        if not 0 < low < high:
-            raise ValueError(f"bounds: expected 0 < low < high, got {(low, high)}")
+    for row in rows:
+        if np.shape(row) != (2,) or not 0 < row[0] < row[1]:
+            raise ValueError(f"bounds: expected (low, high) with 0 < low < high, got {row!r}")
     table = np.log(np.asarray(rows, float))
     return Bounds(table[:, 0], table[:, 1])

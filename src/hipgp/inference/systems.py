@@ -38,6 +38,7 @@ class Solved(NamedTuple):
     field: Float[Array, "B M"]  # K W' alpha
     nats: Float[np.ndarray, " B"]  # bound on the KL from the exact posterior
     steps: int
+    residual: Float[Array, "B n"]  # of the system solved, in float64
 
 
 class System(eqx.Module):
@@ -218,7 +219,7 @@ def solve(
         if stuck:
             break
     alpha, field = _back(system, z, x.astype(dtype))
-    return Solved(alpha, field, np.asarray(nats), steps)
+    return Solved(alpha, field, np.asarray(nats), steps, r)
 
 
 def _run(

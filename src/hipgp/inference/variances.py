@@ -3,8 +3,9 @@
 - *vecchia*: the functional given its nearest observations only. Deterministic, one small system each, no solve;
   never below the truth but for rounding (fewer data cannot say more), and for points nearly equal to it.
 - *samples*: the mean square error of the exact posterior mean over simulated data sets, with the Vecchia predictor's
-  error as control variate: var = var_V + E[d^2 - d_V^2], d and d_V the two predictors' errors on the same simulation.
-  The two are nearly equal where Vecchia is good, so few draws go far, and the Monte Carlo error is stated.
+  error as control variate: var = E[d^2] - c (E[d_V^2] - var_V), d and d_V the two predictors' errors on the same
+  simulation. d is uncorrelated with d_V - d, so the best c is (var / var_V)^2: near one where Vecchia is good and few
+  draws go far, near zero where it is poor. The Monte Carlo error is stated.
 - *exact*: one solve per functional.
 """
 
@@ -90,29 +91,33 @@ def sampled_variance(
     post: BatchPosterior, functional: Functional, count: int, key: Any, columns: Any = None
 ) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, " T"]]:
     """The variance by `count` simulations with the Vecchia control variate, and its Monte Carlo standard error."""
+    if count < 2:
+        raise ValueError(f"samples: expected at least 2 to tell an error from, got {count}")
     local, near = local_conditional(post, functional)
     target = post.trend.of(functional, post.grid, columns)
     base = np.asarray(local.variance) + _trend_variance(post, target, local, near)
     weights = post.target_weights(functional)
     coefficients = np.where(near.used, local.coefficients, 0.0)
-    gaps = []
+    squares = []
     for begin in range(0, count, size := post.draws_at_once()):
         number = min(size, count - begin)
         draw_key = jax.random.fold_in(key, begin)
         prior, rhs = _simulate(post.system, jnp.zeros(len(post.data), post.data.dtype), draw_key, number)
         simulated = -rhs
         solved = solve(post.system, simulated, post.method.tolerance, post.method.max_iterations)
-        extra = jax.random.normal(jax.random.fold_in(draw_key, 1), (number, len(functional)), prior.dtype)
+        extra = jax.random.normal(jax.random.fold_in(draw_key, 2**30), (number, len(functional)), prior.dtype)
         truth = weights.matmul(prior) + jnp.sqrt(weights.residual) * extra
         exact = np.asarray(truth - weights.matmul(solved.field), float)
         rough = np.asarray(truth, float) - np.einsum(
             "tk,stk->st", coefficients, np.asarray(simulated)[:, near.index]
         )
-        gaps.append(exact**2 - rough**2)
-    gap = np.concatenate(gaps)
-    error = gap.std(axis=0, ddof=1) / np.sqrt(count)
-    # The truth lies between zero and the Vecchia variance: fewer data cannot say more.
-    return np.clip(base + gap.mean(axis=0), 1e-3 * base, base), error
+        squares.append((exact**2, rough**2))
+    of_exact, of_rough = (np.concatenate(s) for s in zip(*squares, strict=True))
+    share = np.clip(of_exact.mean(axis=0) / of_rough.mean(axis=0), 0.0, 1.0) ** 2  # the two means err alike
+    estimate = of_exact.mean(axis=0) - share * (of_rough.mean(axis=0) - base)
+    error = np.std(of_exact - share * of_rough, axis=0, ddof=1) / np.sqrt(count)
+    # Fewer data cannot say more: the truth lies below the Vecchia variance. And a mean of squares is positive.
+    return np.clip(estimate, 0.1 * of_exact.mean(axis=0), base), error
 
 
 @float64_available

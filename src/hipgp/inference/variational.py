@@ -150,7 +150,7 @@ class Variational(eqx.Module):
             whitening = whiten(kernel, grid, self.whitening)
             source, solves = self._source(kernel, grid, data, whitening)
             problem = _problem(source, data, data.noise_std(noise), self.residual)
-            q, facts = self._optimum(self._blocks(whitening, grid), problem, kernel, whitening, reporter)
+            q, facts = self._optimum(self.blocks(whitening, grid), problem, kernel, whitening, reporter)
         last = survey(q, problem, kernel, whitening, self._batches(len(data)))
         facts |= solve_facts(solves if isinstance(source, Table) else last.solves)
         facts |= {
@@ -175,7 +175,8 @@ class Variational(eqx.Module):
                 f"block_shape: expected {grid.ndim} whole numbers, one per axis of the grid, got {self.block_shape}"
             )
 
-    def _blocks(self, whitening: Whitening, grid: Grid) -> Blocks:
+    def blocks(self, whitening: Whitening, grid: Grid) -> Blocks:
+        """How the whitened points are tiled."""
         if self.family == "mean-field":
             return tiling(whitening.shape, (1,) * grid.ndim)
         if self.family == "full":
@@ -232,32 +233,43 @@ class Variational(eqx.Module):
         batches = self._batches(len(problem.y))
         rng = np.random.default_rng(self.seed)
         state, trace, seen = initial(blocks, len(problem.y)), [], 0
-        best, recall = state, self.step is None
+        best, retreats = state, 0
         for number in range(self.epochs):
             expected = 0.0
             for selection in parts(problem.counts, batches, rng):
                 seen += 1
                 state, log = natural_update(
                     *(state, problem, kernel, whitening, selection, jnp.asarray(batches)),
-                    *(self._steps(number, seen, batches, recall), self.step is None),
+                    *(self._steps(number, seen, batches, retreats), self.step is None),
                 )
                 expected += float(log)
             trace.append(expected - float(divergence(state.q)))
             check_finite(trace[-1])
             reporter.epoch("variational", number, self.epochs, trace[-1])
-            if trace[-1] >= max(trace[1:], default=-np.inf):
+            highest = max(trace[1:], default=-np.inf)
+            if trace[-1] >= highest:
                 best = state
-            elif recall and trace[-1] < max(trace[1:]) - max(1.0, 0.1 * abs(max(trace[1:]))):
-                state, recall = best, False  # what is remembered did harm: go back, on without it
+            elif trace[-1] < highest - max(1.0, 0.1 * abs(highest)):
+                state, retreats = best, retreats + 1
         return state.q, trace
 
-    def _steps(self, number: int, seen: int, batches: int, recall: bool) -> Steps:
-        """Unless the user gave a step: covariances are the plain average over the first epoch, which is exact."""
+    def _steps(self, number: int, seen: int, batches: int, retreats: int) -> Steps:
+        """The user's; else covariances are the plain average over the first epoch, which is exact.
+
+        Where an epoch lowered the bound by much, the fit went back to its best: then steps are halved, and what is
+        remembered, having done harm, is used no more.
+        """
+        shorter = 0.5**retreats
         if self.step is not None:
-            return steps(self.step, self.step)
-        mean = WHOLE if batches == 1 else STEP if recall or number < PLAIN_EPOCHS else STEP / (1 + number)
-        average = 1.0 / seen if number == 0 else 0.0
-        return steps(mean, average, recall and number >= PLAIN_EPOCHS - 1, recall and number >= PLAIN_EPOCHS)
+            return steps(self.step * shorter, self.step * shorter)
+        length = WHOLE if batches == 1 else STEP
+        average, recall = 1.0 / seen if number == 0 else 0.0, retreats == 0
+        return steps(
+            length * shorter,
+            average,
+            recall and number >= PLAIN_EPOCHS - 1,
+            recall and number >= PLAIN_EPOCHS,
+        )
 
     def _learned(
         self, kernel: Kernel, grid: Grid, data: Data, noise: float | None, reporter: Reporter
@@ -272,7 +284,7 @@ class Variational(eqx.Module):
         )
         problem = _problem(source, data, data.noise_std(first_noise), self.residual, known=data.noise_known)
         whitening = whiten(kernel, grid, self.whitening)
-        now = begin(Logs.of(kernel, first_noise), self._blocks(whitening, grid), len(data))
+        now = begin(Logs.of(kernel, first_noise), self.blocks(whitening, grid), len(data))
         rng, trace = np.random.default_rng(self.seed), []
         for number in range(self.epochs + 1):
             now, bound = epoch(now, problem, whitening, self._batches(len(data)), rng, self.learning_rate)
@@ -282,7 +294,7 @@ class Variational(eqx.Module):
                 larger = whiten(current(now.logs), grid, self.whitening)
                 if larger.shape != whitening.shape:
                     whitening = larger
-                    now = begin(now.logs, self._blocks(whitening, grid), len(data))
+                    now = begin(now.logs, self.blocks(whitening, grid), len(data))
         learned = noise if np.all(data.noise_known) else float(jnp.exp(now.logs.noise))
         return current(now.logs), learned, trace
 

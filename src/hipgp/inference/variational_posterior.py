@@ -32,7 +32,7 @@ class VariationalPosterior(eqx.Module):
     noise: float | None
     whitening: Whitening
     q: Gaussian
-    problem: Problem
+    problem: Problem | None  # None in a map read from a file
     settings: Any = eqx.field(static=True)
     diagnostics: dict[str, Any] = eqx.field(static=True)
     dtype: Any = eqx.field(static=True)
@@ -54,6 +54,8 @@ class VariationalPosterior(eqx.Module):
     @float64_available
     def elbo(self) -> float:
         """The bound on the data's log evidence, exactly: one pass over the data."""
+        if self.problem is None:
+            return self.diagnostics["elbo"]
         batches = max(1, -(-len(self.problem.y) // self.settings.batch_size))
         return survey(self.q, self.problem, self.kernel, self.whitening, batches).bound
 

@@ -1,0 +1,52 @@
+"""The facts of the machine that a benchmark ran on, to be stored beside its numbers."""
+
+import json
+import os
+import platform
+import resource
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def facts() -> dict[str, Any]:
+    """CPU, cores, threads, versions, dtype and device, as plain JSON."""
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "device": str(jax.devices()[0].device_kind),
+        "dtype": str(jnp.zeros(()).dtype),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if "model name" in line] if info.exists() else []
+    return names[0].split(":")[1].strip() if names else platform.processor()
+
+
+def peak_memory() -> dict[str, float]:
+    """GiB at the most so far: of this process, and of the device where it tells."""
+    out = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+    stats = jax.devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        out["device"] = stats["peak_bytes_in_use"] / 2**30
+    return out
+
+
+def write_result(name: str, result: dict[str, Any]) -> None:
+    """Keep a result as JSON under benchmarks/results, or under $HIPGP_RESULTS where that is set."""
+    folder = Path(os.environ.get("HIPGP_RESULTS", Path(__file__).parent / "results"))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(result, indent=1, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)

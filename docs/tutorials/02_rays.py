@@ -1,0 +1,41 @@
+"""Dust from starlight: each star's dimming is the integral of the dust's density from us to the star."""
+
+import numpy as np
+
+import hipgp as hg
+
+rng = np.random.default_rng(0)
+
+# Two clouds in a flat galaxy; we sit at the origin.
+clouds = np.array([[0.5, 0.3], [-0.4, 0.5]])
+
+
+def density(x):
+    return sum(np.exp(-np.sum((x - c) ** 2, axis=-1) / 0.05) for c in clouds)
+
+
+# 400 stars, the dust in front of each (by a fine sum), and an error of 0.01.
+stars = rng.uniform(-1, 1, (400, 2))
+along = (np.arange(500) + 0.5)[:, None, None] / 500
+extinction = density(along * stars).mean(axis=0) * np.linalg.norm(stars, axis=1) + 0.01 * rng.standard_normal(400)
+
+# The functional is the line integral; the unknown is the density itself.
+train, test = slice(0, 350), slice(350, 400)
+data = hg.observe(hg.LineIntegrals((0.0, 0.0), stars[train]), extinction[train], noise=0.01)
+grid = hg.Grid.cover((-1, -1), (1, 1), shape=(30, 30))
+gp = hg.GP(hg.Matern52(), grid).learn(data)
+post = gp.condition(data)
+print(f"lengthscale {gp.kernel.lengthscale:.2f}; {post.diagnostics['iterations']} steps")
+
+# The map of the dust, never observed directly.
+truth = density(grid.coordinates()).reshape(grid.shape)
+print(f"correlation with the true density: {np.corrcoef(post.mean.ravel(), truth.ravel())[0, 1]:.3f}")
+at = hg.Points(clouds)
+p = post.predict(at)
+for place, mean, std in zip(clouds, p.mean, p.std, strict=True):
+    print(f"cloud at {place}: {mean:.2f} ± {std:.2f}, truth {density(place):.2f}")
+
+# Stars that were held back.
+p = post.predict(hg.LineIntegrals((0.0, 0.0), stars[test]))
+z = (extinction[test] - p.mean) / np.hypot(p.std, 0.01)
+print(f"held-out stars: standardised errors have std {np.std(z):.2f}")

@@ -1,0 +1,250 @@
+"""The command `hipgp`: fit a map from tables, ask it, look at it."""
+
+import pathlib
+import shlex
+import sys
+from typing import Annotated, Any, Optional
+
+import typer
+
+app = typer.Typer(
+    name="hipgp", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    help="Infer a field from noisy linear measurements of it, and say how sure you are.",
+)  # fmt: skip
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, for scripts.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")]
+MapFile = Annotated[pathlib.Path, typer.Argument(help="A map written by `hipgp fit`.", show_default=False)]
+Names = Annotated[str, typer.Option(help="Columns, separated by commas.", show_default=False)]
+
+
+def _voice(quiet: bool, as_json: bool) -> Any:
+    from hipgp.cli.console import Voice, keep_compilations
+
+    keep_compilations()
+    return Voice(quiet, as_json)
+
+
+def _split(text: str, kind: Any = str) -> tuple[Any, ...]:
+    from hipgp.cli.console import BadInput
+
+    try:
+        return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise BadInput(
+            f"expected {'whole numbers' if kind is int else 'numbers'} separated by commas, got {text!r}"
+        ) from None
+
+
+@app.command()
+def demo(
+    name: Annotated[str, typer.Argument(help="Which one; see --list.")] = "dust",
+    output: Annotated[
+        Optional[pathlib.Path],
+        typer.Option("--output", "-o", help="Folder for the pictures [./hipgp-demo-NAME]."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the simulated data.")] = 0,
+    list_: Annotated[bool, typer.Option("--list", help="List the demos.")] = False,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """A complete problem with a known truth: simulate, learn, map, draw."""
+    from hipgp import demos
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        if list_:
+            voice.result("hipgp demo NAME", demos.DEMOS)
+            return
+        folder = output or pathlib.Path(f"hipgp-demo-{name}")
+        if name in demos.DEMOS:
+            voice.note(f"{name}: {demos.DEMOS[name]}")
+        found = demos.run(name, folder, seed, voice.progress)
+        pictures = [str(p) for p in found.pictures]
+        voice.result(found.title, found.numbers | ({"pictures": pictures} if json else {}))
+        voice.note("pictures: " + "  ".join(pictures))
+
+
+@app.command()
+def fit(
+    tables: Annotated[list[pathlib.Path], typer.Argument(help="CSV, Parquet, FITS or ECSV tables.", show_default=False)],
+    config: Annotated[Optional[pathlib.Path], typer.Option(help="Settings in TOML; flags overrule them.")] = None,
+    output: Annotated[pathlib.Path, typer.Option("--output", "-o", help="The map to write.")] = pathlib.Path("map.hipgp"),
+    coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
+    value: Annotated[Optional[str], typer.Option(help="Column of measured values.")] = None,
+    error: Annotated[Optional[str], typer.Option(help="Column of their standard errors.")] = None,
+    noise: Annotated[Optional[float], typer.Option(help="One standard error for all.")] = None,
+    average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
+    drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
+    kernel: Annotated[Optional[str], typer.Option(help="Such as Matern32, or 'Matern12 + Matern52' [Matern32].")] = None,
+    lengthscale: Annotated[str, typer.Option(help="With --variance: fixed, nothing is learned.")] = "",
+    variance: Annotated[Optional[float], typer.Option(help="Of the field.")] = None,
+    trend: Annotated[Optional[str], typer.Option(help="none, constant or linear [constant].")] = None,
+    spacing: Annotated[str, typer.Option(help="Of the grid; otherwise from the lengthscale and memory.")] = "",
+    shape: Annotated[str, typer.Option(help="Points of the grid per axis.")] = "",
+    engine: Annotated[Optional[str], typer.Option(help="batch or variational [batch].")] = None,
+    name: Annotated[Optional[str], typer.Option(help="What the field is called.")] = None,
+    unit: Annotated[Optional[str], typer.Option(help="Its unit.")] = None,
+    axis_unit: Annotated[Optional[str], typer.Option(help="Unit of the coordinates.")] = None,
+    std: Annotated[Optional[str], typer.Option(help="auto, vecchia, samples, exact or none [auto].")] = None,
+    samples: Annotated[Optional[int], typer.Option(help="Draws to keep in the map.")] = None,
+    seed: Annotated[Optional[int], typer.Option(help="Of everything random.")] = None,
+    overwrite: Overwrite = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of a stopped run.")] = False,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:  # fmt: skip
+    """Fit a map to tables of measurements. What can be inferred is not asked for, and is told."""
+    from hipgp.cli import fitting
+
+    voice = _voice(quiet, json)
+    again = "hipgp " + shlex.join(a for a in sys.argv[1:] if a != "--resume") + " --resume"
+    with voice.guarded(again, fitting.checkpoint_of(output)):
+        given = {
+            n: _split(v)
+            for n, v in (
+                ("coordinates", coordinates),
+                ("start", start),
+                ("end", end),
+                ("lower", lower),
+                ("upper", upper),
+            )
+        }
+        given |= {
+            "lengthscale": _split(lengthscale, float),
+            "spacing": _split(spacing, float),
+            "shape": _split(shape, int),
+        }
+        given |= {
+            "value": value,
+            "error": error,
+            "noise": noise,
+            "average": average,
+            "drop_nan": drop_nan,
+            "kernel": kernel,
+        }
+        given |= {
+            "variance": variance,
+            "trend": trend,
+            "engine": engine,
+            "name": name,
+            "unit": unit,
+            "axis_unit": axis_unit,
+        }
+        given |= {"std": std, "samples": samples, "seed": seed}
+        fitting.fit(tables, output, fitting.settings(config, given), overwrite, resume, voice)
+
+
+@app.command()
+def predict(
+    map: MapFile,
+    table: Annotated[pathlib.Path, typer.Argument(help="Places, rays or boxes to predict.", show_default=False)],
+    output: Annotated[pathlib.Path, typer.Option("--output", "-o", help="A .csv or .parquet file.")] = pathlib.Path("predictions.csv"),
+    coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
+    average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
+    drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
+    std: Annotated[str, typer.Option(help="auto, vecchia, samples or exact.")] = "auto",
+    overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
+) -> None:  # fmt: skip
+    """Mean and standard deviation of any functional, for every row of a table."""
+    from hipgp.cli import maps
+    from hipgp.cli.console import check_output
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        check_output(output, overwrite)
+        names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
+        columns: dict[str, Any] = {k: _split(v) for k, v in names.items()}
+        maps.predict(map, table, output, columns | {"drop_nan": drop_nan, "average": average}, std, voice)
+
+
+@app.command()
+def sample(
+    map: MapFile,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many.")] = 8,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    output: Annotated[pathlib.Path, typer.Option("--output", "-o", help="A .nc or .npy file.")] = pathlib.Path("samples.nc"),
+    overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
+) -> None:  # fmt: skip
+    """Exact draws of the whole map."""
+    from hipgp.cli import maps
+    from hipgp.cli.console import check_output
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        check_output(output, overwrite)
+        maps.sample(map, count, seed, output, voice)
+
+
+@app.command()
+def plot(
+    map: MapFile,
+    output: Annotated[Optional[pathlib.Path], typer.Option("--output", "-o", help="A .png, .pdf or .svg file [MAP.png].")] = None,
+    overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
+) -> None:  # fmt: skip
+    """A picture of the map: mean, std and draws."""
+    from hipgp.cli import maps
+    from hipgp.cli.console import check_output
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        target = output or map.with_suffix(".png")
+        check_output(target, overwrite)
+        maps.plot(map, target, voice)
+
+
+@app.command()
+def report(
+    map: MapFile,
+    output: Annotated[Optional[pathlib.Path], typer.Option("--output", "-o", help="The page to write [MAP.html].")] = None,
+    overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
+) -> None:  # fmt: skip
+    """One self-contained web page: the model in words, verdicts, pictures, a slice browser."""
+    from hipgp import report as pages
+    from hipgp.cli.console import check_output
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        target = output or map.with_suffix(".html")
+        check_output(target, overwrite)
+        pages.write(map, target)
+        voice.result(f"Report written to {target}", {"output": str(target)})
+
+
+@app.command()
+def info(map: MapFile, quiet: Quiet = False, json: AsJson = False) -> None:
+    """What is in a map."""
+    from hipgp.cli import maps
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        maps.info(map, voice)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="A figure or table of the paper.")],
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """One of the paper's figures or tables, from a checkout of the project."""
+    from hipgp.cli.console import BadInput
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        raise BadInput(
+            f"reproduce {name}: the experiments are not installed; they live in experiments/ of a checkout"
+        )
+
+
+@app.command()
+def version() -> None:
+    """The version."""
+    from hipgp import __version__
+
+    print(__version__)
+
+
+def main() -> None:
+    app()

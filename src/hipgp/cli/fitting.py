@@ -1,0 +1,173 @@
+"""`hipgp fit`: from tables to a map."""
+
+import pathlib
+import tomllib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import hipgp as hg
+from hipgp.cli import grids, tables
+from hipgp.cli.console import BadInput, Voice, check_output
+from hipgp.kernels import Kernel, elementary
+from hipgp.labels import Labels
+
+
+class Settings(NamedTuple):
+    """Everything `fit` can be told; the names are those of the flags and of the TOML file."""
+
+    coordinates: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+    end: tuple[str, ...] = ()
+    lower: tuple[str, ...] = ()
+    upper: tuple[str, ...] = ()
+    value: str | None = None
+    error: str | None = None
+    noise: float | None = None
+    average: bool = False
+    drop_nan: bool = False
+    kernel: str = "Matern32"
+    variance: float | None = None
+    lengthscale: tuple[float, ...] = ()
+    trend: str = "constant"
+    spacing: tuple[float, ...] = ()
+    shape: tuple[int, ...] = ()
+    engine: str = "batch"
+    tolerance: float = 0.01
+    name: str | None = None
+    unit: str = ""
+    axis_unit: str = ""
+    std: str = "auto"
+    samples: int = 0
+    seed: int = 0
+
+
+def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
+    """The file's settings, overruled by the flags that were given."""
+    told: dict[str, Any] = {}
+    if config is not None:
+        try:
+            told = tomllib.loads(config.read_text())
+        except tomllib.TOMLDecodeError as error:
+            raise BadInput(f"{config}: not valid TOML ({error})") from None
+    unknown = [k for k in told if k not in Settings._fields]
+    if unknown:
+        raise BadInput(f"{config}: unknown setting {unknown[0]!r}; there are {', '.join(Settings._fields)}")
+    told |= {k: v for k, v in flags.items() if v not in (None, (), False)}
+    return Settings(**{k: tuple(v) if isinstance(v, list) else v for k, v in told.items()})
+
+
+def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel:
+    """ "Matern32", or "Matern12 + Matern32": names of kernels, without regard to case."""
+    known = {name.lower(): cls for name, cls in elementary().items()}
+    total: Kernel | None = None
+    for word in text.split("+"):
+        cls = known.get(word.strip().lower().replace("/", ""))
+        if cls is None:
+            raise BadInput(
+                f"kernel: expected {', '.join(elementary())} or a sum of them, got {word.strip()!r}"
+            )
+        lengths: Any = s.lengthscale if len(s.lengthscale) > 1 else (s.lengthscale or (1.0,))[0]
+        part = cls(variance=s.variance or 1.0, lengthscale=lengths)
+        total = part if total is None else total + part
+    assert total is not None
+    total.check_dimension(ndim)
+    return total
+
+
+def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> tuple[hg.Data, tables.Columns]:
+    """Every table's rows as measurements, in one data set."""
+    data, columns = None, None
+    for path in paths:
+        sheet = tables.read_table(path)
+        columns = tables.infer(
+            sheet, coordinates=s.coordinates, start=s.start, end=s.end, lower=s.lower, upper=s.upper, value=s.value,
+            error=s.error, path=path,
+        )  # fmt: skip
+        voice.note(f"{path}: {columns.described()}")
+        functional, rest, good = tables.functional(sheet, columns, s.drop_nan, s.average, path)
+        if not np.all(good):
+            voice.note(f"{path}: left out {int(np.sum(~good))} rows with empty cells")
+        noise = rest[:, 1] if columns.error else s.noise
+        if noise is None:
+            voice.note(f"{path}: no column of errors; the noise is learned")
+        one = hg.observe(functional, rest[:, 0], noise)
+        data = one if data is None else data + one
+    assert data is not None and columns is not None
+    return data, columns
+
+
+def fit(
+    paths: list[pathlib.Path], output: pathlib.Path, s: Settings, overwrite: bool, resume: bool, voice: Voice
+) -> None:
+    """The whole job; the map is written at the end, all at once."""
+    check_output(output, overwrite)
+    checkpoint = checkpoint_of(output)
+    if not resume:
+        checkpoint.unlink(missing_ok=True)
+    data, columns = load_data(paths, s, voice)
+    kernel = parse_kernel(s.kernel, data.ndim, s)
+    trend = None if s.trend == "none" else s.trend
+    given = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
+    gp = hg.GP(kernel, given or grids.first(data), s.noise, trend)
+    learning = not (s.lengthscale and s.variance)
+    if learning:
+        start = "kernel" if s.lengthscale else "data"
+        gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress)
+        voice.note(
+            "learned: " + ", ".join(f"{n} {v:.4g}" for n, v in zip(gp.learned.names, gp.learned.values))
+        )  # type: ignore
+    if given is None:
+        learned = gp.learned
+        gp = hg.GP(gp.kernel, grids.fitted(data, gp), gp.noise, trend)
+        gp = with_learned(gp, learned)
+        voice.note(
+            f"grid: {' x '.join(map(str, gp.grid.shape))} points, spacing {', '.join(f'{h:.3g}' for h in gp.grid.spacing)}"
+        )
+    finish(gp, data, columns, output, checkpoint, s, voice)
+
+
+def with_learned(gp: hg.GP, learned: Any) -> hg.GP:
+    import equinox as eqx
+
+    return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
+
+
+def checkpoint_of(output: pathlib.Path) -> pathlib.Path:
+    return output.with_name(output.name + ".checkpoint")
+
+
+def finish(
+    gp: hg.GP, data: hg.Data, columns: tables.Columns, output: pathlib.Path, checkpoint: pathlib.Path, s: Settings,
+    voice: Voice,
+) -> None:  # fmt: skip
+    if s.engine == "batch":
+        method = hg.Batch(tolerance=s.tolerance)
+        post = gp.condition(data, method=method, progress=voice.progress, checkpoint=checkpoint)
+    elif s.engine == "variational":
+        gp = hg.GP(gp.kernel, gp.grid, gp.noise)
+        post = gp.condition(data, method=hg.Variational(), progress=voice.progress)
+    else:
+        raise BadInput(f"engine: expected batch or variational, got {s.engine!r}")
+    names = ("X", "Y", "Z") if columns.kind == "sky" else columns.first if columns.kind == "points" else None
+    unit = s.axis_unit or ("kpc" if columns.kind == "sky" else "")
+    labels = Labels.of(data.ndim, names, unit, s.name or columns.value, s.unit)
+    post = post.labelled(*labels)
+    std = None if s.std == "none" else post.std(s.std)  # type: ignore[arg-type]
+    draws = post.sample(s.samples, key=s.seed) if s.samples else None
+    post.save(output, std=std, samples=draws)
+    told = post.diagnostics
+    rows = {
+        k: told.get(k)
+        for k in (
+            "observations",
+            "grid",
+            "iterations",
+            "kl_nats",
+            "converged",
+            "setup_seconds",
+            "solve_seconds",
+        )
+    }
+    voice.result(f"Map written to {output}", {"output": str(output)} | rows | {"noise": post.noise})
+    voice.note(f"next: hipgp report {output}")

@@ -1,0 +1,237 @@
+"""HIPGPRegressor: a field from its values at points, in scikit-learn's conventions.
+
+    >>> import numpy as np
+    >>> from hipgp.estimator import HIPGPRegressor
+    >>> x = np.linspace(0.0, 1.0, 60)[:, None]
+    >>> model = HIPGPRegressor().fit(x, np.sin(6 * x[:, 0]))
+    >>> mean, std = model.predict([[0.5]], return_std=True)
+    >>> bool(abs(mean[0] - np.sin(3.0)) < 0.02)
+    True
+
+The grid is found from the data: it covers them with a margin, a few points to each learned lengthscale. Predictions
+beyond it are those of the same model, from the covariance with the data instead of the grid: they go to the trend, and
+the standard deviation to the prior's, as far from the data as the kernel says.
+"""
+
+from typing import Any, Literal, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from hipgp.data import Data, observe
+from hipgp.functionals import Points
+from hipgp.gp import GP
+from hipgp.grid import Grid
+from hipgp.inference.batch import Batch, BatchPosterior
+from hipgp.inference.variances import vecchia_variance
+from hipgp.kernels import Kernel, Matern32
+from hipgp.precision import float64_available
+from hipgp.vecchia import shortest_lengthscale
+
+MOST_COLUMNS = 4
+FEWEST_POINTS = 8  # per axis of an automatic grid
+PAIRS_AT_ONCE = 2**22  # covariances held at once when predicting beyond the grid
+
+
+class HIPGPRegressor(RegressorMixin, BaseEstimator):
+    """Gaussian-process regression on inducing points on a grid, for 1 to 4 columns and very many rows.
+
+    Parameters
+    ----------
+    kernel : Kernel or None
+        In the units of X. None: Matern32 with one lengthscale per column.
+    noise : float or None
+        Standard deviation of the observations' noise; None: learned.
+    trend : None, "constant" or "linear"
+        Estimated together with the field.
+    learn : bool
+        Learn the kernel's parameters (and the noise, where None) from the data, whatever values `kernel` has. With
+        False, `kernel` and `noise` are used as given.
+    grid : Grid or None
+        None: covers the data, with `points_per_lengthscale` and `margin`.
+    points_per_lengthscale : float
+        Of the automatic grid, along each axis.
+    margin : float
+        Of the automatic grid on every side, as a share of the data's range.
+    max_grid_points : int
+        The automatic grid is made coarser where it would have more.
+    method : Batch or None
+        Settings of the engine.
+    random_state : int
+        Decides on the order in which learning looks at the data.
+
+    Attributes
+    ----------
+    kernel_, noise_, grid_ : what was learned or chosen.
+    gp_ : the GP; `gp_.learned` says how learning went and how sure it is of each parameter.
+    posterior_ : the Posterior, which predicts any functional of the field: slopes, integrals, averages.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        *,
+        noise: float | None = None,
+        trend: Literal["constant", "linear"] | None = "constant",
+        learn: bool = True,
+        grid: Grid | None = None,
+        points_per_lengthscale: float = 6.0,
+        margin: float = 0.05,
+        max_grid_points: int = 100_000,
+        method: Batch | None = None,
+        random_state: int = 0,
+    ):
+        self.kernel = kernel
+        self.noise = noise
+        self.trend = trend
+        self.learn = learn
+        self.grid = grid
+        self.points_per_lengthscale = points_per_lengthscale
+        self.margin = margin
+        self.max_grid_points = max_grid_points
+        self.method = method
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn the kernel from X, (N, D), and y, (N,), and condition on them; float64 throughout."""
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        columns = X.shape[1]
+        if columns > MOST_COLUMNS:
+            raise ValueError(
+                f"X: expected 1 to {MOST_COLUMNS} columns (features), got {columns}: the inducing points lie on a "
+                "grid; choose columns, or reduce them in a Pipeline (PCA(n_components=3), say)"
+            )
+        self._check_settings()
+        kernel = Matern32(lengthscale=np.ones(columns)) if self.kernel is None else self.kernel
+        data = observe(Points(X), np.asarray(y, np.float64), noise=self.noise)
+        if self.learn:
+            start = GP(kernel, self._learning_grid(X), trend=self.trend)
+            learned = start.learn(data, key=self.random_state, progress=False)
+            self.kernel_, self.noise_ = learned.kernel, self.noise if learned.noise is None else learned.noise
+        else:
+            learned, self.kernel_, self.noise_ = None, kernel, self.noise
+        self.grid_ = self._automatic_grid(X) if self.grid is None else self.grid
+        gp = GP(self.kernel_, self.grid_, self.noise_, self.trend)
+        if learned is not None:
+            gp = eqx.tree_at(lambda g: g.learned, gp, learned.learned, is_leaf=lambda a: a is None)
+        self.gp_ = gp
+        self.posterior_ = gp.condition(data, self._method(), progress=False)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The field's mean at X, and with `return_std` its standard deviation (without the observations' noise)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        engine, inside = self._engine(), self.grid_.outside(X) == 0
+        mean = np.empty(len(X))
+        if np.any(inside):
+            mean[inside] = engine.mean(Points(X[inside]))
+        if not np.all(inside):
+            mean[~inside] = mean_from_data(engine, X[~inside])
+        if not return_std:
+            return mean
+        return mean, np.sqrt(vecchia_variance(engine, Points(X)))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Float[np.ndarray, "N S"]:
+        """`n_samples` joint draws of the field at X, (N, n_samples), without the observations' noise.
+
+        Where X reaches beyond the grid, the data are conditioned on again on one that covers it.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        key = int(check_random_state(random_state).randint(2**31 - 1))
+        posterior = self.posterior_
+        if np.any(self.grid_.outside(X) > 0):
+            wide = _widened(self.grid_, X, 10 * self.max_grid_points)
+            gp = GP(self.kernel_, wide, self.noise_, self.trend)
+            posterior = gp.condition(self._engine().data, self._method(), progress=False)
+        return posterior.sample(n_samples, key=key, at=Points(X)).T
+
+    def _check_settings(self) -> None:
+        if not self.learn and (self.kernel is None or self.noise is None):
+            raise ValueError("learn: expected True, or a kernel and a noise to use as they are, got False without")
+        if not isinstance(self.trend, str | None):
+            raise ValueError(f'trend: expected None, "constant" or "linear", got {type(self.trend).__name__}')
+        for name, least in (("points_per_lengthscale", 0.1), ("margin", 0.0), ("max_grid_points", 2)):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)!r}")
+
+    def _method(self) -> Batch:
+        return Batch() if self.method is None else self.method
+
+    def _engine(self) -> BatchPosterior:
+        engine = self.posterior_.engine
+        assert isinstance(engine, BatchPosterior)
+        return engine
+
+    def _learning_grid(self, X: np.ndarray) -> Grid:
+        """Fine enough to say what the shortest lengthscale could be; learning evaluates nothing on it."""
+        lower, extent = _box(X)
+        points = max(FEWEST_POINTS, int(2 * len(X) ** (1 / X.shape[1])))
+        return Grid.cover(lower, lower + extent, shape=(points,) * X.shape[1])
+
+    def _automatic_grid(self, X: np.ndarray) -> Grid:
+        lower, extent = _box(X)
+        step = shortest_lengthscale(self.kernel_, X.shape[1]) / self.points_per_lengthscale
+        step = np.minimum(step, extent / (FEWEST_POINTS - 1))
+        wide = (1 + 2 * self.margin) * extent
+        points = lambda factor: np.prod(np.ceil(wide / (factor * step)) + 1)
+        factor = 1.0
+        while points(factor) > self.max_grid_points and np.any(factor * step < wide):
+            factor *= 1.05
+        return Grid.cover(lower, lower + extent, spacing=factor * step, margin=self.margin * extent)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plain NumPy arrays: JAX would cut its own to float32 when unpickled without 64-bit types."""
+        state = dict(super().__getstate__())
+        for name in ("gp_", "posterior_"):
+            if name in state:
+                state[name] = jax.tree.map(lambda a: np.asarray(a) if eqx.is_array(a) else a, state[name])
+        return state
+
+
+def _box(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The data's lower corner and range; a column that does not vary gets a range of its own size, or one."""
+    lower, extent = X.min(axis=0), np.ptp(X, axis=0)
+    size = np.abs(lower)
+    flat = extent <= 1e-12 * size
+    return lower, np.where(flat | (extent == 0), np.where(size > 0, size, 1.0), extent)
+
+
+def _widened(grid: Grid, X: np.ndarray, most: int) -> Grid:
+    """`grid` with whole cells added on every side until it covers X."""
+    spacing = np.asarray(grid.spacing)
+    below = np.maximum(np.ceil((np.asarray(grid.lower) - X.min(axis=0)) / spacing), 0)
+    above = np.maximum(np.ceil((X.max(axis=0) - np.asarray(grid.upper)) / spacing), 0)
+    shape = np.asarray(grid.shape) + below + above
+    if np.prod(shape) > most:
+        raise ValueError(
+            f"X: expected places near the training data, got some so far out that joint draws there need a grid of "
+            f"{np.prod(shape):.2g} points; draw elsewhere, or raise max_grid_points (now {most // 10})"
+        )
+    return Grid(np.asarray(grid.lower) - below * spacing, spacing, tuple(int(n) for n in shape))
+
+
+@float64_available
+def mean_from_data(engine: BatchPosterior, X: Float[np.ndarray, "T D"]) -> Float[np.ndarray, " T"]:
+    """k(x, data) A^-1 (y - trend) + trend: the posterior mean without the grid, for points beyond it."""
+    seen = _places(engine.data)
+    size = max(1, PAIRS_AT_ONCE // len(seen))
+    parts = [_covariance_sum(engine.kernel, X[i : i + size], seen, engine.alpha) for i in range(0, len(X), size)]
+    trend = engine.trend.of(Points(X), engine.grid) @ engine.beta
+    return np.concatenate([np.asarray(p) for p in parts]) + trend
+
+
+@eqx.filter_jit
+def _covariance_sum(kernel: Kernel, x: Array, seen: Array, alpha: Array) -> Array:
+    return kernel.evaluate(jnp.asarray(x).T[:, :, None] - jnp.asarray(seen).T[:, None, :]) @ alpha
+
+
+def _places(data: Data) -> Float[np.ndarray, "N D"]:
+    return np.concatenate([block.functional.places()[:, 0] for block in data.blocks])

@@ -1,0 +1,192 @@
+"""Posteriors to and from plain arrays and JSON: what a file must hold for a loaded map to answer as the saved one.
+
+The linear system is not stored: it follows from kernel, grid, data and settings, and is rebuilt when first needed.
+"""
+
+import platform
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hipgp import functionals as hf
+from hipgp import kernels as hk
+from hipgp.data import Data, Observations
+from hipgp.grid import Grid
+from hipgp.inference.batch import Batch, BatchPosterior, Deferred
+from hipgp.inference.families import gaussian
+from hipgp.inference.learning import Learned
+from hipgp.inference.variational import Variational, VariationalPosterior
+from hipgp.inference.whitening import whiten
+from hipgp.precision import float64_available
+from hipgp.trend import Trend
+
+Engine = BatchPosterior | VariationalPosterior
+Arrays = dict[str, np.ndarray]
+Json = dict[str, Any]
+
+# what each kind of functional is made from: arrays, and settings
+FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "Points": (("x",), ()),
+    "Derivatives": (("x", "direction"), ()),
+    "LineIntegrals": (("start", "end"), ("average", "nodes_per_ray", "rule", "seed")),
+    "BoxAverages": (("lower", "upper"), ("nodes_per_box", "rule", "seed")),
+    "Functionals": (("nodes", "weights", "direction"), ()),
+}
+STORED_AS = {"nodes": "positions"}  # arguments whose field has another name
+EXTRA = {"RationalQuadratic": ("alpha",), "Gneiting": ("alpha",)}
+
+
+def pack(engine: Engine, learned: Learned | None) -> tuple[Arrays, Json]:
+    """The arrays and the description of a posterior."""
+    arrays: Arrays = {}
+    model: Json = {
+        "kernel": kernel_to_json(engine.kernel),
+        "grid": {k: list(getattr(engine.grid, k)) for k in ("origin", "spacing", "shape")},
+        "noise": None if engine.noise is None else float(engine.noise),
+        "diagnostics": plain(engine.diagnostics),
+        "learned": None if learned is None else learned_to_json(learned),
+        "provenance": provenance(),
+    }
+    settings = engine.method if isinstance(engine, BatchPosterior) else engine.settings
+    model["settings"] = {name: plain(getattr(settings, name)) for name in settings.__dataclass_fields__}
+    if isinstance(engine, BatchPosterior):
+        model |= {"engine": "batch", "data": pack_data(engine.data, arrays), "trend": engine.trend.kind}
+        for name in ("alpha", "field", "beta", "beta_covariance", "noise_variance"):
+            arrays[name] = np.asarray(getattr(engine, name))
+        if engine.trend.columns is not None:
+            arrays["trend_columns"] = engine.trend.columns
+    else:
+        model |= {"engine": "variational", "dtype": str(np.dtype(engine.dtype))}
+        arrays["q_mean"], arrays["q_precision"] = np.asarray(engine.q.mean), np.asarray(engine.q.precision)
+    return arrays, model
+
+
+def unpack(arrays: Arrays, model: Json) -> tuple[Engine, Learned | None]:
+    """The posterior that was packed; a ValueError where something is missing or does not fit."""
+    try:
+        kernel, grid = kernel_from_json(model["kernel"]), Grid(**model["grid"])
+        learned = None if model["learned"] is None else learned_from_json(model["learned"])
+        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in model["settings"].items()}
+        if model["engine"] == "variational":
+            return _variational(kernel, grid, arrays, model, Variational(**settings)), learned
+        return _batch(kernel, grid, arrays, model, Batch(**settings)), learned
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"map: expected a complete model, got one without {error}") from None
+
+
+def _batch(kernel: hk.Kernel, grid: Grid, arrays: Arrays, model: Json, method: Batch) -> BatchPosterior:
+    data = unpack_data(model["data"], arrays)
+    trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])
+    noise = model["noise"]
+    sizes = {"alpha": (len(data),), "field": (grid.size,), "noise_variance": (len(data),)}
+    for name, shape in sizes.items():
+        if arrays[name].shape != shape:
+            raise ValueError(f"map: expected {name} of shape {shape}, got {arrays[name].shape}")
+    system = Deferred(method, kernel, grid, data, noise)
+    solved = [arrays[name] for name in ("alpha", "field", "beta", "beta_covariance", "noise_variance")]
+    return BatchPosterior(kernel, grid, noise, data, trend, method, system, *solved, model["diagnostics"])
+
+
+@float64_available
+def _variational(
+    kernel: hk.Kernel, grid: Grid, arrays: Arrays, model: Json, settings: Variational
+) -> VariationalPosterior:
+    whitening = whiten(kernel, grid, settings.whitening)
+    q = gaussian(
+        settings.blocks(whitening, grid), jnp.asarray(arrays["q_mean"]), jnp.asarray(arrays["q_precision"])
+    )
+    found = model["diagnostics"], np.dtype(model["dtype"])
+    return VariationalPosterior(kernel, grid, model["noise"], whitening, q, None, settings, *found)
+
+
+def pack_data(data: Data, arrays: Arrays) -> list[Json]:
+    """Describe every block; its arrays are added to `arrays`."""
+    blocks = []
+    for number, block in enumerate(data.blocks):
+        kind = type(block.functional).__name__
+        if kind not in FUNCTIONALS or type(block.functional) is not getattr(hf, kind):
+            raise ValueError(
+                f"data: expected functionals of hipgp's own kinds in a map to be saved, got {kind}; give yours as "
+                "Functionals(nodes, weights)"
+            )
+        of_arrays, settings = FUNCTIONALS[kind]
+        held = {name: getattr(block.functional, STORED_AS.get(name, name)) for name in of_arrays}
+        held |= {"y": block.y, "noise": block.noise}
+        for name, values in held.items():
+            if values is not None:
+                arrays[f"data{number}_{name}"] = values
+        blocks.append({"kind": kind, "settings": {s: getattr(block.functional, s) for s in settings}})
+    return blocks
+
+
+def unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
+    made = []
+    for number, block in enumerate(blocks):
+        if block["kind"] not in FUNCTIONALS:
+            raise ValueError(
+                f"map: expected a functional among {', '.join(FUNCTIONALS)}, got {block['kind']!r}"
+            )
+        of_arrays, settings = FUNCTIONALS[block["kind"]]
+        held = {name: arrays.get(f"data{number}_{name}") for name in of_arrays}
+        functional = getattr(hf, block["kind"])(**held, **{s: block["settings"][s] for s in settings})
+        y, noise = arrays[f"data{number}_y"], arrays.get(f"data{number}_noise")
+        if y.shape != (len(functional),):
+            raise ValueError(f"map: expected {len(functional)} values, got shape {y.shape}")
+        made.append(Observations(functional, y, noise))
+    return Data(tuple(made))
+
+
+def kernel_to_json(kernel: hk.Kernel) -> Json:
+    kind = type(kernel).__name__
+    if isinstance(kernel, hk.Sum | hk.Product):
+        return {"kind": kind, "left": kernel_to_json(kernel.left), "right": kernel_to_json(kernel.right)}
+    if hk.elementary().get(kind) is not type(kernel):
+        raise ValueError(f"kernel: expected one of hipgp's own in a map to be saved, got {kind}")
+    names = ("variance", "lengthscale", *EXTRA.get(kind, ()))
+    return {"kind": kind} | {name: np.asarray(getattr(kernel, name), float).tolist() for name in names}
+
+
+def kernel_from_json(told: Json) -> hk.Kernel:
+    if told["kind"] in ("Sum", "Product"):
+        left, right = kernel_from_json(told["left"]), kernel_from_json(told["right"])
+        return left + right if told["kind"] == "Sum" else left * right
+    if told["kind"] not in hk.elementary():
+        raise ValueError(f"map: expected a kernel among {', '.join(hk.elementary())}, got {told['kind']!r}")
+    return hk.elementary()[told["kind"]](**{k: v for k, v in told.items() if k != "kind"})
+
+
+def learned_to_json(learned: Learned) -> Json:
+    told = {name: plain(value) for name, value in learned._asdict().items() if name != "kernel"}
+    return told | {"kernel": kernel_to_json(learned.kernel)}
+
+
+def learned_from_json(told: Json) -> Learned:
+    arrays = {name: np.asarray(told[name], float) for name in ("values", "log_std")}
+    return Learned(**{**told, **arrays, "kernel": kernel_from_json(told["kernel"])})
+
+
+def provenance() -> Json:
+    """Who made the file, with what, when."""
+    import datetime
+    from importlib.metadata import version
+
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    packages = {name: version(name) for name in ("hipgp", "jax", "numpy")}
+    return {
+        "created": now,
+        "packages": packages,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+def plain(value: Any) -> Any:
+    """Numbers, strings, lists and dicts out of NumPy scalars, arrays and tuples."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+        return np.asarray(value).tolist()
+    return value

@@ -1,0 +1,187 @@
+"""The batch engine against the dense posterior: every functional, trend, space and kind of weights."""
+
+import re
+
+import batch_problem as problem
+import dense
+import hipgp as hg
+import jax
+import numpy as np
+import pytest
+from batch_problem import DENSE_KERNEL, GRID, KERNEL, KINDS, mixture, pair
+
+EXACT = hg.Batch(tolerance=1e-9, weights="exact")
+ALL = ("points", "derivatives", "rays", "boxes", "own")
+
+
+def reference(f, y, std, f_star, trend=None, trend_star=None):
+    return dense.svgp(DENSE_KERNEL, GRID.coordinates(), f, y, std, f_star, "noise", trend, trend_star)
+
+
+def assert_agree(prediction, truth, share):
+    """Mean and std within a share of a posterior std."""
+    assert np.max(np.abs(prediction.mean - truth.mean) / truth.std) < share
+    np.testing.assert_allclose(prediction.std, truth.std, rtol=share)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "mixture"])
+def test_mean_and_exact_std_are_the_dense_ones(kind):
+    data, f, y, std = mixture(ALL if kind == "mixture" else (kind,))
+    post = hg.GP(KERNEL, GRID).condition(data, EXACT)
+    target, f_star = pair("rays" if kind == "mixture" else kind, 90, 10)
+    assert_agree(post.predict(target, std="exact"), reference(f, y, std, f_star), 1e-3)
+    assert post.diagnostics["converged"] and post.diagnostics["iterations"] < 60
+
+
+def own_dense(post, y):
+    """The posterior on the grid from the engine's own W, K, N and X, by dense algebra."""
+    w, k, noise, x = problem.matrices(post)
+    a = w @ k @ w.T + np.diag(noise)
+    return dense._condition(a, k @ w.T, k, y, x, post.engine.trend.on_grid(GRID))
+
+
+@pytest.mark.parametrize("space", ["data", "grid"])
+@pytest.mark.parametrize("trend", [None, "constant", "linear", "columns"])
+def test_trends_in_both_spaces(trend, space):
+    """A trend much larger than the field must cost no digits."""
+    _, f, y, std = mixture(("points", "derivatives"))
+    columns, used = problem.linear_columns(f), {None: 0, "constant": 1}.get(trend, 3)
+    y = y + 1e4 * columns[:, :used] @ [1.0, 2.0, -3.0][:used]
+    kinds = [pair("points", 0)[0], pair("derivatives", 7)[0]]
+    data = hg.observe(kinds[0], y[:24], std[:24]) + hg.observe(kinds[1], y[24:], std[24:])
+    method = EXACT if space == "data" else hg.Batch(tolerance=1e-9, space="grid", stencil=6)
+    post = hg.GP(KERNEL, GRID, trend=columns if trend == "columns" else trend).condition(data, method)
+    own = own_dense(post, y)
+    assert np.max(np.abs(post.mean.ravel() - own.mean) / own.std) < 1e-3
+    if space == "data":
+        target, f_star = pair("points", 90, 10)
+        x_star = problem.linear_columns(f_star)
+        found = post.predict(target, std="exact", columns=x_star if trend == "columns" else None)
+        assert_agree(found, reference(f, y, std, f_star, columns[:, :used], x_star[:, :used]), 1e-3)
+
+
+def test_local_weights_come_close_to_the_exact_ones():
+    data, f, y, std = mixture(ALL)
+    target, f_star = pair("rays", 90, 10)
+    post = hg.GP(KERNEL, GRID).condition(data, hg.Batch(tolerance=1e-9))
+    own = own_dense(post, y)
+    assert np.max(np.abs(post.mean.ravel() - own.mean) / own.std) < 1e-3
+    exact = post.predict(target, std="exact")
+    assert_agree(exact, reference(f, y, std, f_star), 0.25)  # the price of four points an axis on so coarse a grid
+    assert np.all(post.predict(target, std="vecchia").std > 0.9 * exact.std)
+
+
+def test_std_by_samples_states_its_error():
+    data, f, y, std = mixture(("points", "rays"))
+    target, f_star = pair("points", 90, 40)
+    post = hg.GP(KERNEL, GRID, trend="constant").condition(data, hg.Batch(stencil=6))
+    ones = np.concatenate([f.weights.sum(axis=1)])[:, None], np.ones((40, 1))
+    truth = reference(f, y, std, f_star, *ones)
+    found = post.predict(target, std="samples", samples=64)
+    assert found.std_error is not None
+    off = (found.std - truth.std) / np.hypot(found.std_error, 0.02 * truth.std)
+    assert np.mean(np.abs(off) < 3) > 0.95 and abs(np.mean(off)) < 1.0
+
+
+def test_samples_have_the_dense_moments_jointly_across_functionals():
+    data, f, y, std = mixture(("points", "derivatives", "rays"), noise=0.3)
+    post = hg.GP(KERNEL, GRID, trend="linear").condition(data, hg.Batch(tolerance=1e-4, stencil=6))
+    targets = [pair(name, 90, 3) for name in ("points", "derivatives", "boxes")]
+    f_star = dense.concatenate(*[t[1] for t in targets])
+    truth = reference(f, y, std, f_star, problem.linear_columns(f), problem.linear_columns(f_star))
+    count = 1500
+    draws = np.concatenate([post.sample(count, key=5, at=t[0]) for t in targets], axis=1)
+    white = (draws - truth.mean) / truth.std
+    assert np.max(np.abs(white.mean(axis=0))) < 4.5 / np.sqrt(count) + 0.02
+    correlation = truth.covariance / np.outer(truth.std, truth.std)
+    assert np.max(np.abs(np.cov(white.T) - correlation)) < 5.5 / np.sqrt(count) + 0.02
+
+
+def test_samples_on_the_grid_are_reproducible_and_certified():
+    data, *_ = mixture(("points",))
+    post = hg.GP(KERNEL, GRID).condition(data)
+    first = post.sample(5, key=3)
+    assert first.shape == (5, *GRID.shape)
+    np.testing.assert_array_equal(first, post.sample(5, key=jax.random.key(3)))
+    np.testing.assert_allclose(first[:2], post.sample(2, key=3), atol=1e-3)
+    assert np.max(np.abs(first - post.sample(5, key=4))) > 0.1
+    assert post.diagnostics["sample_kl_nats"] <= post.diagnostics["tolerance_nats"]
+
+
+@pytest.mark.parametrize("space", ["data", "grid"])
+@pytest.mark.parametrize("trend", [None, "linear"])
+def test_the_certificate_is_an_upper_bound(space, trend):
+    data, *_ = mixture(("points", "derivatives"), noise=0.02)
+    gp = hg.GP(KERNEL, GRID, trend=trend)
+    for tolerance in (100.0, 1.0, 0.01):
+        post = gp.condition(data, hg.Batch(tolerance=tolerance, space=space, neighbours=2))
+        truth = problem.true_kl(post)
+        assert truth <= post.diagnostics["kl_nats"] * (1 + 1e-6) <= tolerance * (1 + 1e-6)
+        assert truth > 0
+
+
+def test_the_certificate_holds_whatever_the_units():
+    data, _, y, std = mixture(("points",))
+    for unit, offset in ((1e-8, 0.0), (1e8, 0.0), (1.0, 1e7)):
+        kernel = hg.Matern52(1.3 * unit**2, KERNEL.lengthscale)
+        scaled = hg.observe(data.blocks[0].functional, offset + unit * y, noise=unit * std)
+        post = hg.GP(kernel, GRID, trend="constant").condition(scaled, hg.Batch(tolerance=0.01))
+        assert problem.true_kl(post) <= post.diagnostics["kl_nats"] <= 0.01
+
+
+@pytest.mark.parametrize("space", ["data", "grid"])
+def test_float32_agrees_to_a_thousandth_of_a_std(space):
+    method = hg.Batch(tolerance=1e-7, space=space)
+    x, y = np.float32(problem.places(0, 60)), np.float32(mixture(("points", "derivatives", "rays"))[2][:60])
+    small = hg.observe(hg.Points(x), y)
+    wide = hg.observe(hg.Points(np.float64(x)), np.float64(y))
+    gp = hg.GP(KERNEL, GRID, noise=0.1, trend="constant")
+    one, two = gp.condition(small, method), gp.condition(wide, method)
+    assert one.mean.dtype == np.float32 and two.mean.dtype == np.float64
+    std = two.std("exact")
+    assert np.max(np.abs(one.mean - two.mean) / std) < 1e-3
+    np.testing.assert_allclose(one.std(), two.std(), rtol=1e-3)
+    assert np.all(np.isfinite(one.sample(4)))
+    assert one.diagnostics["kl_nats"] < 1e-5
+
+
+def test_duplicated_observations_do_not_break_the_preconditioner():
+    x = problem.places(0, 30)
+    x = np.concatenate([x, x, x, x + 1e-9])
+    y = np.sin(5 * x[:, 0])
+    post = hg.GP(KERNEL, GRID).condition(hg.observe(hg.Points(x), y, noise=1e-3))
+    assert post.diagnostics["converged"] and post.diagnostics["iterations"] < 60
+    small = hg.observe(hg.Points(np.float32(x)), np.float32(y), noise=np.float32(1e-2))
+    assert np.all(np.isfinite(hg.GP(KERNEL, GRID).condition(small).mean))
+
+
+def test_one_observation_is_enough():
+    post = hg.GP(KERNEL, GRID).condition(hg.observe(hg.Points([[0.5, 0.5]]), [2.0], noise=0.1))
+    found = post.predict(hg.Points([[0.5, 0.5]]))
+    assert abs(found.mean[0] - 2.0) < 0.1 and 0.05 < found.std[0] < 0.2
+
+
+def test_not_converged_says_how_far_and_what_to_try():
+    data, *_ = mixture(("points",), noise=1e-3)
+    with pytest.warns(UserWarning, match=r"stopped after 2 steps at most .* nats .* try more max_iterations"):
+        post = hg.GP(KERNEL, GRID).condition(data, hg.Batch(max_iterations=2, neighbours=0))
+    assert not post.diagnostics["converged"] and post.diagnostics["kl_nats"] > 0.01
+
+
+@pytest.mark.parametrize(
+    ("trend", "words"),
+    [("constant", "determine 0 of them"), ("linear", "determine 2 of them"), (np.ones((3, 1)), "one row per")],
+)
+def test_a_trend_that_the_data_do_not_determine(trend, words):
+    slopes = hg.observe(hg.Derivatives(problem.places(0), axis=0), np.ones(24), noise=0.1) + hg.observe(
+        hg.Derivatives(problem.places(1), axis=1), np.ones(24), noise=0.1
+    )
+    with pytest.raises(ValueError, match=f"trend: expected .*{re.escape(words)}"):
+        hg.GP(KERNEL, GRID, trend=trend).condition(slopes)
+
+
+def test_one_simulation_tells_no_error():
+    data, *_ = mixture(("points",))
+    post = hg.GP(KERNEL, GRID).condition(data)
+    with pytest.raises(ValueError, match="samples: expected at least 2"):
+        post.predict(hg.Points([[0.5, 0.5]]), std="samples", samples=1)

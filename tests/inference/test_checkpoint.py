@@ -1,0 +1,90 @@
+"""Long runs survive: killed and resumed they give the same answer, and another problem's file is refused."""
+
+import hipgp as hg
+import numpy as np
+import pytest
+
+from hipgp.inference import checkpoint as module
+from hipgp.inference import learning
+
+GRID = hg.Grid.cover(0.0, 1.0, shape=60)
+RNG = np.random.default_rng(0)
+X = np.sort(RNG.uniform(0.0, 1.0, 200))
+DATA = hg.observe(hg.Points(X), np.sin(20 * X) + 0.01 * RNG.standard_normal(200), noise=0.01)
+METHOD = hg.Batch(neighbours=0, tolerance=1e-8)  # many steps
+GP = hg.GP(hg.Matern32(lengthscale=0.2), GRID, trend="constant")
+
+
+class Killed(BaseException):
+    """Stands in for kill -9: nothing catches it."""
+
+
+def killed_after(monkeypatch, count, name="write_arrays", place=module):
+    """Dies right after the checkpoint has been written `count` times."""
+    write, seen = getattr(place, name), []
+
+    def write_then_die(*args, **kwargs):
+        write(*args, **kwargs)
+        seen.append(1)
+        if len(seen) == count:
+            raise Killed
+
+    monkeypatch.setattr(place, name, write_then_die)
+    monkeypatch.setattr(module, "EVERY", 0.0)
+
+
+def test_a_killed_solve_goes_on_to_the_same_answer(monkeypatch, tmp_path):
+    path = tmp_path / "solve.npz"
+    whole = GP.condition(DATA, METHOD)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killed_after(patch, 2)
+        GP.condition(DATA, METHOD, checkpoint=path)
+    assert path.exists()
+    with np.load(path, allow_pickle=False) as file:
+        assert 0 < np.max(file["state_iterations"]) < whole.diagnostics["iterations"]
+    again = GP.condition(DATA, METHOD, checkpoint=path)
+    np.testing.assert_array_equal(again.mean, whole.mean)
+    assert again.diagnostics["iterations"] == whole.diagnostics["iterations"]
+    assert not path.exists()
+
+
+def test_killed_learning_goes_on_to_the_same_answer(monkeypatch, tmp_path):
+    path = tmp_path / "learn.npz"
+    gp = hg.GP(hg.Matern32(), GRID)
+    whole = gp.learn(DATA, key=1)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killed_after(patch, 1, place=learning)
+        gp.learn(DATA, key=1, checkpoint=path)
+    again = gp.learn(DATA, key=1, checkpoint=path)
+    np.testing.assert_array_equal(again.learned.values, whole.learned.values)
+    assert len(again.learned.trace) < len(whole.learned.trace)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (hg.GP(hg.Matern52(lengthscale=0.2), GRID, trend="constant"), DATA, METHOD),
+        (hg.GP(hg.Matern32(lengthscale=0.2), hg.Grid.cover(0.0, 1.0, shape=61), trend="constant"), DATA, METHOD),
+        (GP, hg.observe(hg.Points(X), DATA.y + 1e-12, noise=0.01), METHOD),
+        (GP, DATA, hg.Batch(neighbours=0, tolerance=1e-8, stencil=2)),
+    ],
+    ids=["kernel", "grid", "data", "settings"],
+)
+def test_a_foreign_checkpoint_is_refused(monkeypatch, tmp_path, other):
+    path = tmp_path / "solve.npz"
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killed_after(patch, 1)
+        GP.condition(DATA, METHOD, checkpoint=path)
+    gp, data, method = other
+    with pytest.raises(ValueError, match="belongs to another problem"):
+        gp.condition(data, method, checkpoint=path)
+    assert path.exists()
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
+    path = tmp_path / "solve.npz"
+    path.write_bytes(b"PK\x03\x04 cut short")
+    with pytest.raises(ValueError, match="is not a hipgp checkpoint"):
+        GP.condition(DATA, METHOD, checkpoint=path)
+    assert path.read_bytes() == b"PK\x03\x04 cut short"

@@ -1,0 +1,170 @@
+"""Learning: the likelihood and its gradient against the dense ones, recovery of known parameters, honest limits."""
+
+import batch_problem as problem
+import dense
+import hipgp as hg
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from batch_problem import DENSE_KERNEL, GRID, KERNEL
+
+from hipgp.inference import learning
+from hipgp.inference.parameters import Layout, bounds
+
+KINDS = [("points",), ("rays",), ("derivatives",), ("points", "rays")]
+
+
+def objective(kinds, trend=None, count=12, noise_known=True):
+    """-log p(y) per datum with every predecessor as neighbour, as a function of the log parameters."""
+    data, f, y, std = problem.mixture(kinds, count=count)
+    if not noise_known:
+        data = hg.observe(data.blocks[0].functional, y)
+        std = np.full(len(y), 0.1)
+    columns = hg.GP(KERNEL, GRID, trend=trend).trend.of_data(data, GRID)
+    terms = learning.prepare(KERNEL, data, columns, len(data), len(data) - 1, 0)
+    layout = Layout.of(KERNEL, not noise_known)
+    value = lambda v: learning.negative_log_likelihood(v, layout, terms)
+    return jax.jit(value), layout.pack(KERNEL, 0.1), (f, y, std, columns)
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="+".join)
+def test_with_all_neighbours_it_is_the_exact_likelihood(kinds):
+    value, vector, (f, y, std, _) = objective(kinds)
+    exact = dense.exact_gp(DENSE_KERNEL, f, y, std, dense.points(np.zeros((1, 2)))).objective
+    assert abs(-len(y) * value(vector) - exact) < 1e-6 + (0.01 if "rays" in kinds else 0.0)
+
+
+def test_the_trend_is_profiled_out():
+    value, vector, (f, y, std, x) = objective(("points",), trend="linear")
+    a = dense.covariance(DENSE_KERNEL, f, f) + np.diag(std**2)
+    beta = np.linalg.solve(x.T @ np.linalg.solve(a, x), x.T @ np.linalg.solve(a, y))
+    rest = y - x @ beta
+    exact = 0.5 * (rest @ np.linalg.solve(a, rest) + np.linalg.slogdet(a)[1] + len(y) * np.log(2 * np.pi))
+    assert abs(len(y) * value(vector) - exact) < 1e-6
+
+
+@pytest.mark.parametrize("kinds", KINDS[:3], ids="+".join)
+def test_the_gradient_is_the_dense_one(kinds):
+    value, vector, (f, y, std, _) = objective(kinds)
+
+    def exact(v):
+        kernel = dense.Matern52(np.exp(v[0]), tuple(np.exp(v[1:])))
+        return -dense.exact_gp(kernel, f, y, std, dense.points(np.zeros((1, 2)))).objective / len(y)
+
+    steps = 1e-5 * np.eye(len(vector))
+    slopes = [(exact(vector + e) - exact(vector - e)) / 2e-5 for e in steps]
+    np.testing.assert_allclose(jax.grad(value)(vector), slopes, rtol=1e-3, atol=3e-4)
+
+
+def test_the_gradient_in_the_noise_is_that_of_differences():
+    value, vector, _ = objective(("points",), trend="constant", noise_known=False)
+    assert len(vector) == 4
+    found = jax.grad(value)(vector)
+    for i, e in enumerate(1e-5 * np.eye(4)):
+        np.testing.assert_allclose(found[i], (value(vector + e) - value(vector - e)) / 2e-5, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("kinds", [("points",), ("rays",), ("points", "rays")], ids="+".join)
+def test_known_parameters_are_recovered_within_their_own_uncertainty(kinds):
+    """The pull of each parameter, (log estimate - log truth) / stated std, over a few seeds."""
+    pulls = []
+    for seed in range(3):
+        data = _simulated(kinds, seed)
+        gp = hg.GP(hg.Matern32(), hg.Grid.cover((0, 0), (1, 1), shape=(30, 30))).learn(data)
+        learned = gp.learned
+        truth = np.log([0.8, 0.15] + [0.05] * ("noise" in learned.names))
+        assert learned.undetermined == []
+        pulls.append((np.log(learned.values) - truth) / learned.log_std)
+    assert np.max(np.abs(pulls)) < 4.0
+    assert np.sqrt(np.mean(np.square(pulls))) < 2.0
+
+
+def _simulated(kinds, seed):
+    """Matern32 with variance 0.8 and lengthscale 0.15; points have noise 0.05 (unknown), rays 0.01 (known)."""
+    rng = np.random.default_rng(seed)
+    kernel = dense.Matern32(0.8, 0.15)
+    count = 300 // len(kinds)
+    x, end = rng.uniform(size=(count, 2)), rng.uniform(size=(count, 2))
+    makers = {
+        "points": (hg.Points(x), dense.points(x), 0.05, None),
+        "rays": (hg.LineIntegrals(x, end), dense.line_integrals(x, end, order=8, panels=3), 0.01, 0.01),
+    }
+    f = dense.concatenate(*[makers[k][1] for k in kinds])
+    std = np.repeat([makers[k][2] for k in kinds], count)
+    y = np.linalg.cholesky(dense.covariance(kernel, f, f) + np.diag(std**2)) @ rng.normal(size=len(std))
+    blocks = [hg.observe(makers[k][0], y[i * count : (i + 1) * count], makers[k][3]) for i, k in enumerate(kinds)]
+    return blocks[0] if len(blocks) == 1 else blocks[0] + blocks[1]
+
+
+def _series(count=150, seed=0):
+    rng = np.random.default_rng(seed)
+    x = np.sort(rng.uniform(0.0, 1.0, count))
+    return hg.observe(hg.Points(x), np.sin(9 * x) + 0.1 * rng.standard_normal(count))
+
+
+LINE = hg.GP(hg.Matern32(), hg.Grid.cover(0.0, 1.0, shape=50))
+
+
+def test_learning_is_deterministic_and_follows_the_units():
+    data = _series()
+    first, second = LINE.learn(data, key=2).learned, LINE.learn(data, key=2).learned
+    np.testing.assert_array_equal(first.values, second.values)
+    scaled = hg.observe(hg.Points(1e6 * data.blocks[0].functional.x), 1e-5 * data.y)
+    gp = hg.GP(hg.Matern32(), hg.Grid.cover(0.0, 1e6, shape=50)).learn(scaled, key=2)
+    np.testing.assert_allclose(gp.learned.values, first.values * [1e-10, 1e6, 1e-5], rtol=0.02)
+
+
+def test_bounds_are_respected_and_named_when_they_hold_it_back():
+    with pytest.warns(UserWarning, match=r"do not determine Matern32\.lengthscale"):
+        learned = LINE.learn(_series(), bounds={"lengthscale": (0.01, 0.03), "noise": (0.05, 0.2)}).learned
+    values = dict(zip(learned.names, learned.values, strict=True))
+    assert values["Matern32.lengthscale"] == pytest.approx(0.03, rel=1e-6)
+    assert 0.05 <= values["noise"] <= 0.2
+    with pytest.raises(ValueError, match="bounds: expected names among"):
+        LINE.learn(_series(), bounds={"length": (1, 2)})
+    with pytest.raises(ValueError, match="0 < low < high"):
+        LINE.learn(_series(), bounds={"noise": (2, 1)})
+
+
+def test_what_the_data_do_not_determine_is_said():
+    rng = np.random.default_rng(0)
+    noise_only = hg.observe(hg.Points(rng.uniform(0, 1, 200)), rng.standard_normal(200))
+    with pytest.warns(UserWarning, match="do not determine"):
+        learned = LINE.learn(noise_only).learned
+    assert learned.undetermined and np.all(np.isfinite(learned.values))
+    assert dict(zip(learned.names, learned.values, strict=True))["noise"] == pytest.approx(1.0, rel=0.15)
+
+
+def test_long_rays_may_have_much_noise():
+    """The noise's bounds follow the data's spread, not the field's: rays of length 1000 sum a thousand fields."""
+    rng = np.random.default_rng(0)
+    start, end = (1000 * rng.uniform(size=(150, 2)) for _ in range(2))
+    field = lambda x: np.sin(x[..., 0] / 150)
+    t = np.linspace(0, 1, 400)[:, None, None]
+    y = field(start + t * (end - start)).mean(axis=0) * np.linalg.norm(end - start, axis=1)
+    noise = 0.5 * np.std(y)
+    data = hg.observe(hg.LineIntegrals(start, end), y + noise * rng.standard_normal(150))
+    gp = hg.GP(hg.Matern52(), hg.Grid.cover((0, 0), (1000, 1000), shape=(20, 20)))
+    assert gp.learn(data).noise == pytest.approx(noise, rel=0.3)
+
+
+def test_a_product_leaves_one_scale_free():
+    part = hg.Matern32()
+    names = lambda kernel: Layout.of(kernel, False).names()
+    assert names(part * part) == ["Matern32.variance", "Matern32.lengthscale", "Matern32.lengthscale"]
+    both = names(hg.Matern12() * (hg.Matern32() + hg.Matern52()))
+    assert [n for n in both if "variance" in n] == ["Matern12.variance", "Matern52.variance"]
+
+
+def test_layout_goes_back_and_forth():
+    kernel = hg.Matern12(2.0, (0.3, 0.4)) + hg.RationalQuadratic(0.5, 2.0, 3.0) * hg.Matern32(1.0, 7.0)
+    layout = Layout.of(kernel, True)
+    again, noise = layout.unpack(jnp.asarray(layout.pack(kernel, 0.2)))
+    np.testing.assert_allclose(noise, 0.2)
+    for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(kernel), strict=True):
+        np.testing.assert_allclose(a, b)
+    box = bounds(layout, 1.0, np.array([0.1, 0.1]), np.array([1.0, 10.0]), {"lengthscale[1]": (0.5, 0.6)})
+    rows = dict(zip(layout.names(), np.exp(np.stack(box, axis=1)), strict=True))
+    np.testing.assert_allclose(rows["Matern12.lengthscale[1]"], (0.5, 0.6))
+    np.testing.assert_allclose(rows["Matern12.lengthscale[0]"], (0.03, 10.0))

@@ -1,0 +1,54 @@
+"""The documentation's Python blocks run as printed, page by page, and its links and names exist."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.stem)
+def test_code_runs(page):
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    names = {"__name__": page.stem}
+    for number, block in enumerate(blocks, 1):
+        exec(compile(block, f"{page.name}, block {number}", "exec"), names)
+
+
+def test_references_exist():
+    for name in re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "reference.md").read_text(), flags=re.MULTILINE):
+        module, attribute = name.rsplit(".", 1)
+        assert getattr(importlib.import_module(module), attribute).__doc__
+
+
+def test_every_public_name_is_in_the_reference():
+    import hipgp
+
+    text = (ROOT / "docs" / "reference.md").read_text()
+    missing = [name for name in hipgp.__all__ if not re.search(rf"^::: [\w.]+\.{name}$", text, re.MULTILINE)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_every_page_is_in_the_menu():
+    menu = (ROOT / "mkdocs.yml").read_text()
+    assert [page.name for page in PAGES if f": {page.name}\n" not in menu] == []
+
+
+def test_it_builds_without_a_warning(tmp_path):
+    build = pytest.importorskip("mkdocs.commands.build", reason="docs: pip install 'hipgp[docs]'")
+    pytest.importorskip("mkdocstrings", reason="docs: pip install 'hipgp[docs]'")
+    from mkdocs.config import load_config
+
+    build.build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path / "site"), strict=True))
+    assert (tmp_path / "site" / "reference.html").exists()

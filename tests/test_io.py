@@ -1,0 +1,195 @@
+"""Maps on disk: a loaded one answers as the saved one did, and no other file gets in."""
+
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import hipgp as hg
+from hipgp import io
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(0, 1, (60, 2))
+Y = np.sin(5 * X[:, 0]) + X[:, 1] + 0.1 * RNG.standard_normal(60)
+GRID = hg.Grid.cover((0, 0), (1, 1), shape=(14, 12), margin=0.05)
+KERNEL = hg.Matern52(0.7, (0.3, 0.4)) + hg.Matern32(0.1, 0.2) * hg.RationalQuadratic(1.0, 0.5, 2.0)
+FUNCTIONALS = {
+    "points": hg.Points(X[:5]),
+    "slopes": hg.Derivatives(X[:5], direction=[1.0, 2.0]),
+    "rays": hg.LineIntegrals((0.0, 0.0), X[:5], average=True),
+    "boxes": hg.BoxAverages(X[:5] - 0.04, X[:5] + 0.04),
+    "weights": hg.Functionals(X[:6].reshape(2, 3, 2), [1.0, -2.0, 1.0]),
+}
+
+
+def mixed() -> hg.Data:
+    data = hg.observe(hg.Points(X), Y)
+    for functional in FUNCTIONALS.values():
+        data = data + hg.observe(functional, np.ones(len(functional)), noise=0.3)
+    return data
+
+
+@pytest.fixture(scope="module", params=["batch", "exact weights", "trend", "float32", "variational"])
+def post(request):
+    if request.param == "variational":
+        return hg.GP(KERNEL, GRID, noise=0.1).condition(mixed(), method=hg.Variational("block", (4, 4)))
+    if request.param == "float32":
+        data = hg.observe(hg.Points(X.astype(np.float32)), Y.astype(np.float32))
+        return hg.GP(KERNEL, GRID, noise=0.1).condition(data)
+    method = hg.Batch(weights="exact") if request.param == "exact weights" else hg.Batch()
+    trend = "linear" if request.param == "trend" else None
+    return hg.GP(KERNEL, GRID, noise=0.1, trend=trend).condition(mixed(), method=method)
+
+
+def test_a_loaded_map_predicts_as_the_saved_one(post, tmp_path):
+    path = tmp_path / "map.hipgp"
+    post.save(path, std=post.std())
+    back = hg.load(path)
+    np.testing.assert_array_equal(back.mean, post.mean)
+    np.testing.assert_array_equal(back.std(), post.std())
+    np.testing.assert_array_equal(back.sample(2, key=3), post.sample(2, key=3))
+    for functional in FUNCTIONALS.values():
+        for was, now in zip(post.predict(functional), back.predict(functional), strict=True):
+            np.testing.assert_array_equal(was, now)
+    assert back.diagnostics["grid_points"] == post.diagnostics["grid_points"]
+    assert back.noise == post.noise
+
+
+@pytest.fixture(scope="module")
+def plain():
+    data = hg.observe(hg.Points(X), Y, noise=0.1)
+    found = hg.GP(hg.Matern32(1.0, 0.3), GRID).learn(data).condition(data)
+    return found.labelled(("East", "North"), "km", "height", "m")
+
+
+def test_xarray_has_names_and_units(plain):
+    made = plain.to_xarray(std=plain.std(), samples=plain.sample(2))
+    assert made["mean"].dims == ("East", "North")
+    assert made["samples"].dims == ("sample", "East", "North")
+    assert made["mean"].attrs == {"long_name": "posterior mean of height", "units": "m"}
+    assert made["East"].attrs["units"] == "km"
+    np.testing.assert_allclose(made["North"], GRID.axes[1])
+
+
+def test_labels_and_learning_come_back(plain, tmp_path):
+    plain.save(tmp_path / "m")
+    back = hg.load(tmp_path / "m")
+    assert back.labels == plain.labels
+    assert back.learned.names == plain.learned.names
+    np.testing.assert_array_equal(back.learned.values, plain.learned.values)
+    assert len(back.learned.trace) == len(plain.learned.trace)
+
+
+def test_xarray_alone_opens_the_file(plain, tmp_path):
+    import zarr
+
+    plain.save(tmp_path / "map.zip", std=plain.std())
+    with zarr.storage.ZipStore(tmp_path / "map.zip", mode="r") as store:
+        made = xr.open_zarr(store, consolidated=False)
+        np.testing.assert_array_equal(made["mean"], plain.mean)
+        assert made["std"].attrs["units"] == "m"
+
+
+def test_fits_cube_has_a_wcs(plain, tmp_path):
+    fits = pytest.importorskip("astropy.io.fits")
+    wcs = pytest.importorskip("astropy.wcs")
+    plain.to_fits(tmp_path / "map.fits", std=plain.std())
+    with fits.open(tmp_path / "map.fits") as file:
+        np.testing.assert_array_equal(file[0].data, plain.mean.T)
+        assert file[1].name == "STD" and file[0].header["BUNIT"] == "m"
+        world = wcs.WCS(file[0].header).pixel_to_world_values(3, 5)
+    np.testing.assert_allclose(np.array(world) / 1000, [GRID.axes[0][3], GRID.axes[1][5]])
+    with pytest.raises(FileExistsError, match="overwrite"):
+        plain.to_fits(tmp_path / "map.fits")
+
+
+@pytest.mark.parametrize("keep", [0, 10, 0.5, -1])
+def test_truncated_files_are_refused(plain, tmp_path, keep):
+    plain.save(tmp_path / "m")
+    content = (tmp_path / "m").read_bytes()
+    size = int(keep * len(content)) if isinstance(keep, float) else keep
+    (tmp_path / "cut").write_bytes(content[:size])
+    with pytest.raises(ValueError, match="expected a hipgp map"):
+        hg.load(tmp_path / "cut")
+
+
+def test_damaged_arrays_are_refused(plain, tmp_path):
+    plain.save(tmp_path / "m")
+    content = bytearray((tmp_path / "m").read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    (tmp_path / "m").write_bytes(content)
+    with pytest.raises(ValueError, match=r"expected .*map"):
+        hg.load(tmp_path / "m")
+
+
+def test_foreign_files_are_refused(tmp_path):
+    (tmp_path / "text").write_text("x,y\n1,2\n")
+    np.savez(tmp_path / "arrays.npz", a=np.ones(3))
+    for name in ("text", "arrays.npz"):
+        with pytest.raises(ValueError, match="expected a hipgp map"):
+            hg.load(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        hg.load(tmp_path / "absent")
+
+
+def changed(path, name, edit):
+    """The file with one JSON entry edited."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {i.filename: archive.read(i) for i in archive.infolist()}
+    told = json.loads(entries[name])
+    edit(told)
+    entries[name] = json.dumps(told).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for key, value in entries.items():
+            archive.writestr(key, value)
+    return path
+
+
+HOSTILE = {
+    "pickled objects": ("mean/zarr.json", lambda n: n.update(data_type="object"), "plain numeric"),
+    "an unknown codec": ("model/alpha/zarr.json", lambda n: n["codecs"].append({"name": "pickle"}), "plain numeric"),
+    "an older zarr": ("model/alpha/zarr.json", lambda n: n.update(zarr_format=2), "plain numeric"),
+    "a later version": ("zarr.json", lambda n: n["attributes"]["hipgp"].update(version=99), "update hipgp"),
+    "no model": ("zarr.json", lambda n: n["attributes"].update(model="{}"), "without 'kernel'"),
+    "a strange kernel": (
+        "zarr.json",
+        lambda n: n["attributes"].update(model=n["attributes"]["model"].replace("Matern32", "os.system")),
+        "expected a kernel among",
+    ),
+}
+
+
+@pytest.mark.parametrize(("entry", "edit", "message"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_files_are_refused(plain, tmp_path, entry, edit, message):
+    plain.save(tmp_path / "m")
+    with pytest.raises(ValueError, match=message):
+        hg.load(changed(tmp_path / "m", entry, edit))
+
+
+def test_a_failed_write_leaves_the_old_file(plain, tmp_path, monkeypatch):
+    plain.save(tmp_path / "m")
+    before = (tmp_path / "m").read_bytes()
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        plain.save(tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+def test_what_cannot_be_stored_says_so(tmp_path):
+    class Mine(hg.Points):
+        pass
+
+    found = hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(hg.observe(Mine(X), Y, noise=0.1))
+    with pytest.raises(ValueError, match="Functionals"):
+        found.save(tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="axes: expected 2"):
+        found.labelled(("x",))
+
+
+def test_dataset_is_what_xarray_plots(plain):
+    assert io.dataset(GRID, plain.labels, {"mean": plain.mean})["mean"].plot() is not None

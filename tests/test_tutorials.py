@@ -1,0 +1,20 @@
+"""Every tutorial runs as it is, prints something, and is short enough to read."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+TUTORIALS = sorted((Path(__file__).parents[1] / "docs" / "tutorials").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
+def test_tutorial(path, capsys):
+    assert len(path.read_text().splitlines()) < 65
+    runpy.run_path(str(path), run_name="__main__")
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) >= 3 and "nan" not in said
+
+
+def test_they_are_numbered_without_a_gap():
+    assert [path.name[:2] for path in TUTORIALS] == [f"{i:02}" for i in range(1, len(TUTORIALS) + 1)]
