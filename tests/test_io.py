@@ -150,7 +150,11 @@ def changed(path, name, edit):
 
 HOSTILE = {
     "pickled objects": ("mean/zarr.json", lambda n: n.update(data_type="object"), "plain numeric"),
-    "an unknown codec": ("model/alpha/zarr.json", lambda n: n["codecs"].append({"name": "pickle"}), "plain numeric"),
+    "an unknown codec": (
+        "model/alpha/zarr.json",
+        lambda n: n["codecs"].append({"name": "pickle"}),
+        "plain numeric",
+    ),
     "an older zarr": ("model/alpha/zarr.json", lambda n: n.update(zarr_format=2), "plain numeric"),
     "a later version": ("zarr.json", lambda n: n["attributes"]["hipgp"].update(version=99), "update hipgp"),
     "no model": ("zarr.json", lambda n: n["attributes"].update(model="{}"), "without 'kernel'"),

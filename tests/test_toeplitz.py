@@ -164,9 +164,9 @@ def test_gradient_of_the_product_in_the_kernel(dimension):
 
 @pytest.mark.parametrize("m", [10, 20, 50])
 def test_the_circulant_inverse_never_costs_iterations(m):
-    """Appendix C.1's hardest row: a squared exponential a quarter as long as the grid, singular to rounding from M = 18.
+    """Appendix C.1's hardest row: a squared exponential a quarter as long as the grid, singular from M = 18 on.
 
-    k* at random places has a solution all the same; C^-1 with its smallest eigenvalues left in took up to 9 times more.
+    k* at random places has a solution all the same; with C's smallest eigenvalues left in it took up to 9 times more.
     """
     kernel, grid = hk.SquaredExponential(1.0, 0.5), Grid.cover(0.0, 2.0, shape=m)
     toeplitz = embed(kernel, grid)

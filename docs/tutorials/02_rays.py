@@ -14,15 +14,15 @@ def density(x):
     return sum(np.exp(-np.sum((x - c) ** 2, axis=-1) / 0.05) for c in clouds)
 
 
-# 400 stars, the dust in front of each (by a fine sum), and an error of 0.01.
-stars = rng.uniform(-1, 1, (400, 2))
+# 200 stars, the dust in front of each (by a fine sum), and an error of 0.01.
+stars = rng.uniform(-1, 1, (200, 2))
 along = (np.arange(500) + 0.5)[:, None, None] / 500
-extinction = density(along * stars).mean(axis=0) * np.linalg.norm(stars, axis=1) + 0.01 * rng.standard_normal(400)
+extinction = density(along * stars).mean(axis=0) * np.linalg.norm(stars, axis=1) + 0.01 * rng.standard_normal(200)
 
 # The functional is the line integral; the unknown is the density itself.
-train, test = slice(0, 350), slice(350, 400)
+train, test = slice(0, 170), slice(170, 200)
 data = hg.observe(hg.LineIntegrals((0.0, 0.0), stars[train]), extinction[train], noise=0.01)
-grid = hg.Grid.cover((-1, -1), (1, 1), shape=(30, 30))
+grid = hg.Grid.cover((-1, -1), (1, 1), shape=(25, 25))
 gp = hg.GP(hg.Matern52(), grid).learn(data)
 post = gp.condition(data)
 print(f"lengthscale {gp.kernel.lengthscale:.2f}; {post.diagnostics['iterations']} steps")

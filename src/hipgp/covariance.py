@@ -84,7 +84,7 @@ def gram(kernel: Kernel, group: Columns) -> Float[Array, "k k T"]:
 
 def _gram_terms(group: Columns) -> tuple[Callable[..., Array], list[tuple[int, int]], list[tuple[int, int]]]:
     """The contribution of one pair of nodes, and the pairs: each with itself, and each with those before it."""
-    lift = lambda axis: Columns(*[None if f is None else jnp.expand_dims(f, axis) for f in group])
+    lift = lambda axis: jax.tree.map(lambda f: jnp.expand_dims(f, axis), group)
     a, b = lift(-2), lift(-3)
 
     def term(kernel: Kernel, q: Array, r: Array) -> Array:

@@ -123,8 +123,10 @@ class Product(Kernel):
 class Stationary(Kernel):
     """An elementary kernel: a variance, a lengthscale (one, or one per axis) and a profile g(s)."""
 
-    variance: Float[Array, ""] = eqx.field(converter=lambda v: _positive("variance", v, (0,)))
-    lengthscale: Float[Array, "..."] = eqx.field(converter=lambda v: _positive("lengthscale", v, (0, 1)))
+    variance: Float[Array, ""] = eqx.field(converter=lambda v: _positive("variance", v, (0,)), default=1.0)
+    lengthscale: Float[Array, "..."] = eqx.field(
+        converter=lambda v: _positive("lengthscale", v, (0, 1)), default=1.0
+    )
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0):
         self.variance = variance
@@ -235,7 +237,7 @@ class SquaredExponential(Stationary):
 class RationalQuadratic(Stationary):
     """(1 + s / (2 alpha))^-alpha: a mixture of squared exponentials of many lengthscales."""
 
-    alpha: Float[Array, ""] = eqx.field(converter=lambda v: _positive("alpha", v, (0,)))
+    alpha: Float[Array, ""] = eqx.field(converter=lambda v: _positive("alpha", v, (0,)), default=1.0)
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, alpha: Any = 1.0):
         super().__init__(variance, lengthscale)
@@ -265,7 +267,7 @@ class Gneiting(Stationary):
     derivative for alpha = 2. Valid in up to three dimensions.
     """
 
-    alpha: float = eqx.field(static=True)
+    alpha: float = eqx.field(static=True, default=1.0)
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, alpha: float = 1.0):
         super().__init__(variance, lengthscale)

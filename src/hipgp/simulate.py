@@ -69,18 +69,16 @@ class Slopes(NamedTuple):
 
 
 def power_law_field(
-    shape: Sequence[int], slope: float, rng: np.random.Generator, largest: float = 0.5
+    shape: Sequence[int], slope: float, rng: np.random.Generator, largest: float = 0.5, smallest: float = 0.0
 ) -> Array:
     """A Gaussian field with power spectrum (1 + (k/k0)^2)^(-slope/2), mean 0, variance 1, not periodic.
 
-    Distances are in cells of equal size; `largest` is the scale, as a fraction of the longest axis, above which the
-    spectrum is flat.
+    Scales are fractions of the longest axis: above `largest` the spectrum is flat, below `smallest` it is cut off.
     """
     double = [2 * n for n in shape]
-    k = np.sqrt(
-        sum(f**2 for f in np.meshgrid(*[np.fft.fftfreq(n) for n in double], indexing="ij", sparse=True))
-    )
-    amplitude = (1 + (k * largest * max(shape)) ** 2) ** (-slope / 4)
+    frequencies = np.meshgrid(*[np.fft.fftfreq(n) for n in double], indexing="ij", sparse=True)
+    k = np.sqrt(sum(f**2 for f in frequencies)) * max(shape)
+    amplitude = (1 + (k * largest) ** 2) ** (-slope / 4) * np.exp(-((k * smallest) ** 2))
     noise = np.fft.fftn(rng.standard_normal(double))
     field = np.fft.ifftn(noise * amplitude).real / np.sqrt(np.mean(amplitude**2))
     return field[tuple(slice(0, n) for n in shape)]
@@ -111,13 +109,9 @@ def dust(stars: int = 3000, seed: int = 0, cells: tuple[int, int, int] = (100, 1
     half = np.array([1.0, 1.0, 0.4])
     axes = tuple(np.linspace(-h, h, n) for h, n in zip(half, cells, strict=True))
     height = axes[2][None, None, :]
-    turbulence = power_law_field(cells, 11 / 3, rng)
-    ridges = np.exp(
-        -np.abs(power_law_field(cells, 11 / 3, rng)) / 0.25
-    )  # sheets and filaments where it is zero
-    density = (0.35 * np.exp(0.9 * turbulence) + 1.6 * ridges * np.exp(0.5 * turbulence)) / np.cosh(
-        height / 0.15
-    ) ** 2
+    turbulence, folds = (power_law_field(cells, 11 / 3, rng, 0.6, 0.12) for _ in range(2))
+    sheets = np.exp(-((folds / 0.6) ** 2))  # where `folds` is zero
+    density = (0.1 + 1.5 * sheets) * np.exp(0.5 * turbulence) / np.cosh(height / 0.35) ** 2
     density += 0.02
     place = rng.uniform(-1, 1, (20 * stars, 3)) * half
     near = np.linalg.norm(place, axis=1)

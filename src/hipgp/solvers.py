@@ -77,7 +77,7 @@ def advance(
     measure: Product,
     target: Float[Array, " B"],
     state: State,
-    steps: int,
+    steps: int | Array,
 ) -> State:
     """At most `steps` more steps; a side whose error is at most `target` is left as it is.
 

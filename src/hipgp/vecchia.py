@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 from hipgp.covariance import Columns, gram
 from hipgp.data import Data
@@ -80,8 +80,9 @@ def coarse_nodes(functional: Functional, kernel: Kernel) -> Nodes:
 
 def features(nodes: Nodes, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N F"]:
     """Where each functional is, in lengthscales: its place, or both its ends in a fixed order."""
-    first, last = nodes.x[:, 0] / scale, nodes.x[:, -1] / scale
-    if nodes.x.shape[1] == 1:
+    x = np.asarray(nodes.x)
+    first, last = x[:, 0] / scale, x[:, -1] / scale
+    if x.shape[1] == 1:
         return first
     swap = (first[:, 0] > last[:, 0])[:, None]
     together = np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
@@ -121,12 +122,12 @@ def _earlier(x: np.ndarray, begin: int, end: int, k: int) -> np.ndarray:
     Looked for among the 3k nearest of all up to `end`, and for those with too few earlier ones among ever more. To
     settle for less there is a false economy: a few badly conditioned observations double the solver's steps.
     """
-    tree = cKDTree(x[:end])
+    tree = KDTree(x[:end])
     found = np.empty((end - begin, k), int)
     open_rows, count = np.arange(begin, end), 3 * k
     while len(open_rows):
         count = min(count, end)
-        near = tree.query(x[open_rows], k=count, workers=-1)[1]
+        near = np.asarray(tree.query(x[open_rows], k=count, workers=-1)[1])
         late = near >= open_rows[:, None]
         enough = np.sum(~late, axis=1) >= k
         first = np.argsort(late[enough], axis=1, kind="stable")[:, :k]
@@ -138,7 +139,7 @@ def _earlier(x: np.ndarray, begin: int, end: int, k: int) -> np.ndarray:
 def nearest(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], k: int) -> Neighbours:
     """The k observations nearest to each target."""
     k = min(k, len(places))
-    index = cKDTree(places).query(targets, k=k, workers=-1)[1].reshape(len(targets), k)
+    index = KDTree(places).query(targets, k=k, workers=-1)[1].reshape(len(targets), k)
     return Neighbours(index, np.ones_like(index, bool))
 
 
@@ -216,18 +217,21 @@ def conditionals(
     both = Nodes.concatenate([nodes, targets])
     nodes, targets = both[: len(nodes)], both[len(nodes) :]
     count, k = neighbours.index.shape
-    size = min(AT_ONCE, 1 << (count - 1).bit_length())  # few sizes: few compilations
-    on_device = jax.tree.map(jnp.asarray, (nodes, np.asarray(noise, float)))
+    most = AT_ONCE if jax.default_backend() == "cpu" else 16 * AT_ONCE
+    size = min(most, 1 << (count - 1).bit_length())  # few sizes: few compilations
+    nodes = jax.tree.map(jnp.asarray, nodes)
+    variances = jnp.asarray(noise, jnp.float64)
     out_b, out_d = np.empty((count, k)), np.empty(count)
     for begin in range(0, count, size):
         at = np.minimum(np.arange(begin, begin + size), count - 1)  # the last chunk repeats its end
         found = _chunk(
             kernel,
-            *on_device,
+            nodes,
+            variances,
             targets[at],
-            np.broadcast_to(np.asarray(target_noise, float), (count,))[at],
-            neighbours.index[at],
-            neighbours.used[at],
+            jnp.broadcast_to(jnp.asarray(target_noise, jnp.float64), (count,))[at],
+            jnp.asarray(neighbours.index[at]),
+            jnp.asarray(neighbours.used[at]),
         )
         keep = min(size, count - begin)
         out_b[begin : begin + keep] = found.coefficients[:keep]

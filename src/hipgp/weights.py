@@ -19,7 +19,6 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from hipgp.covariance import columns as columns_of
 from hipgp.covariance import (
     Columns,
     closed_form,
@@ -29,6 +28,7 @@ from hipgp.covariance import (
     variances,
     with_points,
 )
+from hipgp.covariance import columns as columns_of
 from hipgp.data import Data
 from hipgp.functionals import AnyArray, Functional, LineIntegrals, Nodes
 from hipgp.grid import Grid
@@ -250,7 +250,8 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
         alone[rows] = np.sum(v.reshape(len(part), per) * np.asarray(part.weights, float) ** 2, axis=1)
         owners.append(rows)
     back = np.argsort(np.concatenate(owners))
-    matrix = scipy.sparse.vstack(pieces, format="csr")[back]
+    matrix: Any = scipy.sparse.vstack(pieces, format="csr")
+    matrix = matrix[back]
     return matrix, alone if functional.single else _residual_of_sums(kernel, grid, functional, matrix, alone)
 
 

@@ -41,7 +41,7 @@ def _split(text: str, kind: Any = str) -> tuple[Any, ...]:
 def demo(
     name: Annotated[str, typer.Argument(help="Which one; see --list.")] = "dust",
     output: Annotated[
-        Optional[pathlib.Path],
+        pathlib.Path | None,
         typer.Option("--output", "-o", help="Folder for the pictures [./hipgp-demo-NAME]."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the simulated data.")] = 0,
@@ -69,27 +69,27 @@ def demo(
 @app.command()
 def fit(
     tables: Annotated[list[pathlib.Path], typer.Argument(help="CSV, Parquet, FITS or ECSV tables.", show_default=False)],
-    config: Annotated[Optional[pathlib.Path], typer.Option(help="Settings in TOML; flags overrule them.")] = None,
+    config: Annotated[pathlib.Path | None, typer.Option(help="Settings in TOML; flags overrule them.")] = None,
     output: Annotated[pathlib.Path, typer.Option("--output", "-o", help="The map to write.")] = pathlib.Path("map.hipgp"),
     coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
-    value: Annotated[Optional[str], typer.Option(help="Column of measured values.")] = None,
-    error: Annotated[Optional[str], typer.Option(help="Column of their standard errors.")] = None,
-    noise: Annotated[Optional[float], typer.Option(help="One standard error for all.")] = None,
+    value: Annotated[str | None, typer.Option(help="Column of measured values.")] = None,
+    error: Annotated[str | None, typer.Option(help="Column of their standard errors.")] = None,
+    noise: Annotated[float | None, typer.Option(help="One standard error for all.")] = None,
     average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
     drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
-    kernel: Annotated[Optional[str], typer.Option(help="Such as Matern32, or 'Matern12 + Matern52' [Matern32].")] = None,
+    kernel: Annotated[str | None, typer.Option(help="Such as Matern32, or 'Matern12 + Matern52' [Matern32].")] = None,
     lengthscale: Annotated[str, typer.Option(help="With --variance: fixed, nothing is learned.")] = "",
-    variance: Annotated[Optional[float], typer.Option(help="Of the field.")] = None,
-    trend: Annotated[Optional[str], typer.Option(help="none, constant or linear [constant].")] = None,
+    variance: Annotated[float | None, typer.Option(help="Of the field.")] = None,
+    trend: Annotated[str | None, typer.Option(help="none, constant or linear [constant].")] = None,
     spacing: Annotated[str, typer.Option(help="Of the grid; otherwise from the lengthscale and memory.")] = "",
     shape: Annotated[str, typer.Option(help="Points of the grid per axis.")] = "",
-    engine: Annotated[Optional[str], typer.Option(help="batch or variational [batch].")] = None,
-    name: Annotated[Optional[str], typer.Option(help="What the field is called.")] = None,
-    unit: Annotated[Optional[str], typer.Option(help="Its unit.")] = None,
-    axis_unit: Annotated[Optional[str], typer.Option(help="Unit of the coordinates.")] = None,
-    std: Annotated[Optional[str], typer.Option(help="auto, vecchia, samples, exact or none [auto].")] = None,
-    samples: Annotated[Optional[int], typer.Option(help="Draws to keep in the map.")] = None,
-    seed: Annotated[Optional[int], typer.Option(help="Of everything random.")] = None,
+    engine: Annotated[str | None, typer.Option(help="batch or variational [batch].")] = None,
+    name: Annotated[str | None, typer.Option(help="What the field is called.")] = None,
+    unit: Annotated[str | None, typer.Option(help="Its unit.")] = None,
+    axis_unit: Annotated[str | None, typer.Option(help="Unit of the coordinates.")] = None,
+    std: Annotated[str | None, typer.Option(help="auto, vecchia, samples, exact or none [auto].")] = None,
+    samples: Annotated[int | None, typer.Option(help="Draws to keep in the map.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     overwrite: Overwrite = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of a stopped run.")] = False,
     quiet: Quiet = False,
@@ -180,7 +180,7 @@ def sample(
 @app.command()
 def plot(
     map: MapFile,
-    output: Annotated[Optional[pathlib.Path], typer.Option("--output", "-o", help="A .png, .pdf or .svg file [MAP.png].")] = None,
+    output: Annotated[pathlib.Path | None, typer.Option("--output", "-o", help="A .png, .pdf or .svg file [MAP.png].")] = None,
     overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
 ) -> None:  # fmt: skip
     """A picture of the map: mean, std and draws."""
@@ -197,7 +197,7 @@ def plot(
 @app.command()
 def report(
     map: MapFile,
-    output: Annotated[Optional[pathlib.Path], typer.Option("--output", "-o", help="The page to write [MAP.html].")] = None,
+    output: Annotated[pathlib.Path | None, typer.Option("--output", "-o", help="The page to write [MAP.html].")] = None,
     overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
 ) -> None:  # fmt: skip
     """One self-contained web page: the model in words, verdicts, pictures, a slice browser."""

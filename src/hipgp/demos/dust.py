@@ -70,13 +70,13 @@ def to_the_edge(direction: np.ndarray) -> np.ndarray:
 
 def whole_sky(post: hg.Posterior, draws: np.ndarray, sky: simulate.Dust) -> plots.Figure:
     longitude, latitude = np.linspace(-178, 178, 90), np.linspace(-88, 88, 45)
-    l, b = np.meshgrid(np.deg2rad(longitude), np.deg2rad(latitude), indexing="ij")
-    direction = np.stack([np.cos(b) * np.cos(l), np.cos(b) * np.sin(l), np.sin(b)], axis=-1)
+    lon, lat = np.meshgrid(np.deg2rad(longitude), np.deg2rad(latitude), indexing="ij")
+    direction = np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=-1)
     ends = to_the_edge(direction).reshape(-1, 3)
 
     def extinction(axes: tuple[np.ndarray, ...], density: np.ndarray) -> np.ndarray:
         along = lambda x: simulate.interpolate(axes, density, x)
-        return simulate.line_integral(along, np.zeros_like(ends), ends, 60).reshape(l.shape)
+        return simulate.line_integral(along, np.zeros_like(ends), ends, 60).reshape(lon.shape)
 
     panels = {
         "truth": extinction(sky.axes, sky.density),

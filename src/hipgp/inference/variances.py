@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 from hipgp import vecchia
 from hipgp.functionals import Functional, Nodes
@@ -48,7 +48,7 @@ def _near_nodes(nodes: Nodes, targets: Nodes, scale: np.ndarray, k: int) -> Neig
         both = vecchia.features(Nodes.concatenate([nodes, targets]), scale)
         return vecchia.nearest(both[: len(nodes)], both[len(nodes) :], k)
     n, q, d = nodes.x.shape
-    tree = cKDTree((nodes.x / scale).reshape(-1, d))
+    tree = KDTree((nodes.x / scale).reshape(-1, d))
     middle = targets.x[:, targets.x.shape[1] // 2] / scale
     count = min(n * q, 4 * k)
     owner = tree.query(middle, k=count, workers=-1)[1].reshape(len(targets), count) // q

@@ -1,0 +1,1 @@
+"""The two engines, and learning: how a posterior is found."""

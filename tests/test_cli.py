@@ -1,0 +1,245 @@
+"""The command, as a user types it: small data, every bad input with a clear message, nothing half written."""
+
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import hipgp as hg
+from hipgp.cli import app, fitting, grids
+from hipgp.cli.console import BadInput, Voice
+
+RUN = CliRunner()
+RNG = np.random.default_rng(0)
+X = RNG.uniform(0, 1, (80, 2))
+TABLE = pd.DataFrame({"x": X[:, 0], "y": X[:, 1], "value": np.sin(4 * X[:, 0]) + X[:, 1], "error": 0.05})
+FIXED = ("--lengthscale", "0.4", "--variance", "1", "--shape", "12")  # nothing to learn: fast
+
+
+def hipgp(*arguments, code=0):
+    found = RUN.invoke(app, [str(a) for a in arguments])
+    assert found.exit_code == code, found.output
+    return found
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("hipgp.cli.console.keep_compilations", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A map fitted by the command itself."""
+    folder = tmp_path_factory.mktemp("fitted")
+    TABLE.to_csv(folder / "table.csv", index=False)
+    hipgp(
+        "fit",
+        folder / "table.csv",
+        "-o",
+        folder / "map.hipgp",
+        *FIXED,
+        "--unit",
+        "m",
+        "--axis-unit",
+        "km",
+        "--samples",
+        2,
+    )
+    return folder / "map.hipgp"
+
+
+def written(frame, name="table.csv"):
+    frame.to_csv(name, index=False)
+    return name
+
+
+def test_fit_says_what_it_inferred_and_writes_a_map():
+    found = hipgp("fit", written(TABLE), *FIXED, "--std", "none")
+    assert "value ± error: values at (x, y)" in found.output
+    post = hg.load("map.hipgp")
+    assert post.grid.shape == (12, 12) and post.labels.name == "value"
+    assert not [p for p in os.listdir() if "checkpoint" in p or p.endswith(".tmp")]
+
+
+def test_a_file_of_settings_is_overruled_by_flags():
+    open("fit.toml", "w").write(
+        'shape = [9, 9]\nlengthscale = [0.4]\nvariance = 1.0\nstd = "none"\nunit = "m"\n'
+    )
+    hipgp("fit", written(TABLE), "--config", "fit.toml", "--unit", "km", "-q")
+    post = hg.load("map.hipgp")
+    assert post.grid.shape == (9, 9) and post.labels.unit == "km"
+    open("bad.toml", "w").write("spacng = 3\n")
+    assert (
+        "unknown setting 'spacng'"
+        in hipgp("fit", "table.csv", "--config", "bad.toml", "-o", "b", code=2).output
+    )
+
+
+def test_json_is_one_object(fitted):
+    told = json.loads(hipgp("info", fitted, "--json").stdout)
+    assert told["observations"] == 80 and told["field"] == "value [m]"
+
+
+def test_predict_writes_beside_the_rows(fitted):
+    hipgp("predict", fitted, written(TABLE[["x", "y"]].head(7), "places.csv"))
+    made = pd.read_csv("predictions.csv")
+    assert list(made.columns) == ["x", "y", "mean", "std"] and len(made) == 7
+    p = hg.load(fitted).predict(hg.Points(X[:7]))
+    np.testing.assert_allclose(made["mean"], p.mean, rtol=1e-9)
+    assert "exists already" in hipgp("predict", fitted, "places.csv", code=2).output
+
+
+def test_sample_and_plot(fitted):
+    hipgp("sample", fitted, "-n", 2, "-o", "draws.npy", "-q")
+    assert np.load("draws.npy").shape == (2, 12, 12)
+    hipgp("sample", fitted, "-n", 2, "-q")
+    hipgp("plot", fitted, "-o", "map.png")
+    assert open("map.png", "rb").read(4) == b"\x89PNG"
+
+
+BAD = {
+    "misspelt column": (TABLE, ("--value", "valeu"), "did you mean 'value'?"),
+    "no coordinates": (
+        TABLE.rename(columns={"x": "p", "y": "q"}),
+        (),
+        "cannot tell which columns are coordinates",
+    ),
+    "a word in a cell": (
+        TABLE.astype({"value": object}).replace({"value": {TABLE["value"][3]: "n/k"}}),
+        (),
+        "row 5 has 'n/k'",
+    ),
+    "an empty cell": (TABLE.mask(TABLE.index == 6), (), "--drop-nan"),
+    "negative errors": (TABLE.assign(error=TABLE["error"].where(TABLE.index != 2, -1.0)), (), "first: row 4"),
+    "a grid too large": (TABLE, ("--shape", "60000"), "GiB"),
+    "a kernel unheard of": (TABLE, ("--kernel", "Matern99"), "expected Matern12"),
+    "an engine unheard of": (TABLE, ("--engine", "steam"), "expected batch or variational"),
+    "words for numbers": (TABLE, ("--spacing", "a,b"), "numbers separated by commas"),
+}
+
+
+@pytest.mark.parametrize(("frame", "flags", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_told_and_nothing_is_written(frame, flags, message):
+    found = hipgp(
+        "fit",
+        written(frame),
+        *FIXED[:4],
+        *(flags if "--shape" in flags else ("--shape", "8", *flags)),
+        code=2,
+    )
+    assert message in found.output.replace("\n", " ")
+    assert sorted(p for p in os.listdir() if p != "cache") == ["table.csv"]
+
+
+def test_rows_with_empty_cells_can_be_left_out():
+    found = hipgp("fit", written(TABLE.mask(TABLE.index == 6)), *FIXED, "--std", "none", "--drop-nan")
+    assert "left out 1 rows" in found.output
+    assert hg.load("map.hipgp").diagnostics["observations"] == 79
+
+
+def test_missing_files_and_foreign_ones():
+    assert "no such file" in hipgp("fit", "absent.csv", code=2).output
+    assert "no such file" in hipgp("info", "absent.hipgp", code=2).output
+    assert "expected a hipgp map" in hipgp("info", written(TABLE), code=2).output
+
+
+def test_existing_output_is_kept_unless_told():
+    open("map.hipgp", "w").write("mine")
+    assert "--overwrite" in hipgp("fit", written(TABLE), *FIXED, code=2).output
+    assert open("map.hipgp").read() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_folder(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    assert "may not be written" in hipgp("fit", written(TABLE), "-o", "locked/map", code=2).output
+
+
+def test_a_folder_that_is_not_there():
+    assert "no such folder" in hipgp("fit", written(TABLE), "-o", "nowhere/map", code=2).output
+
+
+def test_ctrl_c_keeps_the_checkpoint_and_says_how_to_go_on(monkeypatch):
+    def interrupted(*_, **__):
+        open("map.hipgp.checkpoint", "w").write("state")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hg.GP, "condition", interrupted)
+    found = hipgp("fit", written(TABLE), *FIXED, code=130)
+    assert "map.hipgp.checkpoint" in found.output and "--resume" in found.output
+    assert os.path.exists("map.hipgp.checkpoint") and not os.path.exists("map.hipgp")
+
+
+def test_full_disk_is_told(monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(hg.Posterior, "save", full)
+    assert "disk is full" in hipgp("fit", written(TABLE), *FIXED, "--std", "none", code=2).output
+
+
+def test_rays_boxes_and_the_sky_are_recognised():
+    from hipgp.cli import tables
+
+    sheet = lambda *names: tables.Sheet(pd.DataFrame({n: [1.0, 2.0] for n in names}), {})
+    assert tables.infer(sheet("x0", "y0", "x1", "y1", "value")).kind == "rays"
+    assert tables.infer(sheet("lower_x", "upper_x", "value", "err")).error == "err"
+    assert tables.infer(sheet("l", "b", "distance", "extinction", "extinction_error")).kind == "sky"
+    assert tables.infer(sheet("time", "flux", "flux_err")).value == "flux"
+    with pytest.raises(BadInput, match="--value"):
+        tables.infer(sheet("x", "y", "p", "q"))
+
+
+def test_sky_coordinates_become_rays():
+    pytest.importorskip("astropy")
+    from hipgp.cli import tables
+
+    frame = pd.DataFrame({"l": [0.0, 90.0], "b": [0.0, 0.0], "parallax": [1.0, 0.5], "av": [1.0, 2.0]})
+    sheet = tables.Sheet(frame, {})
+    functional, _, _ = tables.functional(sheet, tables.infer(sheet), False, False)
+    np.testing.assert_allclose(functional.end, [[1, 0, 0], [0, 2, 0]], atol=1e-9)
+    with pytest.raises(BadInput, match="do not convert"):
+        tables.functional(tables.Sheet(frame, {"parallax": "kg"}), tables.infer(sheet), False, False)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "fits", "ecsv"])
+def test_other_tables(ending):
+    from hipgp.cli import tables
+    import pathlib
+
+    if ending == "parquet":
+        TABLE.to_parquet("t.parquet")
+    else:
+        table = pytest.importorskip("astropy.table").Table.from_pandas(TABLE)
+        table["x"].unit = "km"
+        table.write(f"t.{ending}")
+    sheet = tables.read_table(pathlib.Path(f"t.{ending}"))
+    np.testing.assert_allclose(sheet.frame["value"], TABLE["value"])
+    assert ending == "parquet" or sheet.units == {"x": "km"}
+
+
+def test_an_automatic_grid_follows_the_lengthscale_and_stays_small():
+    data = hg.observe(hg.Points(RNG.uniform(0, 1, (50, 3))), np.zeros(50), noise=0.1)
+    grid = grids.fitted(data, hg.GP(hg.Matern32(1.0, 0.01), grids.first(data)))
+    assert 0.5 * grids.POINTS < grid.size <= 1.05 * grids.POINTS
+
+
+def test_settings_know_every_flag():
+    assert fitting.settings(None, {"kernel": "Matern12", "value": None}).kernel == "Matern12"
+
+
+def test_quiet_says_nothing(capsys):
+    Voice(True, False).result("title", {"a": 1})
+    assert capsys.readouterr().out == ""
+
+
+def test_list_and_version():
+    assert "tomography" in hipgp("demo", "--list").output
+    assert hg.__version__ in hipgp("version").output
+    assert "expected one of dust" in hipgp("demo", "dusk", code=2).output
+    assert "not installed" in hipgp("reproduce", "figure-3", code=2).output
