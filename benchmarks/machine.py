@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import norm
 
 
 def facts() -> dict[str, Any]:
@@ -50,3 +51,17 @@ def write_result(name: str, result: dict[str, Any]) -> None:
 
 def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def gaussian_scores(truth: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float]:
+    """Error, continuous ranked probability score, log-likelihood and coverage of Gaussian predictions."""
+    error = truth - mean
+    u = error / std
+    crps = std * (u * (2 * norm.cdf(u) - 1) + 2 * norm.pdf(u) - 1 / np.sqrt(np.pi))
+    return {
+        "rmse": float(np.sqrt(np.mean(error**2))),
+        "mae": float(np.mean(np.abs(error))),
+        "crps": float(np.mean(crps)),
+        "log_likelihood": float(np.mean(norm.logpdf(error, scale=std))),
+        "coverage_95": float(np.mean(np.abs(u) < 1.959964)),
+    }

@@ -101,7 +101,7 @@ def test_fits_cube_has_a_wcs(plain, tmp_path):
         np.testing.assert_array_equal(file[0].data, plain.mean.T)
         assert file[1].name == "STD" and file[0].header["BUNIT"] == "m"
         world = wcs.WCS(file[0].header).pixel_to_world_values(3, 5)
-    np.testing.assert_allclose(np.array(world) / 1000, [GRID.axes[0][3], GRID.axes[1][5]])
+    np.testing.assert_allclose(world, [GRID.axes[0][3], GRID.axes[1][5]])
     with pytest.raises(FileExistsError, match="overwrite"):
         plain.to_fits(tmp_path / "map.fits")
 

@@ -6,12 +6,12 @@ import hipgp as hg
 
 rng = np.random.default_rng(0)
 
-# Two clouds in a flat galaxy; we sit at the origin.
-clouds = np.array([[0.5, 0.3], [-0.4, 0.5]])
+# Three clouds in a flat galaxy; we sit at the origin.
+clouds = np.array([[0.5, 0.3], [-0.4, 0.5], [0.1, -0.6]])
 
 
 def density(x):
-    return sum(np.exp(-np.sum((x - c) ** 2, axis=-1) / 0.05) for c in clouds)
+    return sum(np.exp(-np.sum((x - c) ** 2, axis=-1) / 0.15) for c in clouds)
 
 
 # 200 stars, the dust in front of each (by a fine sum), and an error of 0.01.
@@ -30,8 +30,11 @@ print(f"lengthscale {gp.kernel.lengthscale:.2f}; {post.diagnostics['iterations']
 # The map of the dust, never observed directly.
 truth = density(grid.coordinates()).reshape(grid.shape)
 print(f"correlation with the true density: {np.corrcoef(post.mean.ravel(), truth.ravel())[0, 1]:.3f}")
-at = hg.Points(clouds)
-p = post.predict(at)
+places = rng.uniform(-0.9, 0.9, (200, 2))
+p = post.predict(hg.Points(places))
+print(f"typical error of the density {np.sqrt(np.mean((p.mean - density(places)) ** 2)):.3f}, ", end="")
+print(f"claimed {np.sqrt(np.mean(p.std**2)):.3f}")
+p = post.predict(hg.Points(clouds))
 for place, mean, std in zip(clouds, p.mean, p.std, strict=True):
     print(f"cloud at {place}: {mean:.2f} ± {std:.2f}, truth {density(place):.2f}")
 

@@ -220,7 +220,7 @@ def calibration(
     at95 = 100 * float(np.mean(np.abs(pit - 0.5) <= 0.475))
     left.plot(95, at95, "o", color=ACCENT, zorder=3)
     left.annotate(
-        f"95% intervals hold\nthe truth {at95:.1f}% of the time", (95, at95), (90, 30), ha="right", color=ACCENT,
+        f"95% intervals hold\nthe truth {at95:.1f}% of the time", (95, at95), (98, 14), ha="right", color=ACCENT,
         arrowprops={"arrowstyle": "-", "color": ACCENT, "lw": 0.8},
     )  # fmt: skip
     left.set_aspect("equal")
@@ -246,7 +246,7 @@ def residuals(
     left, right = fig.subplots(1, 2)
     low, high = limits(measured, predicted, share=1.0)
     left.plot([low, high], [low, high], color="#9aa3af", lw=1)
-    left.plot(predicted, measured, ".", ms=3, color=SECOND, alpha=0.4, mew=0)
+    left.plot(predicted, measured, ".", ms=5, color=SECOND, alpha=0.45, mew=0)
     left.set(xlabel=f"predicted {label}", ylabel=f"measured {label}")
     left.set_aspect("equal")
     pull = (measured - predicted) / noise
@@ -273,9 +273,9 @@ def sky(
     title: str = "",
 ) -> Figure:  # fmt: skip
     """Whole-sky maps in the Mollweide projection; angles in degrees, the galactic centre in the middle."""
-    fig = figure(5.6 * len(panels), 3.9)
+    fig = figure(5.6 * len(panels), 4.3)
     if title:
-        fig.suptitle(title, fontweight="bold")
+        fig.suptitle(title + "\n", fontweight="bold")  # the empty line keeps it off the panels' titles
     shared = limits(*[v for k, v in panels.items() if k != "std"])
     for number, (name, values) in enumerate(panels.items()):
         ax = fig.add_subplot(1, len(panels), number + 1, projection="mollweide")

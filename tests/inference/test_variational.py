@@ -27,7 +27,8 @@ GRIDS = {
     3: Grid.cover((0.0, 0.0, 0.0), (1.0, 1.2, 0.9), shape=(4, 4, 3)),
 }
 every_dimension = pytest.mark.parametrize("dimension", [1, 2, 3])
-CASES = [(1, "bound"), (2, "bound"), (2, "noise"), (3, "bound")]
+slow = pytest.mark.slow
+CASES = [(1, "bound"), (2, "noise"), (3, "bound"), pytest.param(2, "bound", marks=slow)]
 
 
 def inside(rng, dimension, share=(0.0, 1.0), count=COUNT):
@@ -288,7 +289,9 @@ def differences(function, x, step=1e-5):
     return np.array([(function(x + e) - function(x - e)) / (2 * step) for e in step * np.eye(len(x))])
 
 
-@pytest.mark.parametrize(("dimension", "weights"), [(1, "exact"), (2, "exact"), (2, "local"), (3, "exact")])
+@pytest.mark.parametrize(
+    ("dimension", "weights"), [(1, "local"), (2, "exact"), (3, "exact"), pytest.param(1, "exact", marks=slow)]
+)
 def test_gradients_are_finite_differences(dimension, weights):
     bound, logs, _, _ = differentiable_problem(dimension, weights=weights)
     vector, back = as_vector(logs)
@@ -333,30 +336,28 @@ def test_gradient_of_the_solve_is_the_dense_one(dimension):
 
 
 @pytest.mark.parametrize(
-    ("weights", "whitening"), [("exact", "toeplitz"), ("local", "toeplitz"), ("exact", "cholesky")]
+    ("weights", "whitening"),
+    [
+        ("exact", "toeplitz"),
+        pytest.param("local", "toeplitz", marks=slow),
+        pytest.param("exact", "cholesky", marks=slow),
+    ],
 )
 def test_learning_raises_the_bound(weights, whitening):
+    """From a poor start; the noise of one part is unknown, that of the other stays as it was given."""
     grid = GRIDS[1]
     rng = np.random.default_rng(7)
     x = rng.uniform(0, 1, 150)
     y = np.sin(9 * x) + 0.1 * rng.normal(size=150)
-    data, kernel = observe(Points(x), y), Matern32(0.3, 0.1)
-    settings = Variational("full", weights=weights, whitening=whitening, learn=True, epochs=40, batch_size=50,
-                           learning_rate=0.05)  # fmt: skip
-    post = settings.fit(kernel, grid, data, 0.5, progress=False)
-    before = Variational("full", weights=weights, whitening=whitening).fit(kernel, grid, data, 0.5)
+    data = observe(Points(x), y) + observe(Points(x[:10]), y[:10], noise=0.3)
+    kernel, settings = Matern32(0.3, 0.1), {"weights": weights, "whitening": whitening}
+    learner = Variational("full", learn=True, epochs=30, batch_size=50, learning_rate=0.05, **settings)
+    post = learner.fit(kernel, grid, data, 0.5, progress=False)
+    before = Variational("full", batch_size=50, **settings).fit(kernel, grid, data, 0.5)
     assert post.elbo() > before.elbo() + 50
     assert post.noise == pytest.approx(0.1, rel=0.35)
-    assert len(post.diagnostics["learning_trace"]) == 41
-
-
-def test_known_noise_is_not_learned():
-    x = np.linspace(0, 1, 30)
-    data = observe(Points(x), np.sin(5 * x), noise=0.1)
-    settings = Variational("mean-field", learn=True, epochs=2)
-    post = settings.fit(Matern32(1.0, 0.1), GRIDS[1], data, None)
-    assert post.noise is None
-    np.testing.assert_allclose(data.noise_std(None), 0.1)
+    np.testing.assert_allclose(post.problem.variance[-10:], 0.09)
+    assert len(post.diagnostics["learning_trace"]) == 31
 
 
 # ---------------------------------------------------------------- bad input, streaming, section 5.3
@@ -450,7 +451,7 @@ def test_the_mean_gap_is_bounded():
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("whitening", ["toeplitz", "cholesky"])
+@pytest.mark.parametrize("whitening", ["toeplitz", pytest.param("cholesky", marks=slow)])
 @pytest.mark.parametrize(
     ("derivatives", "error", "spread"), [(True, 0.01925, 0.01982), (False, 0.03095, 0.02842)]
 )

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -40,7 +41,7 @@ class Voice:
             table = Table("", "", title=title, show_header=False, title_justify="left", title_style="bold")
             for name, value in rows.items():
                 if value is not None:
-                    table.add_row(spoken(name), shown(value))
+                    table.add_row(Text(spoken(name)), Text(shown(value)))
             Console(highlight=False).print(table)
 
     @contextlib.contextmanager

@@ -115,7 +115,8 @@ def fit(
         start = "kernel" if s.lengthscale else "data"
         gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress)
         voice.note(
-            "learned: " + ", ".join(f"{n} {v:.4g}" for n, v in zip(gp.learned.names, gp.learned.values, strict=True))
+            "learned: "
+            + ", ".join(f"{n} {v:.4g}" for n, v in zip(gp.learned.names, gp.learned.values, strict=True))
         )  # type: ignore
     if given is None:
         learned = gp.learned

@@ -159,7 +159,7 @@ def _value(sheet: Sheet, known: dict[str, str], taken: set[str], need: bool, pat
     for name in VALUES:
         if name in known and known[name] not in taken:
             return known[name]
-    errors = {known[e] for e in _errors(None) if e in known}
+    errors = {known[e] for name in (None, *known) for e in _errors(name) if e in known}
     rest = [c for c in sheet.frame.select_dtypes("number").columns if c not in taken | errors]
     if len(rest) == 1:
         return rest[0]

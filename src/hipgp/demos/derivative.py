@@ -18,7 +18,7 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
 
     grid = hg.Grid.cover(-3.0, 3.0, shape=300, margin=0.1)
     gp = hg.GP(hg.SquaredExponential(lengthscale=0.5), grid, trend="constant")
-    gp = gp.learn(values + slopes, progress=progress)
+    gp = gp.learn(values + slopes, start="kernel", progress=progress)
     both, alone = gp.condition(values + slopes, progress=progress), gp.condition(values, progress=progress)
     x = np.linspace(-3, 3, 400)
     places, steepness = hg.Points(x), hg.Derivatives(x)

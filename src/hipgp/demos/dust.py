@@ -82,7 +82,7 @@ def whole_sky(post: hg.Posterior, draws: np.ndarray, sky: simulate.Dust) -> plot
         "truth": extinction(sky.axes, sky.density),
         "posterior mean": extinction(post.grid.axes, post.mean),
     }
-    panels["std"] = np.std([extinction(post.grid.axes, d) for d in draws[:16]], axis=0, ddof=1)
+    panels["std"] = uniform_filter(np.std([extinction(post.grid.axes, d) for d in draws], axis=0, ddof=1), 3)
     return plots.sky(
         longitude, latitude, panels, "extinction to the edge [mag]", "The sky, as seen from the Sun"
     )

@@ -156,6 +156,7 @@ class Variational(eqx.Module):
         facts |= {
             "elbo": last.bound,
             "mean_gap_nats": mean_gap(q, problem, whitening, last.gradient),
+            "mean_gap_nats_bound": 0.5 * float(last.gradient @ last.gradient),  # rigorous, since Lambda >= I
         }
         facts |= {"engine": "variational", "family": self.family, "blocks": tuple(q.blocks.index.shape)}
         facts |= {} if learning is None else {"learning_trace": learning}
