@@ -64,7 +64,12 @@ def main() -> None:
         "peak_memory_gib": peak_memory(),
     }
     write_result(f"dust_domain-{args.kernel}-{args.trend}-seed{args.seed}", result)
-    print({k: result[k] for k in ("kernel", "trend", "scores", "correlation_with_density", "seconds", "parameters")})
+    print(
+        {
+            k: result[k]
+            for k in ("kernel", "trend", "scores", "correlation_with_density", "seconds", "parameters")
+        }
+    )
 
 
 if __name__ == "__main__":

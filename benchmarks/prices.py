@@ -1,7 +1,7 @@
 """UK house prices and simulated points: log-price RMSE by grid size, and a million points on a million grid points.
 
-    python benchmarks/prices.py --data DIR --shape 200 [--neighbours 20]
-    python benchmarks/prices.py --simulated 1000000 --shape 1000
+python benchmarks/prices.py --data DIR --shape 200 [--neighbours 20]
+python benchmarks/prices.py --simulated 1000000 --shape 1000
 """
 
 import argparse
@@ -64,7 +64,9 @@ def main() -> None:
         "grid": grid.shape,
         "seconds": seconds,
         "diagnostics": post.diagnostics,
-        "parameters": None if gp.learned is None else dict(zip(gp.learned.names, gp.learned.values.tolist(), strict=True)),
+        "parameters": None
+        if gp.learned is None
+        else dict(zip(gp.learned.names, gp.learned.values.tolist(), strict=True)),
         "scores": gaussian_scores(y_test, found.mean, std),
         "peak_memory_gib": peak_memory(),
     }

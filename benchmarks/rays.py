@@ -67,7 +67,9 @@ def main() -> None:
     result["correlation_with_truth"] = float(np.corrcoef(mean.ravel(), truth.ravel())[0, 1])
     if args.samples > 1:
         spread = draws.std(axis=0, ddof=1) * np.sqrt(1 + 1 / args.samples)
-        result["coverage_95_t"] = float(np.mean(np.abs(truth - draws.mean(axis=0)) < t_limit(args.samples) * spread))
+        result["coverage_95_t"] = float(
+            np.mean(np.abs(truth - draws.mean(axis=0)) < t_limit(args.samples) * spread)
+        )
     result["peak_memory_gib"] = peak_memory()
     name = f"rays-{args.stars}-{'x'.join(map(str, grid.shape))}-{jax.default_backend()}-{args.dtype}"
     write_result(name, result)

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_disable_most_optimizations", True)  # tests compile far more than they compute
 
 DATA_VARIABLE = "HIPGP_DATA"
 

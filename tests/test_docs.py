@@ -20,7 +20,9 @@ def test_code_runs(page):
 
 
 def test_references_exist():
-    for name in re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "reference.md").read_text(), flags=re.MULTILINE):
+    for name in re.findall(
+        r"^::: ([\w.]+)$", (ROOT / "docs" / "reference.md").read_text(), flags=re.MULTILINE
+    ):
         module, attribute = name.rsplit(".", 1)
         assert getattr(importlib.import_module(module), attribute).__doc__
 

@@ -17,7 +17,9 @@ def density(x):
 # 200 stars, the dust in front of each (by a fine sum), and an error of 0.01.
 stars = rng.uniform(-1, 1, (200, 2))
 along = (np.arange(500) + 0.5)[:, None, None] / 500
-extinction = density(along * stars).mean(axis=0) * np.linalg.norm(stars, axis=1) + 0.01 * rng.standard_normal(200)
+extinction = density(along * stars).mean(axis=0) * np.linalg.norm(stars, axis=1) + 0.01 * rng.standard_normal(
+    200
+)
 
 # The functional is the line integral; the unknown is the density itself.
 train, test = slice(0, 170), slice(170, 200)

@@ -26,7 +26,9 @@ print(f"upwards {1000 * beta[2]:.2f} ± {1000 * spread[2]:.2f} degrees a kilomet
 # The trend's uncertainty is in the predictions. Measurements scatter by the noise as well.
 p = post.predict(hg.Points(x[test]), columns=columns[test])
 z = (y[test] - p.mean) / np.hypot(p.std, gp.noise)
-print(f"held out: error {np.sqrt(np.mean((y[test] - p.mean) ** 2)):.2f}, std of standardised errors {np.std(z):.2f}")
+print(
+    f"held out: error {np.sqrt(np.mean((y[test] - p.mean) ** 2)):.2f}, std of standardised errors {np.std(z):.2f}"
+)
 for level, limit in ((0.5, 0.674), (0.8, 1.282), (0.95, 1.960)):
     print(f"  {level:.0%} intervals hold {np.mean(np.abs(z) < limit):.0%}")
 

@@ -155,7 +155,9 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
 
     def _check_settings(self) -> None:
         if not self.learn and (self.kernel is None or self.noise is None):
-            raise ValueError("learn: expected True, or a kernel and a noise to use as they are, got False without")
+            raise ValueError(
+                "learn: expected True, or a kernel and a noise to use as they are, got False without"
+            )
         if not isinstance(self.trend, str | None):
             raise ValueError(f'trend: expected None, "constant" or "linear", got {type(self.trend).__name__}')
         for name, least in (("points_per_lengthscale", 0.1), ("margin", 0.0), ("max_grid_points", 2)):
@@ -223,7 +225,9 @@ def mean_from_data(engine: BatchPosterior, X: Float[np.ndarray, "T D"]) -> Float
     """k(x, data) A^-1 (y - trend) + trend: the posterior mean without the grid, for points beyond it."""
     seen = _places(engine.data)
     size = max(1, PAIRS_AT_ONCE // len(seen))
-    parts = [_covariance_sum(engine.kernel, X[i : i + size], seen, engine.alpha) for i in range(0, len(X), size)]
+    parts = [
+        _covariance_sum(engine.kernel, X[i : i + size], seen, engine.alpha) for i in range(0, len(X), size)
+    ]
     trend = engine.trend.of(Points(X), engine.grid) @ engine.beta
     return np.concatenate([np.asarray(p) for p in parts]) + trend
 

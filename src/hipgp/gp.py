@@ -1,11 +1,11 @@
 """The model, what it learns, and what it says: GP, Posterior, Prediction.
 
-    >>> import numpy as np, hipgp as hg
-    >>> x = np.linspace(0.0, 1.0, 50)
-    >>> gp = hg.GP(hg.Matern52(lengthscale=0.3), hg.Grid.cover(0.0, 1.0, shape=64))
-    >>> post = gp.condition(hg.observe(hg.Points(x), np.sin(6 * x), noise=0.05))
-    >>> bool(np.abs(post.predict(hg.Points([0.5])).mean[0] - np.sin(3.0)) < 0.05)
-    True
+>>> import numpy as np, hipgp as hg
+>>> x = np.linspace(0.0, 1.0, 50)
+>>> gp = hg.GP(hg.Matern52(lengthscale=0.3), hg.Grid.cover(0.0, 1.0, shape=64))
+>>> post = gp.condition(hg.observe(hg.Points(x), np.sin(6 * x), noise=0.05))
+>>> bool(np.abs(post.predict(hg.Points([0.5])).mean[0] - np.sin(3.0)) < 0.05)
+True
 """
 
 import os
@@ -72,7 +72,12 @@ class GP(eqx.Module):
         self.learned = None
 
     def condition(
-        self, data: Data, method: Batch | Variational | None = None, *, progress: bool = True, checkpoint: Any = None
+        self,
+        data: Data,
+        method: Batch | Variational | None = None,
+        *,
+        progress: bool = True,
+        checkpoint: Any = None,
     ) -> "Posterior":
         """The posterior given `data`, by the batch engine unless told otherwise.
 
@@ -86,7 +91,9 @@ class GP(eqx.Module):
         if not isinstance(method, Variational):
             raise ValueError(f"method: expected Batch(...) or Variational(...), got {type(method).__name__}")
         if self.trend.kind is not None:
-            raise ValueError("trend: expected None with the variational engine; the batch engine estimates trends")
+            raise ValueError(
+                "trend: expected None with the variational engine; the batch engine estimates trends"
+            )
         if checkpoint is not None:
             raise ValueError("checkpoint: expected None with the variational engine")
         return Posterior(method.fit(self.kernel, self.grid, data, self.noise, progress), self.learned)
@@ -125,7 +132,7 @@ class GP(eqx.Module):
             warnings.warn(
                 f"the data do not determine {', '.join(learned.undetermined)}: the likelihood is flat there or best at "
                 "a bound; give bounds, a simpler kernel, or more data",
-                stacklevel=2,
+                stacklevel=3,
             )
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend)
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
@@ -150,7 +157,9 @@ class Posterior(eqx.Module):
         """Names and units, for files and pictures."""
         return Labels.of(self.grid.ndim) if self.named is None else self.named
 
-    def labelled(self, axes: Any = None, axis_units: Any = None, name: str | None = None, unit: str | None = None) -> "Posterior":
+    def labelled(
+        self, axes: Any = None, axis_units: Any = None, name: str | None = None, unit: str | None = None
+    ) -> "Posterior":
         """The same posterior with names and units: `labelled(("X", "Y"), "kpc", "density", "mag/kpc")`."""
         return Posterior(self.engine, self.learned, Labels.of(self.grid.ndim, axes, axis_units, name, unit))
 
@@ -223,7 +232,9 @@ class Posterior(eqx.Module):
         deviation = np.sqrt(variance)
         return Prediction(mean, deviation, None if error is None else error / (2 * deviation))
 
-    def sample(self, count: int, key: Any = 0, at: Functional | None = None, columns: Any = None) -> np.ndarray:
+    def sample(
+        self, count: int, key: Any = 0, at: Functional | None = None, columns: Any = None
+    ) -> np.ndarray:
         """`count` draws of the posterior: (count, *grid.shape), or (count, N) of the functionals `at`."""
         if count < 1:
             raise ValueError(f"count: expected a positive number of draws, got {count}")
@@ -239,7 +250,9 @@ class Posterior(eqx.Module):
     ) -> tuple[np.ndarray, np.ndarray | None]:
         assert isinstance(self.engine, BatchPosterior)
         if method == "auto":
-            method = "vecchia" if all(block.functional.single for block in self.engine.data.blocks) else "samples"
+            method = (
+                "vecchia" if all(block.functional.single for block in self.engine.data.blocks) else "samples"
+            )
         if method == "vecchia":
             return variances.vecchia_variance(self.engine, functional, columns), None
         if method == "samples":

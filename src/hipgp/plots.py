@@ -61,6 +61,13 @@ def styled(function: Any) -> Any:
     return wrapped
 
 
+@styled
+def stacked(rows: int, width: float = 8.6, height: float = 2.9, sharex: bool = False) -> tuple[Figure, Any]:
+    """A figure of several pictures on top of each other, and their axes."""
+    fig = figure(width, height * rows)
+    return fig, fig.subplots(rows, 1, sharex=sharex)
+
+
 def limits(*images: Array, share: float = 0.995) -> tuple[float, float]:
     """A common colour range that a few extreme pixels do not stretch."""
     together = np.concatenate([np.ravel(i) for i in images])
@@ -187,7 +194,7 @@ def profile(
     )
     if samples is not None:
         ax.plot(x, samples.T, color=SECOND, lw=0.6, alpha=0.55)
-    ax.plot(x, mean, color=SECOND, lw=1.8, label="posterior mean")
+    ax.plot(x, mean, color=SECOND, lw=1.8 if len(x) < 1500 else 0.7, label="posterior mean")
     if truth is not None:
         ax.plot(x, truth, color=ACCENT, lw=1.2, ls=(0, (4, 2)), label="truth")
     if points is not None:

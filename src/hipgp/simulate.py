@@ -168,7 +168,7 @@ def sinusoidal_network(values: int = 100, slopes: int = 20, seed: int = 0) -> Sl
     return Slopes(x, noisy, at, derivative(at) + 0.1 * rng.standard_normal(slopes), truth, derivative)
 
 
-def phantom(angles: int = 48, detectors: int = 72, noise: float = 0.01, seed: int = 0) -> Beams:
+def phantom(angles: int = 48, detectors: int = 56, noise: float = 0.01, seed: int = 0) -> Beams:
     """A slice through soft ellipses, and parallel beams through it from all sides."""
     rng = np.random.default_rng(seed)
     middle = np.concatenate([[[0, 0], [0, 0]], rng.uniform(-0.4, 0.4, (8, 2))])
@@ -202,7 +202,7 @@ def areas(cells: int = 12, points: int = 60, seed: int = 0) -> Areas:
     """Averages over the cells of a coarse map with little noise, and a few stations that see single points."""
     rng = np.random.default_rng(seed)
     axes = (np.linspace(0, 1, 240),) * 2
-    field = 4 + power_law_field((240, 240), 4.0, rng, 0.3)
+    field = 4 + power_law_field((240, 240), 4.0, rng, 0.3, 0.01)
     truth = lambda x: interpolate(axes, field, x)
     corner = np.stack(np.meshgrid(*[np.arange(cells)] * 2, indexing="ij"), -1).reshape(-1, 2) / cells
     inside = (np.stack(np.meshgrid(*[np.arange(20) + 0.5] * 2, indexing="ij"), -1).reshape(-1, 2)) / (
@@ -223,9 +223,9 @@ def timeseries(count: int = 20_000, seed: int = 0, span: float = 1000.0) -> Scen
     signal = slow + 0.35 * fast
     truth = lambda x: np.interp(np.asarray(x)[..., 0], knots, signal)
     gaps = np.sort(rng.uniform(0, span, 12))
-    t = np.sort(rng.uniform(0, span, 2 * count))
-    t = t[np.min(np.abs(t[:, None] - gaps), axis=1) > rng.uniform(4, 14)][:count]
-    t = np.sort(rng.permutation(t))
+    half_width = rng.uniform(2, 9, len(gaps))
+    t = rng.uniform(0, span, 2 * count)
+    t = np.sort(t[np.all(np.abs(t[:, None] - gaps) > half_width, axis=1)][:count])
     places = t[:, None]
     return Scene(places, truth(places) + 0.1 * rng.standard_normal(len(t)), truth)
 

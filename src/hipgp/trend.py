@@ -27,7 +27,9 @@ class Trend(eqx.Module):
         self.columns = None
         if trend is None or isinstance(trend, str):
             if trend is not None and trend not in KINDS:
-                raise ValueError(f'trend: expected None, "constant", "linear" or an (N, p) array, got {trend!r}')
+                raise ValueError(
+                    f'trend: expected None, "constant", "linear" or an (N, p) array, got {trend!r}'
+                )
             self.kind = trend
         else:
             self.columns = as_float("trend", trend, ndim=(2,)).astype(float)
@@ -51,7 +53,9 @@ class Trend(eqx.Module):
         n = len(functional)
         if self.kind == "columns":
             if columns is None:
-                raise ValueError("columns: expected the trend's columns for these functionals, (N, p), got None")
+                raise ValueError(
+                    "columns: expected the trend's columns for these functionals, (N, p), got None"
+                )
             own = as_float("columns", columns, ndim=(2,)).astype(float)
             if own.shape != (n, self.count(grid.ndim)):
                 raise ValueError(f"columns: expected shape {(n, self.count(grid.ndim))}, got {own.shape}")

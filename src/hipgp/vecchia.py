@@ -87,7 +87,10 @@ def _grouped(nodes: Nodes) -> Nodes:
     x, c = np.asarray(nodes.x, float), np.asarray(nodes.weights, float)
     begin = np.linspace(0, x.shape[1], MOST_NODES, endpoint=False).astype(int)
     share = np.abs(c) + 1e-12 * np.max(np.abs(c), axis=1, keepdims=True)
-    places = np.add.reduceat(x * share[..., None], begin, axis=1) / np.add.reduceat(share, begin, axis=1)[..., None]
+    places = (
+        np.add.reduceat(x * share[..., None], begin, axis=1)
+        / np.add.reduceat(share, begin, axis=1)[..., None]
+    )
     return Nodes(places, np.add.reduceat(c, begin, axis=1), nodes.value, nodes.direction)
 
 
@@ -99,7 +102,9 @@ def features(nodes: Nodes, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, 
         return first
     swap = (first[:, 0] > last[:, 0])[:, None]
     together = np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
-    shared = np.ptp(first, axis=0).max() < 0.1 * np.ptp(last, axis=0).max()  # rays from one place: ends tell all
+    shared = (
+        np.ptp(first, axis=0).max() < 0.1 * np.ptp(last, axis=0).max()
+    )  # rays from one place: ends tell all
     return last if shared else together
 
 
@@ -212,8 +217,13 @@ def gathered(
     """Each target's neighbours and, last, itself, ready for `small_systems`."""
     group = jax.tree.map(lambda a, b: jnp.concatenate([a[index], b[:, None]], axis=1), nodes, targets)
     behind = lambda a: None if a is None else jnp.moveaxis(a, (0, 1), (-1, -2))
-    value, direction = behind(group.value), None if group.direction is None else jnp.transpose(group.direction, (2, 1, 0))
-    stacked = Columns(jnp.transpose(group.x, (3, 2, 1, 0)), jnp.transpose(group.weights, (2, 1, 0)), value, direction)
+    value, direction = (
+        behind(group.value),
+        None if group.direction is None else jnp.transpose(group.direction, (2, 1, 0)),
+    )
+    stacked = Columns(
+        jnp.transpose(group.x, (3, 2, 1, 0)), jnp.transpose(group.weights, (2, 1, 0)), value, direction
+    )
     return stacked, jnp.concatenate([noise[index], target_noise[:, None]], axis=1).T
 
 
@@ -275,5 +285,7 @@ def assemble(found: Conditionals, neighbours: Neighbours, dtype: Any = np.float6
     scale = 1 / np.sqrt(d)
     columns = np.concatenate([np.arange(n)[:, None], neighbours.index], axis=1)
     values = np.concatenate([np.ones((n, 1)), np.where(neighbours.used, -b, 0.0)], axis=1) * scale[:, None]
-    matrix = scipy.sparse.csr_array((values.ravel(), columns.ravel(), np.arange(n + 1) * (k + 1)), shape=(n, n))
+    matrix = scipy.sparse.csr_array(
+        (values.ravel(), columns.ravel(), np.arange(n + 1) * (k + 1)), shape=(n, n)
+    )
     return Vecchia(Sparse.from_scipy(matrix, dtype), jnp.asarray(np.sum(np.log(d)), dtype))

@@ -260,7 +260,9 @@ def nodes_at_once() -> int:
     return CHUNK if jax.default_backend() == "cpu" else 2**19
 
 
-def _chunk_weights(kernel: Kernel, grid: Grid, p: int, part: Nodes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _chunk_weights(
+    kernel: Kernel, grid: Grid, p: int, part: Nodes
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Weights of one piece's nodes, padded to a power of two so that few shapes are compiled."""
     per = part.x.shape[1]
     first, offset = place(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)

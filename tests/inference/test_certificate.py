@@ -40,7 +40,9 @@ def test_in_data_space(seed, noise):
 def test_in_grid_space(seed, noise):
     w, k, n, y, _, rng = problem(seed, noise)
     torus = rng.normal(size=(len(k), 12))
-    r = np.linalg.cholesky(k) @ np.linalg.qr(torus.T)[0].T  # a root with more columns than rows, as on the torus
+    r = (
+        np.linalg.cholesky(k) @ np.linalg.qr(torus.T)[0].T
+    )  # a root with more columns than rows, as on the torus
     np.testing.assert_allclose(r @ r.T, k, atol=1e-10)
     precision = np.eye(12) + r.T @ (w.T / n) @ w @ r
     exact = np.linalg.solve(precision, r.T @ w.T @ (y / n))
@@ -77,7 +79,7 @@ def test_with_a_trend(seed, noise):
 
 
 def test_a_functional_is_off_by_at_most_the_root_of_twice_the_divergence():
-    w, k, n, y, _, rng = problem(0, 0.1)
+    w, k, n, _y, _, rng = problem(0, 0.1)
     precision = np.linalg.inv(k) + (w.T / n) @ w
     gap = rng.normal(size=len(k))
     kl = 0.5 * gap @ precision @ gap

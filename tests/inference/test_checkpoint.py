@@ -1,9 +1,9 @@
 """Long runs survive: killed and resumed they give the same answer, and another problem's file is refused."""
 
-import hipgp as hg
 import numpy as np
 import pytest
 
+import hipgp as hg
 from hipgp.inference import checkpoint as module
 from hipgp.inference import learning
 
@@ -65,7 +65,11 @@ def test_killed_learning_goes_on_to_the_same_answer(monkeypatch, tmp_path):
     "other",
     [
         (hg.GP(hg.Matern52(lengthscale=0.2), GRID, trend="constant"), DATA, METHOD),
-        (hg.GP(hg.Matern32(lengthscale=0.2), hg.Grid.cover(0.0, 1.0, shape=61), trend="constant"), DATA, METHOD),
+        (
+            hg.GP(hg.Matern32(lengthscale=0.2), hg.Grid.cover(0.0, 1.0, shape=61), trend="constant"),
+            DATA,
+            METHOD,
+        ),
         (GP, hg.observe(hg.Points(X), DATA.y + 1e-12, noise=0.01), METHOD),
         (GP, DATA, hg.Batch(neighbours=0, tolerance=1e-8, stencil=2)),
     ],

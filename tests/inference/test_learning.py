@@ -1,14 +1,14 @@
 """Learning: the likelihood and its gradient against the dense ones, recovery of known parameters, honest limits."""
 
 import batch_problem as problem
-import dense
-import hipgp as hg
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from batch_problem import DENSE_KERNEL, GRID, KERNEL
 
+import dense
+import hipgp as hg
 from hipgp.inference import learning
 from hipgp.inference.parameters import Layout, bounds
 
@@ -67,19 +67,23 @@ def test_the_gradient_in_the_noise_is_that_of_differences():
     assert len(vector) == 4
     found = jax.grad(value)(vector)
     for i, e in enumerate(1e-5 * np.eye(4)):
-        np.testing.assert_allclose(found[i], (value(vector + e) - value(vector - e)) / 2e-5, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(
+            found[i], (value(vector + e) - value(vector - e)) / 2e-5, rtol=1e-5, atol=1e-8
+        )
 
 
 @pytest.mark.parametrize(
     ("kinds", "seeds"),
-    [(("points",), 3), (("rays",), 1), (("points", "rays"), 1)],
-    ids=["points", "rays", "points+rays"],
+    [(("points",), 3), (("rays",), 1)],
+    ids=["points", "rays"],
 )
 def test_known_parameters_are_recovered_within_their_own_uncertainty(kinds, seeds):
     """The pull of each parameter: (log estimate - log truth) / stated std."""
     pulls = []
     for seed in range(seeds):
-        gp = hg.GP(hg.Matern32(), hg.Grid.cover((0, 0), (1, 1), shape=(30, 30))).learn(_simulated(kinds, seed))
+        gp = hg.GP(hg.Matern32(), hg.Grid.cover((0, 0), (1, 1), shape=(30, 30))).learn(
+            _simulated(kinds, seed)
+        )
         learned = gp.learned
         truth = np.log([0.8, 0.15] + [0.05] * ("noise" in learned.names))
         assert learned.undetermined == []
@@ -89,19 +93,21 @@ def test_known_parameters_are_recovered_within_their_own_uncertainty(kinds, seed
 
 
 def _simulated(kinds, seed):
-    """Matern32 with variance 0.8 and lengthscale 0.15; points have noise 0.05 (unknown), rays 0.01 (known)."""
+    """Matern32 with variance 0.8 and lengthscale 0.15; points have noise 0.05 (unknown when alone), rays 0.01."""
     rng = np.random.default_rng(seed)
     kernel = dense.Matern32(0.8, 0.15)
     count = 240 if kinds == ("points",) else 160 // len(kinds)
     x, end = rng.uniform(size=(count, 2)), rng.uniform(size=(count, 2))
     makers = {
-        "points": (hg.Points(x), dense.points(x), 0.05, None),
+        "points": (hg.Points(x), dense.points(x), 0.05, None if kinds == ("points",) else 0.05),
         "rays": (hg.LineIntegrals(x, end), dense.line_integrals(x, end, order=8, panels=3), 0.01, 0.01),
     }
     f = dense.concatenate(*[makers[k][1] for k in kinds])
     std = np.repeat([makers[k][2] for k in kinds], count)
     y = np.linalg.cholesky(dense.covariance(kernel, f, f) + np.diag(std**2)) @ rng.normal(size=len(std))
-    blocks = [hg.observe(makers[k][0], y[i * count : (i + 1) * count], makers[k][3]) for i, k in enumerate(kinds)]
+    blocks = [
+        hg.observe(makers[k][0], y[i * count : (i + 1) * count], makers[k][3]) for i, k in enumerate(kinds)
+    ]
     return blocks[0] if len(blocks) == 1 else blocks[0] + blocks[1]
 
 

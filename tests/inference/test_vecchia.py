@@ -1,13 +1,13 @@
 """Nearest-neighbour conditionals: exact with all predecessors, the right neighbours, and gradients written by hand."""
 
 import batch_problem as problem
-import dense
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from batch_problem import DENSE_KERNEL, KERNEL
 
+import dense
 from hipgp import vecchia
 from hipgp.covariance import gram
 from hipgp.functionals import LineIntegrals, Nodes, Points
@@ -67,10 +67,13 @@ def test_last_given_others_and_its_gradient():
     probes = jnp.asarray(rng.normal(size=(3, 4))), jnp.asarray(rng.normal(size=3))
     plain = lambda m: (
         jnp.linalg.solve(m[:, :4, :4], m[:, :4, 4:])[..., 0],
-        m[:, 4, 4] - jnp.einsum("tk,tk->t", m[:, 4, :4], jnp.linalg.solve(m[:, :4, :4], m[:, :4, 4:])[..., 0]),
+        m[:, 4, 4]
+        - jnp.einsum("tk,tk->t", m[:, 4, :4], jnp.linalg.solve(m[:, :4, :4], m[:, :4, 4:])[..., 0]),
     )
     sums = lambda f: lambda m: sum(jnp.sum(p * o) for p, o in zip(probes, f(m), strict=True))
-    both = lambda g: (g + g.swapaxes(1, 2)) / 2  # a covariance is symmetric: only this part of the gradient counts
+    both = lambda g: (
+        (g + g.swapaxes(1, 2)) / 2
+    )  # a covariance is symmetric: only this part of the gradient counts
     own, auto = (jax.grad(sums(f))(matrix) for f in (vecchia.last_given_others, plain))
     np.testing.assert_allclose(both(own), both(auto), rtol=1e-9, atol=1e-10)
 

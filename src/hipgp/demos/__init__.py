@@ -9,7 +9,7 @@ DEMOS = {
     "dust": "a 3-D map of interstellar dust from starlight: line integrals, kernel learned, samples (default)",
     "prices": "house prices in 2-D, crowded into towns: 8,000 points, kernel and noise learned",
     "derivative": "a curve from 100 values and 20 slopes (the paper's section 5.3)",
-    "tomography": "a slice from parallel beams: 3,456 line integrals in 2-D",
+    "tomography": "a slice from parallel beams: 2,016 line integrals in 2-D",
     "areas": "averages over cells and values at points, fused into one map",
     "timeseries": "20,000 irregular samples of a signal on a grid of a million points",
 }

@@ -10,7 +10,7 @@ from hipgp import plots, simulate
 from hipgp.demos.outcome import Outcome, against_truth, facts
 from hipgp.labels import Labels
 
-LABELS = Labels.of(2, ("x", "y"), "km", "field", "units")
+LABELS = Labels.of(2, ("x", "y"), "km", "field")
 DRAWS = 32
 
 

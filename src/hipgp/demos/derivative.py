@@ -29,8 +29,7 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     numbers = against_truth(with_slopes.mean, with_slopes.std, truth)
     numbers |= {"values_only_error_rms": against_truth(without.mean, without.std, truth)["error_rms"]}
     numbers |= facts(gp, both, seconds)
-    fig = plots.figure(8.4, 8.6)
-    upper, middle, lower = fig.subplots(3, 1, sharex=True)
+    fig, (upper, middle, lower) = plots.stacked(3, sharex=True)
     curve = {"truth": truth, "xlabel": "", "ylabel": "f(x)", "points": (seen.x, seen.values)}
     plots.profile(x, *without[:2], ax=upper, title="100 values only: the gap is a guess", **curve)
     plots.profile(x, *with_slopes[:2], ax=middle, title="100 values and 20 slopes: the gap is known", **curve)

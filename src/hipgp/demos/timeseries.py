@@ -27,8 +27,8 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     seconds = time.perf_counter() - began
 
     numbers = against_truth(p.mean, p.std, seen.truth(places)) | facts(gp, post, seconds)
-    fig = plots.figure(9.0, 6.6)
-    for ax, (low, high) in zip(fig.subplots(2, 1), ((0.0, SPAN), zoom(seen.places[:, 0])), strict=True):
+    fig, both = plots.stacked(2, height=3.3)
+    for ax, (low, high) in zip(both, ((0.0, SPAN), zoom(seen.places[:, 0])), strict=True):
         part = (places[:, 0] >= low) & (places[:, 0] <= high)
         data_part = (seen.places[:, 0] >= low) & (seen.places[:, 0] <= high)
         thin = slice(None, None, max(1, int(part.sum()) // 4000))

@@ -186,7 +186,9 @@ def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
         )
 
 
-def _recorded(report: Callable[[int, float], None], trace: list[tuple[int, float]]) -> Callable[[int, float], None]:
+def _recorded(
+    report: Callable[[int, float], None], trace: list[tuple[int, float]]
+) -> Callable[[int, float], None]:
     def both(steps: int, nats: float) -> None:
         trace.append((steps, nats))
         report(steps, nats)
@@ -198,7 +200,13 @@ class Deferred:
     """A system that is built when first asked for: a map from a file, or unpickled, may never need it."""
 
     def __init__(
-        self, method: Batch, kernel: Kernel, grid: Grid, data: Data, noise: float | None, made: System | None = None
+        self,
+        method: Batch,
+        kernel: Kernel,
+        grid: Grid,
+        data: Data,
+        noise: float | None,
+        made: System | None = None,
     ):
         self.parts = method, kernel, grid, data, noise
         self.made = made

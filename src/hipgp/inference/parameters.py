@@ -25,7 +25,9 @@ class Layout(eqx.Module):
 
     @staticmethod
     def of(kernel: Kernel, noise_free: bool) -> "Layout":
-        plain = jax.tree.map(lambda a: np.array(a, float), kernel)  # copies: one object used twice has two leaves
+        plain = jax.tree.map(
+            lambda a: np.array(a, float), kernel
+        )  # copies: one object used twice has two leaves
         fixed = {id(part.variance) for part in _fixed_factors(plain)}
         return Layout(plain, noise_free, tuple(id(leaf) not in fixed for leaf in jax.tree.leaves(plain)))
 

@@ -12,7 +12,7 @@ With A = W K W' + N, everything is A^-1 applied to data-sized vectors: the poste
 import abc
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax

@@ -234,14 +234,14 @@ class Variational(eqx.Module):
         batches = self._batches(len(problem.y))
         rng = np.random.default_rng(self.seed)
         state, trace, seen = initial(blocks, len(problem.y)), [], 0
-        best, retreats = state, 0
+        best, retreats, ready = state, 0, PLAIN_EPOCHS
         for number in range(self.epochs):
             expected = 0.0
             for selection in parts(problem.counts, batches, rng):
                 seen += 1
                 state, log = natural_update(
                     *(state, problem, kernel, whitening, selection, jnp.asarray(batches)),
-                    *(self._steps(number, seen, batches, retreats), self.step is None),
+                    *(self._steps(number, seen, batches, retreats, ready), self.step is None),
                 )
                 expected += float(log)
             trace.append(expected - float(divergence(state.q)))
@@ -251,26 +251,21 @@ class Variational(eqx.Module):
             if trace[-1] >= highest:
                 best = state
             elif trace[-1] < highest - max(1.0, 0.1 * abs(highest)):
-                state, retreats = best, retreats + 1
+                state, retreats, ready = best, retreats + 1, number + 2
         return state.q, trace
 
-    def _steps(self, number: int, seen: int, batches: int, retreats: int) -> Steps:
+    def _steps(self, number: int, seen: int, batches: int, retreats: int, ready: int) -> Steps:
         """The user's; else covariances are the plain average over the first epoch, which is exact.
 
-        Where an epoch lowered the bound by much, the fit went back to its best: then steps are halved, and what is
-        remembered, having done harm, is used no more.
+        Where an epoch lowered the bound by much, the fit has gone back to its best: steps are halved, and what is to be
+        remembered is gathered anew, until epoch `ready`.
         """
         shorter = 0.5**retreats
         if self.step is not None:
             return steps(self.step * shorter, self.step * shorter)
         length = WHOLE if batches == 1 else STEP
-        average, recall = 1.0 / seen if number == 0 else 0.0, retreats == 0
-        return steps(
-            length * shorter,
-            average,
-            recall and number >= PLAIN_EPOCHS - 1,
-            recall and number >= PLAIN_EPOCHS,
-        )
+        average = 1.0 / seen if number == 0 else 0.0
+        return steps(length * shorter, average, number >= ready - 1, number >= ready)
 
     def _learned(
         self, kernel: Kernel, grid: Grid, data: Data, noise: float | None, reporter: Reporter
