@@ -74,7 +74,10 @@ window.addEventListener("load", () => {
   document.title = out.join(" | ");
 });
 </script></body>"""
-WATCH = '<head><script>window.problems = []; window.addEventListener("error", e => window.problems.push(e.message));</script>'
+WATCH = (
+    "<head><script>window.problems = [];"
+    'window.addEventListener("error", e => window.problems.push(e.message));</script>'
+)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -83,7 +86,8 @@ def test_slice_browser_works_in_chromium(volume, tmp_path):
     (tmp_path / "page.html").write_text(text)
     done = subprocess.run(
         [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={tmp_path / 'user'}",
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            f"--user-data-dir={tmp_path / 'user'}",
             "--virtual-time-budget=3000", "--enable-logging=stderr", "--dump-dom", f"file://{tmp_path / 'page.html'}",
         ],
         capture_output=True, text=True, timeout=90, check=True,

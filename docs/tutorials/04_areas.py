@@ -18,9 +18,9 @@ areas = hg.observe(hg.BoxAverages(lower, lower + 1 / 6), pixels, noise=0.1)
 places = rng.uniform(0, 1, (40, 2))
 gauges = hg.observe(hg.Points(places), rain(places) + 0.05 * rng.standard_normal(40), noise=0.05)
 
-grid = hg.Grid.cover((0, 0), (1, 1), shape=(30, 30))
-gp = hg.GP(hg.Matern52(), grid, trend="constant").learn(areas + gauges)
-new = rng.uniform(0, 1, (300, 2))
+grid = hg.Grid.cover((0, 0), (1, 1), shape=(25, 25))
+gp = hg.GP(hg.Matern52(variance=0.5, lengthscale=0.3), grid, trend="constant")
+new = rng.uniform(0, 1, (100, 2))
 for name, data in (("pixels alone", areas), ("gauges alone", gauges), ("both", areas + gauges)):
     p = gp.condition(data).predict(hg.Points(new), std="exact")
     error = np.sqrt(np.mean((p.mean - rain(new)) ** 2))

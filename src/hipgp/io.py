@@ -133,7 +133,8 @@ def _entries(path: str | os.PathLike[str]) -> dict[str, bytes]:
         raise ValueError(f"{path}: expected a hipgp map, got a zip archive of something else") from None
     if form != FORMAT or version > VERSION:
         raise ValueError(
-            f"{path}: expected {FORMAT} up to version {VERSION}, got {form!r} version {version}; update hipgp to read it"
+            f"{path}: expected {FORMAT} up to version {VERSION}, got {form!r} version {version}; "
+            "update hipgp to read it"
         )
     for name, content in entries.items():
         if name.endswith("zarr.json"):

@@ -4,6 +4,7 @@ Every function returns a matplotlib `Figure` that no window manager knows of: sa
 Colours are perceptually uniform and survive printing in grey.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,7 +52,6 @@ def save(fig: Figure, path: Any) -> Any:
 
 def styled(function: Any) -> Any:
     """Draw under the house's style, whatever the caller's own settings are."""
-    import functools
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

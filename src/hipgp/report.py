@@ -73,8 +73,8 @@ def in_words(post: models.Posterior) -> str:
     lines = [
         f"The field is <b>{html.escape(labels.value())}</b>, over {html.escape(box)}.",
         f"It was seen through {html.escape(seen)}, {noise}.",
-        f"The prior is a Gaussian process with covariance {html.escape(kernel_in_words(post.kernel))}, carried by a grid of "
-        f"{' x '.join(map(str, grid.shape))} = {grid.size:,} points.",
+        f"The prior is a Gaussian process with covariance {html.escape(kernel_in_words(post.kernel))}, carried "
+        f"by a grid of {' x '.join(map(str, grid.shape))} = {grid.size:,} points.",
     ]
     if post.learned is not None:
         found = ", ".join(
@@ -108,7 +108,8 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
         ok = told["kl_nats"] <= told["tolerance_nats"]
         out.append((
             GOOD if ok else POOR,
-            f"The solve stopped after {told['iterations']} steps, at most {told['kl_nats']:.2g} nats from the exact posterior: "
+            f"The solve stopped after {told['iterations']} steps, at most {told['kl_nats']:.2g} nats from the exact "
+            "posterior: "
             + ("nothing you could notice." if ok else "not close enough; raise max_iterations or neighbours."),
         ))  # fmt: skip
     elif "message" in told:
@@ -152,7 +153,8 @@ def residual_verdict(post: models.Posterior) -> list[tuple[str, str]]:
     far = float(np.mean(np.abs(found[0] / found[1]) > 4))
     out = [(
         GOOD if spread <= 1.1 else FAIR if spread < 1.5 else POOR,
-        f"Residuals of the fitted data have a spread of {spread:.2f} of the noise (at most 1 is expected, as the fit follows the data).",
+        f"Residuals of the fitted data have a spread of {spread:.2f} of the noise (at most 1 is expected, as the fit "
+        "follows the data).",
     )]  # fmt: skip
     if far > 1e-3:
         out.append(
@@ -224,7 +226,8 @@ def figure_html(title: str, fig: Figure) -> str:
     buffer = buffers.BytesIO()
     with matplotlib.rc_context(plots.STYLE):
         fig.savefig(buffer, format="png", dpi=120)
-    return f'<figure><img alt="{html.escape(title)}" src="{data_uri(buffer.getvalue())}"><figcaption>{html.escape(title)}</figcaption></figure>'
+    said, source = html.escape(title), data_uri(buffer.getvalue())
+    return f'<figure><img alt="{said}" src="{source}"><figcaption>{said}</figcaption></figure>'
 
 
 def data_uri(png: bytes) -> str:

@@ -1,9 +1,9 @@
 """The command `hipgp`: fit a map from tables, ask it, look at it."""
 
-import pathlib
 import shlex
 import sys
-from typing import Annotated, Any, Optional
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ app = typer.Typer(
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, for scripts.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")]
-MapFile = Annotated[pathlib.Path, typer.Argument(help="A map written by `hipgp fit`.", show_default=False)]
+MapFile = Annotated[Path, typer.Argument(help="A map written by `hipgp fit`.", show_default=False)]
 Names = Annotated[str, typer.Option(help="Columns, separated by commas.", show_default=False)]
 
 
@@ -41,7 +41,7 @@ def _split(text: str, kind: Any = str) -> tuple[Any, ...]:
 def demo(
     name: Annotated[str, typer.Argument(help="Which one; see --list.")] = "dust",
     output: Annotated[
-        pathlib.Path | None,
+        Path | None,
         typer.Option("--output", "-o", help="Folder for the pictures [./hipgp-demo-NAME]."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the simulated data.")] = 0,
@@ -57,7 +57,7 @@ def demo(
         if list_:
             voice.result("hipgp demo NAME", demos.DEMOS)
             return
-        folder = output or pathlib.Path(f"hipgp-demo-{name}")
+        folder = output or Path(f"hipgp-demo-{name}")
         if name in demos.DEMOS:
             voice.note(f"{name}: {demos.DEMOS[name]}")
         found = demos.run(name, folder, seed, voice.progress)
@@ -68,9 +68,9 @@ def demo(
 
 @app.command()
 def fit(
-    tables: Annotated[list[pathlib.Path], typer.Argument(help="CSV, Parquet, FITS or ECSV tables.", show_default=False)],
-    config: Annotated[pathlib.Path | None, typer.Option(help="Settings in TOML; flags overrule them.")] = None,
-    output: Annotated[pathlib.Path, typer.Option("--output", "-o", help="The map to write.")] = pathlib.Path("map.hipgp"),
+    tables: Annotated[list[Path], typer.Argument(help="CSV, Parquet, FITS or ECSV.", show_default=False)],
+    config: Annotated[Path | None, typer.Option(help="Settings in TOML; flags overrule them.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The map to write.")] = Path("map.hipgp"),
     coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
     value: Annotated[str | None, typer.Option(help="Column of measured values.")] = None,
     error: Annotated[str | None, typer.Option(help="Column of their standard errors.")] = None,
@@ -139,8 +139,8 @@ def fit(
 @app.command()
 def predict(
     map: MapFile,
-    table: Annotated[pathlib.Path, typer.Argument(help="Places, rays or boxes to predict.", show_default=False)],
-    output: Annotated[pathlib.Path, typer.Option("--output", "-o", help="A .csv or .parquet file.")] = pathlib.Path("predictions.csv"),
+    table: Annotated[Path, typer.Argument(help="Places, rays or boxes to predict.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help=".csv or .parquet.")] = Path("predictions.csv"),
     coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
     average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
     drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
@@ -164,7 +164,7 @@ def sample(
     map: MapFile,
     count: Annotated[int, typer.Option("--count", "-n", help="How many.")] = 8,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
-    output: Annotated[pathlib.Path, typer.Option("--output", "-o", help="A .nc or .npy file.")] = pathlib.Path("samples.nc"),
+    output: Annotated[Path, typer.Option("--output", "-o", help=".nc or .npy.")] = Path("samples.nc"),
     overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
 ) -> None:  # fmt: skip
     """Exact draws of the whole map."""
@@ -180,7 +180,7 @@ def sample(
 @app.command()
 def plot(
     map: MapFile,
-    output: Annotated[pathlib.Path | None, typer.Option("--output", "-o", help="A .png, .pdf or .svg file [MAP.png].")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=".png, .pdf or .svg [MAP.png].")] = None,
     overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
 ) -> None:  # fmt: skip
     """A picture of the map: mean, std and draws."""
@@ -197,7 +197,7 @@ def plot(
 @app.command()
 def report(
     map: MapFile,
-    output: Annotated[pathlib.Path | None, typer.Option("--output", "-o", help="The page to write [MAP.html].")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page to write [MAP.html].")] = None,
     overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
 ) -> None:  # fmt: skip
     """One self-contained web page: the model in words, verdicts, pictures, a slice browser."""

@@ -123,7 +123,8 @@ def fit(
         gp = hg.GP(gp.kernel, grids.fitted(data, gp), gp.noise, trend)
         gp = with_learned(gp, learned)
         voice.note(
-            f"grid: {' x '.join(map(str, gp.grid.shape))} points, spacing {', '.join(f'{h:.3g}' for h in gp.grid.spacing)}"
+            f"grid: {' x '.join(map(str, gp.grid.shape))} points, "
+            f"spacing {', '.join(f'{h:.3g}' for h in gp.grid.spacing)}"
         )
     finish(gp, data, columns, output, checkpoint, s, voice)
 

@@ -47,8 +47,8 @@ def checked(grid: hg.Grid) -> hg.Grid:
         factor = (need / (0.5 * have)) ** (1 / grid.ndim)
         coarser = ",".join(f"{h * factor:.3g}" for h in grid.spacing)
         raise BadInput(
-            f"a grid of {' x '.join(map(str, grid.shape))} points needs about {need / 2**30:,.1f} GiB, and this machine has "
-            f"{have / 2**30:.1f}; try --spacing {coarser}"
+            f"a grid of {' x '.join(map(str, grid.shape))} points needs about {need / 2**30:,.1f} GiB, "
+            f"and this machine has {have / 2**30:.1f}; try --spacing {coarser}"
         )
     return grid
 

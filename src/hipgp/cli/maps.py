@@ -64,7 +64,8 @@ def sample(path: pathlib.Path, count: int, seed: int, output: pathlib.Path, voic
         if output.suffix == ".npy":
             np.save(file, draws, allow_pickle=False)
         elif output.suffix == ".nc":
-            file.write(bytes(io.dataset(post.grid, post.labels, {"samples": draws}).to_netcdf()))  # type: ignore[arg-type]
+            made = io.dataset(post.grid, post.labels, {"samples": draws})
+            file.write(bytes(made.to_netcdf()))  # type: ignore[arg-type]
         else:
             raise BadInput(f"{output}: expected a name ending in .nc (NetCDF) or .npy")
     voice.result(f"{count} draws written to {output}", {"output": str(output), "shape": list(draws.shape)})
@@ -97,7 +98,8 @@ def picture(post: hg.Posterior, held: dict[str, np.ndarray]) -> Any:
         thin = slice(None, None, max(1, grid.size // 5000))
         draws = None if "samples" not in held else held["samples"][:5, thin]
         return plots.profile(
-            grid.axes[0][thin], held["mean"][thin], std[thin], xlabel=labels.axis(0), ylabel=labels.value(), samples=draws
+            grid.axes[0][thin], held["mean"][thin], std[thin], samples=draws,
+            xlabel=labels.axis(0), ylabel=labels.value(),
         )  # fmt: skip
     if grid.ndim == 2:
         return plots.maps(panels, grid, labels)

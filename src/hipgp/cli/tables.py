@@ -197,8 +197,9 @@ def numbers(
     good = np.all(np.isfinite(table), axis=1)
     if not np.all(good) and not drop_nan:
         rows = ", ".join(str(i + 2) for i in np.flatnonzero(~good)[:5])
+        more = ", ..." if np.sum(~good) > 5 else ""
         raise BadInput(
-            f"{path}: {int(np.sum(~good))} rows have empty, NaN or infinite cells (rows {rows}{', ...' if np.sum(~good) > 5 else ''}); "
+            f"{path}: {int(np.sum(~good))} rows have empty, NaN or infinite cells (rows {rows}{more}); "
             "give --drop-nan to leave them out"
         )
     if not np.any(good):
@@ -217,7 +218,8 @@ def functional(
     if columns.error and np.any(rest[:, -1] <= 0):
         rows = np.flatnonzero(good)[rest[:, -1] <= 0] + 2
         raise BadInput(
-            f"{path}: errors must be positive, but column {columns.error!r} has {len(rows)} that are not (first: row {rows[0]})"
+            f"{path}: errors must be positive, but column {columns.error!r} has {len(rows)} that are not "
+            f"(first: row {rows[0]})"
         )
     if columns.kind == "points":
         return hg.Points(one), rest, good

@@ -250,7 +250,7 @@ class Variational(eqx.Module):
             highest = max(trace[1:], default=-np.inf)
             if trace[-1] >= highest:
                 best = state
-            elif trace[-1] < highest - max(1.0, 0.1 * abs(highest)):
+            elif trace[-1] < highest - abs(highest) - len(problem.y):  # less is noise, and passes
                 state, retreats, ready = best, retreats + 1, number + 2
         return state.q, trace
 
