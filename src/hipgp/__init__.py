@@ -1,7 +1,7 @@
 """Infer a field from noisy linear measurements of it, and say how sure you are."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hipgp.data import Data, observe
 from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
@@ -18,9 +18,12 @@ from hipgp.kernels import (
     SquaredExponential,
 )
 
+if TYPE_CHECKING:
+    from hipgp.estimator import HIPGPRegressor as HIPGPRegressor
+
 __version__ = "0.1.0"
 
-_LAZY = {"HIPGPRegressor": "hipgp.estimator"}  # names whose modules need an optional dependency
+_LAZY = {"HIPGPRegressor": "hipgp.estimator"}  # not in __all__: its module needs scikit-learn
 
 
 def __getattr__(name: str) -> Any:
@@ -43,7 +46,6 @@ __all__ = [
     "Functionals",
     "Gneiting",
     "Grid",
-    "HIPGPRegressor",
     "LineIntegrals",
     "Matern12",
     "Matern32",

@@ -219,9 +219,9 @@ class Posterior(eqx.Module):
         """Mean and std of any functional, observed or not.
 
         `std` says how: "vecchia" (deterministic, given the nearest observations), "samples" (its error corrected by
-        simulation, with the Monte Carlo error stated) or "exact" (one solve each); "auto" is the first for point data
-        and the second where lines or areas were observed, whose neighbours tell less. `columns` are the user's own trend
-        columns for these functionals.
+        simulation, with the Monte Carlo error stated) or "exact" (one solve each); "auto" is the first where
+        only points were observed and are asked for, and the second where there are lines or areas, of which the nearest
+        observations tell less. `columns` are the user's own trend columns for these functionals.
         """
         check_inside(functional, self.grid)
         check_differentiable(self.kernel.differentiable, functional)
@@ -250,9 +250,8 @@ class Posterior(eqx.Module):
     ) -> tuple[np.ndarray, np.ndarray | None]:
         assert isinstance(self.engine, BatchPosterior)
         if method == "auto":
-            method = (
-                "vecchia" if all(block.functional.single for block in self.engine.data.blocks) else "samples"
-            )
+            kinds = [functional, *(block.functional for block in self.engine.data.blocks)]
+            method = "vecchia" if all(kind.single for kind in kinds) else "samples"
         if method == "vecchia":
             return variances.vecchia_variance(self.engine, functional, columns), None
         if method == "samples":

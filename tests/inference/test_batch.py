@@ -86,6 +86,17 @@ def test_std_by_samples_states_its_error():
     assert np.mean(np.abs(off) < 3) > 0.95 and abs(np.mean(off)) < 1.0
 
 
+def test_the_std_of_an_average_over_many_points_is_not_that_of_a_few():
+    x = np.linspace(0.0, 1.0, 400)
+    data = hg.observe(hg.Points(x), np.sin(9 * x), noise=0.3)
+    gp = hg.GP(hg.Matern32(lengthscale=0.02), hg.Grid.cover(0.0, 1.0, shape=300))
+    post = gp.condition(data)
+    whole = hg.BoxAverages([0.0], [1.0])
+    auto, exact = post.predict(whole), post.predict(whole, std="exact")
+    assert auto.std_error is not None and exact.std[0] < 0.02
+    assert abs(auto.std[0] - exact.std[0]) < 4 * auto.std_error[0]
+
+
 def test_samples_have_the_dense_moments_jointly_across_functionals():
     data, f, y, std = mixture(("points", "derivatives", "rays"), noise=0.3)
     post = hg.GP(KERNEL, GRID, trend="linear").condition(data, hg.Batch(tolerance=1e-4, stencil=6))

@@ -219,9 +219,10 @@ def advance(
     steady = batches * (change @ t.k) + state.total
     gradient = jnp.where(pace.recall, steady, plain) - q.mean
     moved = natural_step(q, Minibatch(t.k, batches * scale, gradient), pace.mean, pace.covariance, implicit)
-    keep = jnp.where(pace.remember, 1.0, 0.0)
-    last = state.last.at[where].add(keep * change)
-    return State(moved, last, state.total + keep * (change @ t.k)), t.expected(q)
+    after = scale * (t.y - t.k @ moved.mean)
+    change = jnp.where(pace.remember, t.mask * (after - state.last[where]), 0.0)
+    last = state.last.at[where].add(change)
+    return State(moved, last, state.total + change @ t.k), t.expected(q)
 
 
 def initial(blocks: Blocks, count: int) -> State:
