@@ -13,6 +13,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dense
 import hipgp as hg
 
+pytestmark = pytest.mark.slow  # scikit-learn's own checks take minutes
+
 TOO_WIDE = "the check has more than 4 columns, and the inducing points lie on a grid of at most 4 axes"
 # Every one of these passes with the columns cut to two: see FirstTwoColumns.
 EXCEPTIONS = {

@@ -21,11 +21,12 @@ gauges = hg.observe(hg.Points(places), rain(places) + 0.05 * rng.standard_normal
 grid = hg.Grid.cover((0, 0), (1, 1), shape=(25, 25))
 gp = hg.GP(hg.Matern52(variance=0.5, lengthscale=0.3), grid, trend="constant")
 new = rng.uniform(0, 1, (100, 2))
-for name, data in (("pixels alone", areas), ("gauges alone", gauges), ("both", areas + gauges)):
-    p = gp.condition(data).predict(hg.Points(new), std="exact")
+for name, data in (("gauges alone", gauges), ("both", areas + gauges)):
+    post = gp.condition(data)
+    p = post.predict(hg.Points(new))
     error = np.sqrt(np.mean((p.mean - rain(new)) ** 2))
     print(f"{name:13} error {error:.3f}, claimed {np.sqrt(np.mean(p.std**2)):.3f}")
 
 # Any other area, too: the rain on the western half.
-west = gp.condition(areas + gauges).predict(hg.BoxAverages([[0.0, 0.0]], [[0.5, 1.0]]), std="exact")
-print(f"mean of the western half: {west.mean[0]:.3f} ± {west.std[0]:.3f}")
+west = post.predict(hg.BoxAverages([[0.0, 0.0]], [[0.5, 1.0]]))
+print(f"mean of the western half: {west.mean[0]:.3f} ± {west.std[0]:.3f} (± {west.std_error[0]:.3f})")
