@@ -309,7 +309,7 @@ def _residual_of_sums(
             np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
         )
         part = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes_of(some, grid.spacing))
-        missing = ROWS_AT_ONCE - len(some)
+        missing = min(ROWS_AT_ONCE, max(16, 1 << (len(some) - 1).bit_length())) - len(some)
         pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
         v = _residuals(kernel, jax.tree.map(pad, part), pad(grid_nodes), pad(values))
         found[begin : begin + ROWS_AT_ONCE] = v[: len(some)]

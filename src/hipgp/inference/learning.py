@@ -1,9 +1,7 @@
-"""Learning kernel, noise and trend from the data by the Vecchia likelihood.
+"""Learning kernel, noise and trend from the data by the Vecchia likelihood (`likelihood.py`).
 
--log p(y) ~ sum_n [log d_n + (y_n - b_n'y)^2 / d_n] / 2 + const, each term one small dense system: no FFT, no solve, any
-functional, and exact gradients by automatic differentiation. The search goes from coarse to fine: many starts on few
-data (a lengthscale cannot be found from one bad start), the best one on more, then on all. The trend's coefficients
-are profiled out by generalised least squares at every evaluation.
+The search goes from coarse to fine: many starts on few data (a lengthscale cannot be found from one bad start), the
+best one on more, then on all.
 """
 
 import itertools
@@ -16,21 +14,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from scipy.optimize import minimize
 
-from hipgp import vecchia
 from hipgp.data import Data
-from hipgp.functionals import Nodes
 from hipgp.grid import Grid
 from hipgp.inference.checkpoint import fingerprint, read_arrays, write_arrays
+from hipgp.inference.likelihood import Terms, negative_log_likelihood, prepare, value_and_gradient
 from hipgp.inference.parameters import Bounds, Layout, bounds
 from hipgp.inference.progress import Progress
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
 from hipgp.trend import Trend
 
-CHUNK = 512
 STAGES = ((1_536, 10, 12), (8_192, 20, 50), (122_880, 20, 10))  # data used, neighbours, iterations at most
 LADDER = 8  # lengthscales tried
 DESCENTS = 4  # starts from which the search goes on
@@ -48,90 +44,6 @@ class Learned(NamedTuple):
     objective: float  # negative log-likelihood per observation
     trace: list[dict[str, Any]]
     seconds: float
-
-
-class Terms(eqx.Module):
-    """The data of one stage: chosen observations with their neighbours."""
-
-    nodes: Nodes
-    y: Float[Array, " N"]
-    columns: Float[Array, "N p"]
-    noise: Float[Array, " N"]  # variances, zero where unknown
-    unknown: Array  # 1 where the noise is to be learned
-    chosen: Array
-    index: Array
-    used: Array
-    counted: Array  # 1 for each chosen one, 0 for repetitions
-
-
-def prepare(kernel: Kernel, data: Data, trend: np.ndarray, count: int, k: int, seed: int) -> Terms:
-    """`count` observations at random, each with its nearest predecessors among all."""
-    nodes = vecchia.data_nodes(data, kernel)
-    places = vecchia.features(nodes, vecchia.typical_lengthscale(kernel, data.ndim))
-    near = vecchia.predecessors(places, vecchia.ordering(nodes, seed), k)
-    n = len(data)
-    chosen = np.random.default_rng(seed).permutation(n)[: min(count, n)]
-    counted = len(chosen)
-    size = min(CHUNK, counted)
-    chosen = np.resize(chosen, -(-counted // size) * size)  # whole chunks: those repeated do not count
-    known = data.noise_known
-    std = data.noise_std(1.0)
-    return Terms(
-        jax.tree.map(jnp.asarray, nodes),
-        jnp.asarray(data.y, jnp.float64),
-        jnp.asarray(trend, jnp.float64),
-        jnp.asarray(np.where(known, np.asarray(std, float) ** 2, 0.0)),
-        jnp.asarray(~known, jnp.float64),
-        jnp.asarray(chosen),
-        jnp.asarray(near.index[chosen]),
-        jnp.asarray(near.used[chosen]),
-        jnp.asarray(np.arange(len(chosen)) < counted, jnp.float64),
-    )
-
-
-def _whitened(kernel: Kernel, noise: Array | None, terms: Terms) -> tuple[Array, Array, Array]:
-    """(y - b'y) / sqrt(d), the same for the trend's columns, and log d; chunk by chunk, recomputed in the gradient."""
-    variance = terms.noise + (0.0 if noise is None else terms.unknown * noise**2)
-
-    @jax.checkpoint
-    def chunk(own: Array, index: Array, used: Array) -> tuple[Array, Array, Array]:
-        target = jax.tree.map(lambda a: a[own], terms.nodes)
-        group, spread = vecchia.gathered(terms.nodes, variance, target, variance[own], index)
-        found = vecchia.small_systems(kernel, group, spread, used.T)
-        b = jnp.where(used, found.coefficients, 0.0)
-        scale = 1 / jnp.sqrt(found.variance)
-        y = (terms.y[own] - jnp.sum(b * terms.y[index], axis=1)) * scale
-        x = (terms.columns[own] - jnp.einsum("tk,tkp->tp", b, terms.columns[index])) * scale[:, None]
-        return y, x, jnp.log(found.variance)
-
-    size = min(CHUNK, len(terms.chosen))
-    split = lambda a: a.reshape(-1, size, *a.shape[1:])
-    y, x, logs = jax.lax.map(
-        lambda a: chunk(*a), (split(terms.chosen), split(terms.index), split(terms.used))
-    )
-    count = len(terms.chosen)
-    return y.reshape(count), x.reshape(count, terms.columns.shape[1]), logs.reshape(count)
-
-
-def negative_log_likelihood(vector: Float[Array, " p"], layout: Layout, terms: Terms) -> Float[Array, ""]:
-    """Per observation, the trend's coefficients at their best."""
-    kernel, noise = layout.unpack(vector)
-    y, x, logs = _whitened(kernel, noise, terms)
-    y, x = y * terms.counted, x * terms.counted[:, None]
-    if x.shape[1]:
-        gram = x.T @ x
-        beta = jnp.linalg.solve(gram + 1e-12 * jnp.trace(gram) * jnp.eye(len(gram)), x.T @ y)
-        y = y - x @ beta
-    total = jnp.sum(y**2 + terms.counted * (logs + jnp.log(2 * jnp.pi)))
-    return 0.5 * total / jnp.sum(terms.counted)
-
-
-_value = eqx.filter_jit(negative_log_likelihood)
-
-
-@eqx.filter_jit
-def _value_and_gradient(vector: Array, layout: Layout, terms: Terms) -> tuple[Array, Array]:
-    return jax.value_and_grad(negative_log_likelihood)(vector, layout, terms)
 
 
 @float64_available
@@ -276,7 +188,8 @@ def _best_start(
 ) -> tuple[np.ndarray, float]:
     """The likelihood at every start, a few steps from the most promising, and the best of them."""
     values = [
-        np.nan_to_num(float(_value(jnp.asarray(box.clip(s)), layout, terms)), nan=np.inf) for s in starts
+        np.nan_to_num(float(negative_log_likelihood(jnp.asarray(box.clip(s)), layout, terms)), nan=np.inf)
+        for s in starts
     ]
     promising = np.argsort(values)[:DESCENTS]
     ends = [_descend(starts[i], layout, terms, box, iterations, report) for i in promising]
@@ -294,7 +207,7 @@ def _descend(
     """L-BFGS within the bounds; a point where the likelihood is not finite counts as very bad."""
 
     def evaluate(v: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = (np.asarray(a) for a in _value_and_gradient(jnp.asarray(v), layout, terms))
+        value, gradient = (np.asarray(a) for a in value_and_gradient(jnp.asarray(v), layout, terms))
         if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
             return 1e10, np.zeros_like(v)
         report(v, float(value))
@@ -315,7 +228,7 @@ def _some(terms: Terms, count: int) -> Terms:
 def _curvature(vector: np.ndarray, layout: Layout, terms: Terms, free: np.ndarray) -> np.ndarray:
     """The likelihood's second derivatives in the free parameters, by differences of its gradient."""
     step = 1e-3
-    gradient = lambda v: np.asarray(_value_and_gradient(jnp.asarray(v), layout, terms)[1])[free]
+    gradient = lambda v: np.asarray(value_and_gradient(jnp.asarray(v), layout, terms)[1])[free]
     rows = [
         (gradient(vector + e) - gradient(vector - e)) / (2 * step) for e in step * np.eye(len(vector))[free]
     ]
@@ -338,7 +251,7 @@ def _polish(
     if len(free) == 0 or not np.all(np.isfinite(values)):
         return _descend(vector, layout, terms, box, iterations, report)
     values = np.maximum(np.abs(values), 1e-3 * np.max(np.abs(values)))
-    value, gradient = (np.asarray(a) for a in _value_and_gradient(jnp.asarray(vector), layout, terms))
+    value, gradient = (np.asarray(a) for a in value_and_gradient(jnp.asarray(vector), layout, terms))
     for _ in range(iterations):
         step = -vectors @ ((vectors.T @ gradient[free]) / values)
         if -0.5 * float(step @ gradient[free]) * float(jnp.sum(terms.counted)) < 0.01:
@@ -348,7 +261,7 @@ def _polish(
             trial = vector.copy()
             trial[free] += shrink * step
             trial = box.clip(trial)
-            found, slope = (np.asarray(a) for a in _value_and_gradient(jnp.asarray(trial), layout, terms))
+            found, slope = (np.asarray(a) for a in value_and_gradient(jnp.asarray(trial), layout, terms))
             report(trial, float(found))
             if found < value:
                 break
