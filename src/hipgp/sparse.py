@@ -51,10 +51,36 @@ class Sparse(eqx.Module):
     @staticmethod
     def from_scipy(matrix: Any, dtype: Any) -> "Sparse":
         csr = scipy.sparse.csr_array(matrix)
-        return Sparse(_rows(csr, dtype), _rows(csr.T.tocsr(), dtype))
+        return Sparse(row_chunks(csr, dtype), row_chunks(csr.T.tocsr(), dtype))
 
 
-def _rows(csr: Any, dtype: Any) -> Rows:
+class Blocks(eqx.Module):
+    """A sparse matrix whose rows come in dense blocks with columns in common; S r is (..., G b), block by block."""
+
+    values: Float[Array, "G b k"]
+    columns: Int[Array, "G k"]
+    back: Rows  # adds up what all blocks say of each column
+
+    def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
+        rows = jnp.einsum("gbk,...gk->...gb", self.values, jnp.take(x, self.columns, axis=-1))
+        return rows.reshape(*x.shape[:-1], -1)
+
+    def transpose_matmul(self, y: Float[Array, "... m"]) -> Float[Array, "... n"]:
+        groups, own, _ = self.values.shape
+        parts = jnp.einsum("gbk,...gb->...gk", self.values, y.reshape(*y.shape[:-1], groups, own))
+        return self.back.matmul(parts.reshape(*y.shape[:-1], -1))
+
+    @staticmethod
+    def of(values: np.ndarray, columns: np.ndarray, used: np.ndarray, count: int, dtype: Any) -> "Blocks":
+        """Blocks over `count` columns; those not `used` stand for none."""
+        flat = np.flatnonzero(used)
+        entries = np.ones(len(flat)), (columns.ravel()[flat], flat)
+        back = row_chunks(scipy.sparse.csr_array(entries, shape=(count, used.size)), dtype)
+        return Blocks(jnp.asarray(values, dtype), jnp.asarray(columns, jnp.int32), back)
+
+
+def row_chunks(csr: Any, dtype: Any) -> Rows:
+    """One direction of a CSR matrix."""
     counts = np.diff(csr.indptr)
     width = _best_width(counts)
     chunks = -(-counts // width)

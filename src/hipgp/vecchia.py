@@ -4,13 +4,15 @@ Order the observations; given a few nearest predecessors each observation is Gau
 variance d, both from one small dense system with the noise included. Then
 
 - A^-1 ~ S'S with S = D^(-1/2) (I - B), sparse: the preconditioner of the batch engine, two products and no triangular
-  solve;
+  solve. Functionals of several nodes go in groups: the last rows of the inverse factor of a group's and its
+  neighbours' covariance, which are computed once for all of the group;
 - sum_n log N(y_n | b_n'y, d_n): a likelihood without a single large solve, to learn from;
 - the same conditional for a functional not observed: its variance, deterministic and nearly exact for points.
 
 Covariances between functionals are double sums over a few nodes each (`coarse_nodes`), exact for points.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,39 +21,34 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
-from scipy.spatial import KDTree
 
 from hipgp.covariance import Columns, gram
 from hipgp.data import Data
 from hipgp.functionals import Functional, Nodes
 from hipgp.kernels import Kernel
+from hipgp.neighbours import Groups, Neighbours, features, in_groups
 from hipgp.precision import float64_available
-from hipgp.sparse import Sparse
+from hipgp.sparse import Blocks, Sparse
 
-NEIGHBOURS = 20
+NEIGHBOURS = 20  # of a point
+GROUP, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
 MOST_NODES = 12  # per functional in a covariance of two functionals
-AT_ONCE = 512  # targets in one chunk: its matrices stay in cache
-
-
-class Neighbours(NamedTuple):
-    """For each target, the observations it is conditioned on; `used` marks the real ones."""
-
-    index: Int[np.ndarray, "N k"]
-    used: np.ndarray
+ENTRIES_AT_ONCE = 2**18  # of the small matrices in one chunk: they stay in cache
 
 
 class Conditionals(NamedTuple):
     """target | neighbours ~ N(coefficients . y_neighbours, variance)."""
 
-    coefficients: Float[Array, "N k"]
-    variance: Float[Array, " N"]
+    coefficients: Float[Array, "T k"]
+    variance: Float[Array, " T"]
 
 
 class Vecchia(eqx.Module):
-    """The sparse factor S with A^-1 ~ S'S, and log|A| ~ log_determinant."""
+    """The factor S with A^-1 ~ S'S (rows in any order), and log|A| ~ log_determinant."""
 
-    factor: Sparse
+    factor: Sparse | Blocks
     log_determinant: Float[Array, ""]
+    description: str = eqx.field(static=True)
 
     def precondition(self, r: Float[Array, "... N"]) -> Float[Array, "... N"]:
         return self.factor.transpose_matmul(self.factor.matmul(r))
@@ -94,80 +91,25 @@ def _grouped(nodes: Nodes) -> Nodes:
     return Nodes(places, np.add.reduceat(c, begin, axis=1), nodes.value, nodes.direction)
 
 
-def features(nodes: Nodes, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N F"]:
-    """Where each functional is, in lengthscales: its place, or both its ends in a fixed order."""
-    x = np.asarray(nodes.x)
-    first, last = x[:, 0] / scale, x[:, -1] / scale
-    if x.shape[1] == 1:
-        return first
-    swap = (first[:, 0] > last[:, 0])[:, None]
-    together = np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
-    shared = (
-        np.ptp(first, axis=0).max() < 0.1 * np.ptp(last, axis=0).max()
-    )  # rays from one place: ends tell all
-    return last if shared else together
+def gathered(
+    nodes: Nodes, noise: Float[Array, " N"], index: Int[Array, "T k"]
+) -> tuple[Columns, Float[Array, "k T"]]:
+    """The functionals at `index` and their noise, components in front, ready for `covariances`."""
+    group = jax.tree.map(lambda a: a[index], nodes)
+    direction = None if group.direction is None else jnp.transpose(group.direction, (2, 1, 0))
+    value = None if group.value is None else group.value.T
+    x, weights = jnp.transpose(group.x, (3, 2, 1, 0)), jnp.transpose(group.weights, (2, 1, 0))
+    return Columns(x, weights, value, direction), noise[index].T
 
 
-def ordering(nodes: Nodes, seed: int = 0) -> Int[np.ndarray, " N"]:
-    """Short functionals before long ones, at random among equals."""
-    length = np.linalg.norm(nodes.x[:, -1] - nodes.x[:, 0], axis=-1)
-    return np.lexsort((np.random.default_rng(seed).permutation(len(length)), length))
-
-
-def predecessors(places: Float[np.ndarray, "N F"], order: Int[np.ndarray, " N"], k: int) -> Neighbours:
-    """The k nearest among those earlier in `order`; rows in the observations' own numbering."""
-    n, k = len(places), min(k, len(places) - 1)
-    x = places[order]
-    index = np.zeros((n, k), int)
-    used = np.zeros((n, k), bool)
-    begin = min(n, max(2 * k, 1))
-    for i in range(1, begin):
-        near = np.argsort(np.sum((x[:i] - x[i]) ** 2, axis=1), kind="stable")[:k]
-        index[i, : len(near)], used[i, : len(near)] = near, True
-    while begin < n:
-        end = min(2 * begin, n)
-        index[begin:end] = _earlier(x, begin, end, k)
-        used[begin:end] = True
-        begin = end
-    out = Neighbours(np.zeros_like(index), np.zeros_like(used))
-    out.index[order], out.used[order] = order[index], used
-    return out
-
-
-def _earlier(x: np.ndarray, begin: int, end: int, k: int) -> np.ndarray:
-    """For observations begin..end of x, their k nearest earlier ones.
-
-    Looked for among the 3k nearest of all up to `end`, and for those with too few earlier ones among ever more. To
-    settle for less there is a false economy: a few badly conditioned observations double the solver's steps.
-    """
-    tree = KDTree(x[:end])
-    found = np.empty((end - begin, k), int)
-    open_rows, count = np.arange(begin, end), 3 * k
-    while len(open_rows):
-        count = min(count, end)
-        near = np.asarray(tree.query(x[open_rows], k=count, workers=-1)[1])
-        late = near >= open_rows[:, None]
-        enough = np.sum(~late, axis=1) >= k
-        first = np.argsort(late[enough], axis=1, kind="stable")[:, :k]
-        found[open_rows[enough] - begin] = np.take_along_axis(near[enough], first, axis=1)
-        open_rows, count = open_rows[~enough], 3 * count
-    return found
-
-
-def nearest(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], k: int) -> Neighbours:
-    """The k observations nearest to each target."""
-    k = min(k, len(places))
-    index = KDTree(places).query(targets, k=k, workers=-1)[1].reshape(len(targets), k)
-    return Neighbours(index, np.ones_like(index, bool))
-
-
-def small_systems(kernel: Kernel, group: Columns, noise: Float[Array, "k1 T"], used: Array) -> Conditionals:
-    """T targets' conditionals: `group` holds the k neighbours of each and, last, itself, (..., k + 1, T)."""
-    # Neighbours not used become independent of everything.
-    both = jnp.concatenate([used, jnp.ones((1, used.shape[1]), bool)])
-    matrix = jnp.where(both[:, None] & both[None, :], gram(kernel, group), 0.0)
-    matrix = jnp.moveaxis(matrix, -1, 0) + jax.vmap(jnp.diag, in_axes=1)(jnp.where(both, noise, 1.0))
-    return Conditionals(*last_given_others(matrix))
+def covariances(
+    kernel: Kernel, nodes: Nodes, noise: Float[Array, " N"], index: Int[Array, "T k"], used: Array
+) -> Float[Array, "T k k"]:
+    """Of each row of functionals, noise included; those not used are independent of everything, with variance 1."""
+    group, spread = gathered(nodes, noise, index)
+    real = used.T
+    matrix = jnp.where(real[:, None] & real[None, :], gram(kernel, group), 0.0)
+    return jnp.moveaxis(matrix, -1, 0) + jax.vmap(jnp.diag, in_axes=1)(jnp.where(real, spread, 1.0))
 
 
 @jax.custom_vjp
@@ -205,26 +147,34 @@ last_given_others.defvjp(_forward, _backward)
 
 
 @eqx.filter_jit
-def _chunk(
-    kernel: Kernel, nodes: Nodes, noise: Array, targets: Nodes, target_noise: Array, index: Array, used: Array
-) -> Conditionals:
-    return small_systems(kernel, *gathered(nodes, noise, targets, target_noise, index), used.T)
+def _conditional_chunk(kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array) -> Conditionals:
+    return Conditionals(*last_given_others(covariances(kernel, nodes, noise, index, used)))
 
 
-def gathered(
-    nodes: Nodes, noise: Array, targets: Nodes, target_noise: Array, index: Array
-) -> tuple[Columns, Float[Array, "k1 T"]]:
-    """Each target's neighbours and, last, itself, ready for `small_systems`."""
-    group = jax.tree.map(lambda a, b: jnp.concatenate([a[index], b[:, None]], axis=1), nodes, targets)
-    behind = lambda a: None if a is None else jnp.moveaxis(a, (0, 1), (-1, -2))
-    value, direction = (
-        behind(group.value),
-        None if group.direction is None else jnp.transpose(group.direction, (2, 1, 0)),
-    )
-    stacked = Columns(
-        jnp.transpose(group.x, (3, 2, 1, 0)), jnp.transpose(group.weights, (2, 1, 0)), value, direction
-    )
-    return stacked, jnp.concatenate([noise[index], target_noise[:, None]], axis=1).T
+@eqx.filter_jit
+def _factor_chunk(
+    kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, own: int
+) -> Float[Array, "T b k"]:
+    """The last `own` rows of each matrix's inverse Cholesky factor."""
+    factor = jnp.linalg.cholesky(covariances(kernel, nodes, noise, index, used), symmetrize_input=False)
+    last = jnp.eye(index.shape[1])[:, -own:]
+    solve = lambda f: jax.scipy.linalg.solve_triangular(f, last, lower=True, trans=1)
+    return jnp.swapaxes(jax.vmap(solve)(factor), 1, 2) * used[:, None, :] * used[:, -own:, None]
+
+
+def _in_chunks(function: Any, kernel: Kernel, nodes: Nodes, noise: Any, index: Any, used: Any) -> list[Any]:
+    """`function` of some thousands of rows of `index` at a time; the last chunk repeats its end."""
+    count, k = index.shape
+    most = max(1, ENTRIES_AT_ONCE // k**2) * (1 if jax.default_backend() == "cpu" else 16)
+    size = 1 << (min(most, count) - 1).bit_length()  # few sizes: few compilations
+    nodes, noise = jax.tree.map(jnp.asarray, nodes), jnp.asarray(noise, jnp.float64)
+    out = []
+    for begin in range(0, count, size):
+        at = np.minimum(np.arange(begin, begin + size), count - 1)
+        found = function(kernel, nodes, noise, jnp.asarray(index[at]), jnp.asarray(used[at]))
+        keep = min(size, count - begin)
+        out.append(jax.tree.map(lambda a, n=keep: np.asarray(a)[:n], found))
+    return out
 
 
 @float64_available
@@ -233,33 +183,16 @@ def conditionals(
     nodes: Nodes,
     noise: Float[np.ndarray, " N"],
     targets: Nodes,
-    target_noise: Float[np.ndarray, " T"],
     neighbours: Neighbours,
 ) -> Conditionals:
-    """Every target given its neighbours, in float64, some thousands at a time. `noise` are variances."""
+    """Every target, seen without noise, given its neighbours, in float64. `noise` are variances."""
     both = Nodes.concatenate([nodes, targets])
-    nodes, targets = both[: len(nodes)], both[len(nodes) :]
-    count, k = neighbours.index.shape
-    most = AT_ONCE if jax.default_backend() == "cpu" else 16 * AT_ONCE
-    size = min(most, 1 << (count - 1).bit_length())  # few sizes: few compilations
-    nodes = jax.tree.map(jnp.asarray, nodes)
-    variances = jnp.asarray(noise, jnp.float64)
-    out_b, out_d = np.empty((count, k)), np.empty(count)
-    for begin in range(0, count, size):
-        at = np.minimum(np.arange(begin, begin + size), count - 1)  # the last chunk repeats its end
-        found = _chunk(
-            kernel,
-            nodes,
-            variances,
-            targets[at],
-            jnp.broadcast_to(jnp.asarray(target_noise, jnp.float64), (count,))[at],
-            jnp.asarray(neighbours.index[at]),
-            jnp.asarray(neighbours.used[at]),
-        )
-        keep = min(size, count - begin)
-        out_b[begin : begin + keep] = found.coefficients[:keep]
-        out_d[begin : begin + keep] = found.variance[:keep]
-    return Conditionals(out_b, out_d)  # type: ignore[arg-type]
+    own = len(nodes) + np.arange(len(targets))[:, None]
+    index = np.concatenate([neighbours.index, own], axis=1)
+    used = np.concatenate([neighbours.used, np.ones_like(own, bool)], axis=1)
+    spread = np.concatenate([noise, np.zeros(len(targets))])
+    parts = _in_chunks(_conditional_chunk, kernel, both, spread, index, used)
+    return Conditionals(*(np.concatenate(a) for a in zip(*parts, strict=True)))  # type: ignore[arg-type]
 
 
 def data_nodes(data: Data, kernel: Kernel) -> Nodes:
@@ -267,25 +200,39 @@ def data_nodes(data: Data, kernel: Kernel) -> Nodes:
     return Nodes.concatenate([coarse_nodes(block.functional, kernel) for block in data.blocks])
 
 
+@float64_available
 def preconditioner(
-    kernel: Kernel, data: Data, noise: Float[np.ndarray, " N"], k: int = NEIGHBOURS, dtype: Any = np.float64
+    kernel: Kernel,
+    data: Data,
+    noise: Float[np.ndarray, " N"],
+    k: int | None = None,
+    group: int | None = None,
+    dtype: Any = np.float64,
 ) -> Vecchia:
-    """The factor S of the data's covariance plus `noise` (variances)."""
+    """The factor S of the data's covariance plus `noise` (variances).
+
+    By default points stand alone and have 20 neighbours; functionals of several nodes come in groups of 32 with 96.
+    """
     nodes = data_nodes(data, kernel)
+    alone = nodes.x.shape[1] == 1
+    k = (NEIGHBOURS if alone else GROUP_NEIGHBOURS) if k is None else k
+    group = (1 if alone else GROUP) if group is None else group
     places = features(nodes, typical_lengthscale(kernel, data.ndim))
-    neighbours = predecessors(places, ordering(nodes), k)
-    found = conditionals(kernel, nodes, noise, nodes, noise, neighbours)
-    return assemble(found, neighbours, dtype)
+    groups = in_groups(nodes, places, group, k)
+    chunk = functools.partial(_factor_chunk, own=groups.own)
+    blocks = np.concatenate(_in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used))
+    return _assembled(blocks, groups, len(data), dtype)
 
 
-def assemble(found: Conditionals, neighbours: Neighbours, dtype: Any = np.float64) -> Vecchia:
-    """S = D^(-1/2) (I - B) as a sparse matrix."""
-    b, d = np.asarray(found.coefficients), np.asarray(found.variance)
-    n, k = b.shape
-    scale = 1 / np.sqrt(d)
-    columns = np.concatenate([np.arange(n)[:, None], neighbours.index], axis=1)
-    values = np.concatenate([np.ones((n, 1)), np.where(neighbours.used, -b, 0.0)], axis=1) * scale[:, None]
-    matrix = scipy.sparse.csr_array(
-        (values.ravel(), columns.ravel(), np.arange(n + 1) * (k + 1)), shape=(n, n)
+def _assembled(blocks: np.ndarray, groups: Groups, count: int, dtype: Any) -> Vecchia:
+    own = np.diagonal(blocks[:, :, -groups.own :], axis1=1, axis2=2)[groups.used[:, -groups.own :]]
+    if groups.own > 1:
+        factor = Blocks.of(blocks, groups.index, groups.used, count, dtype)
+    else:
+        starts = np.arange(count + 1) * blocks.shape[2]
+        entries = blocks.ravel(), groups.index.ravel(), starts
+        factor = Sparse.from_scipy(scipy.sparse.csr_array(entries, shape=(count, count)), dtype)
+    words = f"{blocks.shape[2] - groups.own} neighbours" + (
+        f" of groups of {groups.own}" if groups.own > 1 else ""
     )
-    return Vecchia(Sparse.from_scipy(matrix, dtype), jnp.asarray(np.sum(np.log(d)), dtype))
+    return Vecchia(factor, jnp.asarray(-2 * np.sum(np.log(own)), dtype), words)

@@ -40,7 +40,8 @@ class Batch(eqx.Module):
     """Settings of the batch engine.
 
     - `tolerance`: nats; the solve stops when the posterior is provably this close to the exact one (KL divergence).
-    - `neighbours`: of the Vecchia preconditioner; 0 for none.
+    - `neighbours`: of the Vecchia preconditioner; by default 20 for points, and 96 for groups of 32 functionals of
+      several nodes (lines, boxes, mixtures with them); 0 for no preconditioner.
     - `stencil`: grid points per axis that a node sees (`weights="local"`), an even number; by default 4, and 2 for
       lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
       the paper's choice, for small problems.
@@ -50,7 +51,7 @@ class Batch(eqx.Module):
 
     tolerance: float = eqx.field(static=True, default=0.01)
     max_iterations: int = eqx.field(static=True, default=1000)
-    neighbours: int = eqx.field(static=True, default=vecchia.NEIGHBOURS)
+    neighbours: int | None = eqx.field(static=True, default=None)
     weights: Literal["local", "exact"] = eqx.field(static=True, default="local")
     stencil: int | None = eqx.field(static=True, default=None)
     residual: Residual = eqx.field(static=True, default="noise")
@@ -59,7 +60,7 @@ class Batch(eqx.Module):
     def __check_init__(self) -> None:
         if not self.tolerance > 0:
             raise ValueError(f"tolerance: expected a positive number of nats, got {self.tolerance!r}")
-        if self.max_iterations < 1 or self.neighbours < 0:
+        if self.max_iterations < 1 or (self.neighbours is not None and self.neighbours < 0):
             raise ValueError("max_iterations, neighbours: expected at least 1 and at least 0")
         for name, options in (
             ("weights", ("local", "exact")),
@@ -147,12 +148,10 @@ class Batch(eqx.Module):
                 "space": "grid",
                 "preconditioner": "circulant",
             }
-        factor = (
-            vecchia.preconditioner(kernel, data, variance, self.neighbours, dtype)
-            if self.neighbours
-            else None
-        )
-        name = f"Vecchia, {self.neighbours} neighbours" if self.neighbours else "none"
+        factor, name = None, "none"
+        if self.neighbours != 0:
+            factor = vecchia.preconditioner(kernel, data, variance, self.neighbours, dtype=dtype)
+            name = f"Vecchia, {factor.description}"
         system = DataSystem(toeplitz, weights, jnp.asarray(variance, dtype), factor)
         return system, info | {"space": "data", "preconditioner": name}
 

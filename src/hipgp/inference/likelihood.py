@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp import vecchia
+from hipgp import neighbours, vecchia
 from hipgp.data import Data
 from hipgp.functionals import Nodes
 from hipgp.inference.parameters import Layout
@@ -39,8 +39,8 @@ class Terms(eqx.Module):
 def prepare(kernel: Kernel, data: Data, trend: np.ndarray, count: int, k: int, seed: int) -> Terms:
     """`count` observations at random, each with its nearest predecessors among all."""
     nodes = vecchia.data_nodes(data, kernel)
-    places = vecchia.features(nodes, vecchia.typical_lengthscale(kernel, data.ndim))
-    near = vecchia.predecessors(places, vecchia.ordering(nodes, seed), k)
+    places = neighbours.features(nodes, vecchia.typical_lengthscale(kernel, data.ndim))
+    near = neighbours.predecessors(places, neighbours.ordering(nodes, seed), k)
     n = len(data)
     chosen = np.random.default_rng(seed).permutation(n)[: min(count, n)]
     counted = len(chosen)
@@ -73,9 +73,12 @@ def _whitened(
     """(y - b'y) / sqrt(d), the same for the trend's columns, and log d; zero for those that do not count."""
     own, index, used, counted = chunk
     variance = terms.noise + (0.0 if noise is None else terms.unknown * noise**2)
-    target = jax.tree.map(lambda a: a[own], terms.nodes)
-    group, spread = vecchia.gathered(terms.nodes, variance, target, variance[own], index)
-    found = vecchia.small_systems(kernel, group, spread, used.T)
+    everyone = (
+        jnp.concatenate([index, own[:, None]], axis=1),
+        jnp.pad(used, ((0, 0), (0, 1)), constant_values=True),
+    )
+    matrix = vecchia.covariances(kernel, terms.nodes, variance, *everyone)
+    found = vecchia.Conditionals(*vecchia.last_given_others(matrix))
     b = jnp.where(used, found.coefficients, 0.0)
     scale = counted / jnp.sqrt(found.variance)
     y = (terms.y[own] - jnp.sum(b * terms.y[index], axis=1)) * scale

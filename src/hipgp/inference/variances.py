@@ -17,12 +17,13 @@ import numpy as np
 from jaxtyping import Float
 from scipy.spatial import KDTree
 
-from hipgp import vecchia
+from hipgp import neighbours, vecchia
 from hipgp.functionals import Functional, Nodes
 from hipgp.inference.batch import BatchPosterior, _simulate
 from hipgp.inference.systems import solve
+from hipgp.neighbours import Neighbours
 from hipgp.precision import float64_available
-from hipgp.vecchia import Conditionals, Neighbours
+from hipgp.vecchia import Conditionals
 
 PREDICT_NEIGHBOURS = 30
 
@@ -34,19 +35,16 @@ def local_conditional(
     nodes = vecchia.data_nodes(post.data, post.kernel)
     targets = vecchia.coarse_nodes(functional, post.kernel)
     scale = vecchia.typical_lengthscale(post.kernel, post.grid.ndim)
-    neighbours = _near_nodes(nodes, targets, scale, k)
-    none = np.zeros(len(functional))
-    return vecchia.conditionals(
-        post.kernel, nodes, post.noise_variance, targets, none, neighbours
-    ), neighbours
+    near = _near_nodes(nodes, targets, scale, k)
+    return vecchia.conditionals(post.kernel, nodes, post.noise_variance, targets, near), near
 
 
 def _near_nodes(nodes: Nodes, targets: Nodes, scale: np.ndarray, k: int) -> Neighbours:
     """Observations near each target: by place for points, by ends for alike rays, by closest approach otherwise."""
     many, of_targets = nodes.x.shape[1] > 1, targets.x.shape[1] > 1
     if many == of_targets:
-        both = vecchia.features(Nodes.concatenate([nodes, targets]), scale)
-        return vecchia.nearest(both[: len(nodes)], both[len(nodes) :], k)
+        both = neighbours.features(Nodes.concatenate([nodes, targets]), scale)
+        return neighbours.nearest(both[: len(nodes)], both[len(nodes) :], k)
     n, q, d = nodes.x.shape
     tree = KDTree((nodes.x / scale).reshape(-1, d))
     middle = targets.x[:, targets.x.shape[1] // 2] / scale

@@ -1,0 +1,134 @@
+"""Who is near whom: an order of the observations, in groups, and for each group the nearest that come before it.
+
+A group is one observation, or some that lie close together: those of several nodes share the price of their
+covariances that way. Places are features of a functional in lengthscales (`features`); trees are SciPy's.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.spatial import KDTree
+
+from hipgp.functionals import Nodes
+
+
+class Neighbours(NamedTuple):
+    """For each target, the observations it is conditioned on; `used` marks the real ones."""
+
+    index: Int[np.ndarray, "T k"]
+    used: np.ndarray
+
+
+class Groups(NamedTuple):
+    """Groups of observations, each after those it is conditioned on: `index` holds the nearest earlier ones and, last,
+    the `own` members; `used` marks the real ones."""
+
+    index: Int[np.ndarray, "G k"]
+    used: np.ndarray
+    own: int
+
+
+def features(nodes: Nodes, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N F"]:
+    """Where each functional is, in lengthscales: its place, or both its ends in a fixed order."""
+    x = np.asarray(nodes.x)
+    first, last = x[:, 0] / scale, x[:, -1] / scale
+    if x.shape[1] == 1:
+        return first
+    swap = (first[:, 0] > last[:, 0])[:, None]
+    together = np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
+    shared = (
+        np.ptp(first, axis=0).max() < 0.1 * np.ptp(last, axis=0).max()
+    )  # rays from one place: ends tell all
+    return last if shared else together
+
+
+def ordering(nodes: Nodes, seed: int = 0) -> Int[np.ndarray, " N"]:
+    """Short functionals before long ones, at random among equals."""
+    length = np.linalg.norm(nodes.x[:, -1] - nodes.x[:, 0], axis=-1)
+    return np.lexsort((np.random.default_rng(seed).permutation(len(length)), length))
+
+
+def together(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray, " n"]]:
+    """All places in compact groups of at most `size`, as equal as can be: cut in two along the widest axis, again and
+    again."""
+    out, todo = [], [(np.arange(len(places)), -(-len(places) // size))]
+    while todo:
+        rows, groups = todo.pop()
+        if groups == 1:
+            out.append(rows)
+            continue
+        cut = round(len(rows) * (groups // 2) / groups)
+        widest = np.argmax(np.ptp(places[rows], axis=0))
+        split = np.argpartition(places[rows, widest], cut)
+        todo += [(rows[split[:cut]], groups // 2), (rows[split[cut:]], groups - groups // 2)]
+    return out
+
+
+def in_groups(nodes: Nodes, places: Float[np.ndarray, "N F"], size: int, k: int, seed: int = 0) -> Groups:
+    """Groups of at most `size`, short functionals before long ones, each with its k nearest predecessors."""
+    groups = together(places, size)
+    length = np.linalg.norm(nodes.x[:, -1] - nodes.x[:, 0], axis=-1)
+    mean = np.array([length[rows].mean() for rows in groups])
+    groups = [groups[i] for i in np.lexsort((np.random.default_rng(seed).permutation(len(groups)), mean))]
+    begin = np.concatenate([[0], np.cumsum([len(rows) for rows in groups])])
+    order = np.concatenate(groups)
+    near = _before(places[order], begin, min(k, max(1, len(places) - 1)))
+    within = np.arange(np.max(np.diff(begin)))
+    own = np.minimum(begin[:-1, None] + within, begin[1:, None] - 1)
+    used = np.concatenate([near.used, within < np.diff(begin)[:, None]], axis=1)
+    return Groups(order[np.concatenate([near.index, own], axis=1)], used, len(within))
+
+
+def predecessors(places: Float[np.ndarray, "N F"], order: Int[np.ndarray, " N"], k: int) -> Neighbours:
+    """The k nearest among those earlier in `order`; rows in the observations' own numbering."""
+    near = _before(places[order], np.arange(len(places) + 1), min(k, len(places) - 1))
+    out = Neighbours(np.zeros_like(near.index), np.zeros_like(near.used))
+    out.index[order], out.used[order] = order[near.index], near.used
+    return out
+
+
+def _before(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
+    """For each group x[begin[g] : begin[g + 1]], the k places before it that are nearest to its middle."""
+    count = len(begin) - 1
+    index, used = np.zeros((count, k), int), np.zeros((count, k), bool)
+    middle = np.add.reduceat(x, begin[:-1], axis=0) / np.diff(begin)[:, None]
+    few = int(np.searchsorted(begin[:-1], 2 * k))
+    for g in range(1, few):
+        near = np.argsort(np.sum((x[: begin[g]] - middle[g]) ** 2, axis=1), kind="stable")[:k]
+        index[g, : len(near)], used[g, : len(near)] = near, True
+    first = max(few, 1)
+    while first < count:
+        last = max(first + 1, int(np.searchsorted(begin, 2 * begin[first], side="right")) - 1)
+        index[first:last] = _earlier(x, begin, middle, np.arange(first, last), k)
+        used[first:last] = True
+        first = last
+    return Neighbours(index, used)
+
+
+def _earlier(x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.ndarray, k: int) -> np.ndarray:
+    """For consecutive `groups`, the k nearest places before each.
+
+    Looked for among the 3k nearest of all up to the last one's, and for those with too few earlier ones among ever
+    more. To settle for less there is a false economy: a few badly conditioned observations double the solver's steps.
+    """
+    end = int(begin[groups[-1]])
+    tree = KDTree(x[:end])
+    found = np.empty((len(groups), k), int)
+    rows, count = groups, 3 * k
+    while len(rows):
+        count = min(count, end)
+        near = np.asarray(tree.query(middle[rows], k=count, workers=-1)[1])
+        late = near >= begin[rows][:, None]
+        enough = np.sum(~late, axis=1) >= k
+        first = np.argsort(late[enough], axis=1, kind="stable")[:, :k]
+        found[rows[enough] - groups[0]] = np.take_along_axis(near[enough], first, axis=1)
+        rows, count = rows[~enough], 3 * count
+    return found
+
+
+def nearest(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], k: int) -> Neighbours:
+    """The k observations nearest to each target."""
+    k = min(k, len(places))
+    index = KDTree(places).query(targets, k=k, workers=-1)[1].reshape(len(targets), k)
+    return Neighbours(index, np.ones_like(index, bool))
