@@ -76,6 +76,9 @@ class ExactWeights(Weights):
 
     rows: Float[Array, "N M"]
     residual: Float[Array, " N"]
+    unconverged: int = eqx.field(
+        static=True, default=0
+    )  # solves that stopped short: `residual` knows, w is not best
 
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
         return u @ self.rows.T
@@ -155,14 +158,17 @@ def exact_weights(
             f'weights: "exact" would need {size * 8 / 2**30:,.0f} GiB for {len(data)} x {toeplitz.torus.grid.size} '
             'weights; expected at most 8 GiB: use weights="local"'
         )
-    rows, residual = [], []
+    rows, residual, unconverged = [], [], 0
     for block in data.blocks:
         source = prepared(kernel, block.functional, toeplitz.torus.grid)
-        w, v, _ = _conditional_block(kernel, toeplitz, source, tolerance, max_iterations)
+        w, v, solution = _conditional_block(kernel, toeplitz, source, tolerance, max_iterations)
         rows.append(w)
         residual.append(v)
+        unconverged += int(jnp.sum(~solution.converged))
     dtype = toeplitz.eigenvalues.dtype
-    return ExactWeights(jnp.concatenate(rows).astype(dtype), jnp.concatenate(residual).astype(dtype))
+    return ExactWeights(
+        jnp.concatenate(rows).astype(dtype), jnp.concatenate(residual).astype(dtype), unconverged
+    )
 
 
 @float64_available

@@ -136,17 +136,17 @@ def test_structured_optimum_is_the_dense_one(dimension, family):
     )
     close(post.grid_mean().ravel(), mean)
     close(post.grid_std().ravel() ** 2, np.diag(cov))
-    whole = Variational(**settings, direct=False, batch_size=1000, epochs=8).fit(kernel, grid, data, None)
+    whole = Variational(**settings, direct=False, batch_size=1000, epochs=1).fit(kernel, grid, data, None)
     close(whole.whitened_mean, post.whitened_mean)
     close(whole.whitened_covariance, post.whitened_covariance)
     close(whole.elbo(), post.elbo())
     if family == "mean-field" and dimension != 2:
         return
-    small = Variational(**settings, direct=False, batch_size=15, epochs=40).fit(kernel, grid, data, None)
+    small = Variational(**settings, direct=False, batch_size=15, epochs=30).fit(kernel, grid, data, None)
     close(small.whitened_covariance, post.whitened_covariance)
-    # 40 passes in minibatches of 15 leave the mean short of the optimum; they must neither pass it nor diverge.
-    assert post.elbo() - 0.5 * abs(post.elbo()) < small.elbo() <= post.elbo() + 1e-9
-    assert len(small.diagnostics["elbo_trace"]) == 40
+    close(small.whitened_mean, post.whitened_mean)
+    close(small.elbo(), post.elbo())
+    assert len(small.diagnostics["elbo_trace"]) == 30
 
 
 def test_the_papers_own_steps_reach_the_optimum():

@@ -137,7 +137,9 @@ class Batch(eqx.Module):
             "torus": toeplitz.torus.shape,
             "clipped_mass": float(toeplitz.clipped_mass),
             "dtype": str(dtype),
-            "weights": f"local, stencil {self.points_per_axis(data)}" if self.weights == "local" else "exact",
+            "weights": f"local, stencil {self.points_per_axis(data)}"
+            if isinstance(weights, LocalWeights)
+            else f"exact, {weights.unconverged} of {len(data)} solves stopped short",
             "residual_to_noise": float(
                 np.mean(np.asarray(weights.residual, float) / np.asarray(std, float) ** 2)
             ),

@@ -134,7 +134,7 @@ def natural_step(
 
     which shrinks every error for every l > 0, and costs one n x n factorisation (Woodbury). For small l the two agree.
     """
-    q = jax.lax.cond(covariance_step > 0, _covariance_step, lambda q, *_: q, q, batch, covariance_step)
+    q = jax.lax.cond(covariance_step > 0, toward_precision, lambda q, *_: q, q, batch, covariance_step)
     a = batch.k * jnp.sqrt(batch.scale)[:, None]
     if implicit:
         return _moved(q, _implicit_move(q, a, batch.gradient, mean_step))
@@ -146,7 +146,8 @@ def natural_step(
     )
 
 
-def _covariance_step(q: Gaussian, batch: Minibatch, step: Array) -> Gaussian:
+def toward_precision(q: Gaussian, batch: Minibatch, step: Array) -> Gaussian:
+    """P moved by `step` towards what the minibatch says of Lambda's blocks."""
     estimate = q.blocks.identity() + q.blocks.gram(batch.k, batch.scale)
     return gaussian(q.blocks, q.mean, (1 - step) * q.precision + step * estimate)
 

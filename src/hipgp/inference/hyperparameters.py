@@ -9,8 +9,8 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from hipgp.inference.families import Blocks, Gaussian
-from hipgp.inference.natural import Problem, State, Steps, Terms, advance, divergence, initial, steps, terms
+from hipgp.inference.families import Blocks, Gaussian, standard
+from hipgp.inference.natural import Problem, Terms, advance, divergence, terms
 from hipgp.inference.reporting import check_finite
 from hipgp.inference.sources import Selection, parts
 from hipgp.inference.whitening import ToeplitzWhitening, Whitening
@@ -47,22 +47,22 @@ def expected_log(
 def learning_update(
     logs: Logs,
     optimiser_state: Any,
-    state: State,
+    q: Gaussian,
     problem: Problem,
     whitening: Whitening,
     selection: Selection,
     batches: Array,
-    pace: Steps,
+    pace: tuple[Array, Array],  # steps in mean and covariance
     rate: Array,
-) -> tuple[Logs, Any, State, Array]:
+) -> tuple[Logs, Any, Gaussian, Array]:
     """One minibatch: a natural-gradient step in q and one of Adam in the hyperparameters."""
     slope = jax.value_and_grad(expected_log, has_aux=True)
-    (log, t), gradient = slope(logs, state.q, problem, whitening, selection)
-    state, _ = advance(state, problem.starts, t, selection, batches, pace, True)
+    (log, t), gradient = slope(logs, q, problem, whitening, selection)
+    q = advance(q, t, batches, *pace, implicit=True)
     uphill = jax.tree.map(lambda g: -batches * g / len(problem.y), gradient)
     updates, optimiser_state = adam().update(uphill, optimiser_state)
     logs = jax.tree.map(lambda a, u: a + rate * u, logs, updates)
-    return logs, optimiser_state, state, log
+    return logs, optimiser_state, q, log
 
 
 def adam() -> optax.GradientTransformation:
@@ -75,12 +75,12 @@ class Learning(NamedTuple):
 
     logs: Logs
     memory: Any  # Adam's
-    state: State
+    q: Gaussian
     seen: int  # minibatches that q has seen
 
 
-def begin(logs: Logs, blocks: Blocks, count: int) -> Learning:
-    return Learning(logs, adam().init(logs), initial(blocks, count), 0)  # pyright: ignore[reportArgumentType]
+def begin(logs: Logs, blocks: Blocks) -> Learning:
+    return Learning(logs, adam().init(logs), standard(blocks), 0)  # pyright: ignore[reportArgumentType]
 
 
 def epoch(
@@ -90,20 +90,20 @@ def epoch(
 
     Covariances forget what is older than about an epoch, for the hyperparameters move; the mean takes shorter steps.
     """
-    logs, memory, state, seen = now
+    logs, memory, q, seen = now
     pace, waiting = max(0.1, batches / (batches + seen)), seen == 0
     expected = 0.0
     for selection in parts(problem.counts, batches, rng):
         seen += 1
         forget = max(1 / seen, min(1.0, 2 / (batches + 1)))
-        logs, memory, state, log = learning_update(
-            *(logs, memory, state, problem, whitening, selection, jnp.asarray(batches)),
-            *(steps(pace, forget), jnp.asarray(0.0 if waiting else rate)),
+        logs, memory, q, log = learning_update(
+            *(logs, memory, q, problem, whitening, selection, jnp.asarray(batches)),
+            *((jnp.asarray(pace), jnp.asarray(forget)), jnp.asarray(0.0 if waiting else rate)),
         )
         expected += float(log)
-    bound = expected - float(divergence(state.q))
+    bound = expected - float(divergence(q))
     check_finite(bound)
-    return Learning(logs, memory, state, seen), bound
+    return Learning(logs, memory, q, seen), bound
 
 
 def current(logs: Logs) -> Kernel:

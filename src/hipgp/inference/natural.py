@@ -16,7 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from hipgp.inference.families import Blocks, Gaussian, Minibatch, gaussian, natural_step, standard
+from hipgp.inference.families import (
+    Blocks,
+    Gaussian,
+    Minibatch,
+    gaussian,
+    natural_step,
+    standard,
+    toward_precision,
+)
 from hipgp.inference.sources import NO_SOLVES, Selection, Solves, Source, Table, parts, starts_of
 from hipgp.inference.whitening import Whitening
 from hipgp.kernels import Kernel
@@ -160,70 +168,56 @@ def _solve_mean(q: Gaussian, problem: Problem, whitening: Whitening, b: Array, i
 # --- natural gradients ------------------------------------------------------------------------------------------------
 
 
-class State(NamedTuple):
-    """Where the natural gradient stands.
-
-    `last` holds y_n - k_n'm over s_n^2 as each observation was last seen, and `total` the sum of them times k_n: with
-    these the gradient's noise goes to zero as m settles (the SAGA estimate, exact for a quadratic; O(N + T) memory).
-    """
-
-    q: Gaussian
-    last: Float[Array, " N"]
-    total: Float[Array, " T"]
-
-
-class Steps(NamedTuple):
-    mean: Array
-    covariance: Array
-    remember: Array  # keep `last` and `total`
-    recall: Array  # and use them
-
-
-def steps(mean: float, covariance: float, remember: bool = False, recall: bool = False) -> Steps:
-    """As arrays: numbers would be compiled in."""
-    return Steps(*(jnp.asarray(a) for a in (mean, covariance, remember, recall)))
-
-
 @eqx.filter_jit
 def natural_update(
-    state: State,
+    q: Gaussian,
     problem: Problem,
     kernel: Kernel,
     whitening: Whitening,
     selection: Selection,
     batches: Array,
-    pace: Steps,
-    implicit: bool,
-) -> tuple[State, Array]:
-    """One minibatch; also its part of the data's term in the bound, at the q it began with."""
+    step: Array,
+) -> tuple[Gaussian, Array]:
+    """The paper's step by one minibatch; also its part of the data's term in the bound, at the q it began with."""
     t, _ = terms(problem, kernel, whitening, jnp.zeros(()), selection)
-    return advance(state, problem.starts, t, selection, batches, pace, implicit)
+    return advance(q, t, batches, step, step, implicit=False), t.expected(q)
 
 
 def advance(
-    state: State,
-    starts: tuple[int, ...],
-    t: Terms,
-    selection: Selection,
-    batches: Array,
-    pace: Steps,
-    implicit: bool,
-) -> tuple[State, Array]:
-    """`natural_update`, given the minibatch's terms."""
-    q = state.q
+    q: Gaussian, t: Terms, batches: Array, mean_step: Array, covariance_step: Array, implicit: bool
+) -> Gaussian:
+    """A natural-gradient step, given the minibatch's terms."""
     scale = t.mask / t.variance
-    where = selection.flat(starts)
-    pull = scale * (t.y - t.k @ q.mean)
-    change = t.mask * (pull - state.last[where])
-    plain = batches * (pull @ t.k)
-    steady = batches * (change @ t.k) + state.total
-    gradient = jnp.where(pace.recall, steady, plain) - q.mean
-    moved = natural_step(q, Minibatch(t.k, batches * scale, gradient), pace.mean, pace.covariance, implicit)
-    after = scale * (t.y - t.k @ moved.mean)
-    change = jnp.where(pace.remember, t.mask * (after - state.last[where]), 0.0)
-    last = state.last.at[where].add(change)
-    return State(moved, last, state.total + change @ t.k), t.expected(q)
+    gradient = batches * ((scale * (t.y - t.k @ q.mean)) @ t.k) - q.mean
+    return natural_step(q, Minibatch(t.k, batches * scale, gradient), mean_step, covariance_step, implicit)
 
 
-def initial(blocks: Blocks, count: int) -> State:
-    return State(standard(blocks), jnp.zeros(count), jnp.zeros(blocks.size))
+class Dual(NamedTuple):
+    """q with its mean as a sum over the observations, m = sum_n a_n k_n: as the optimum is, a_n = (y_n - k_n'm) / s_n^2.
+
+    Each minibatch sets its own a_n so that the bound is the highest in them: ascent in blocks of the dual, with no step
+    size to choose, that never lowers the dual bound and goes to the optimum geometrically.
+    """
+
+    q: Gaussian
+    shares: Float[Array, " N"]  # a_n
+
+
+@eqx.filter_jit
+def dual_update(
+    now: Dual, problem: Problem, kernel: Kernel, whitening: Whitening, selection: Selection
+) -> tuple[Dual, Terms, Array]:
+    """The best mean in one minibatch's shares; also its terms, and its part of the data's term in the bound before."""
+    t, _ = terms(problem, kernel, whitening, jnp.zeros(()), selection)
+    where = selection.flat(problem.starts)
+    k = t.mask[:, None] * t.k
+    short = t.mask * (t.y - k @ now.q.mean - t.variance * now.shares[where])
+    change = jax.scipy.linalg.solve(k @ k.T + jnp.diag(t.variance), short, assume_a="pos")
+    moved = eqx.tree_at(lambda q: q.mean, now.q, now.q.mean + change @ k)
+    return Dual(moved, now.shares.at[where].add(t.mask * change)), t, t.expected(now.q)
+
+
+@eqx.filter_jit
+def average_precision(q: Gaussian, t: Terms, batches: Array, share: Array) -> Gaussian:
+    """P moved by `share` towards this minibatch's estimate; with shares 1, 1/2, 1/3, ... the average of them all."""
+    return toward_precision(q, Minibatch(t.k, batches * t.mask / t.variance, q.mean), share)

@@ -16,17 +16,17 @@ import numpy as np
 
 from hipgp.data import Data, check_differentiable, check_inside
 from hipgp.grid import Grid
-from hipgp.inference.families import Blocks, Gaussian, tiling
+from hipgp.inference.families import Blocks, Gaussian, standard, tiling
 from hipgp.inference.hyperparameters import Logs, begin, current, epoch, outgrown
 from hipgp.inference.natural import (
+    Dual,
     Problem,
-    Steps,
+    average_precision,
     closed_form,
     divergence,
-    initial,
+    dual_update,
     mean_gap,
     natural_update,
-    steps,
     survey,
 )
 from hipgp.inference.reporting import (
@@ -60,11 +60,8 @@ from hipgp.weights import STENCIL
 
 SMALL = 2**14  # whitened points up to which the closed form is taken unasked
 LARGEST_FULL = 2**14  # whitened points of a full-rank S: 2 GiB in float64
-STEP = 2.0  # in the mean; measured: 1 to 4 do about equally well
-WHOLE = 1e4  # step in the mean where a minibatch is all the data: then the gradient has no noise
 SHORT_NATS = 1.0  # estimated shortfall of the mean that is worth a word
 SHORT_PCG = 1e-3  # likewise the relative error of a solve for the weights
-PLAIN_EPOCHS = 3  # before the gradient's noise is reduced: until then what is remembered is too old to help
 
 Family = Literal["mean-field", "block", "full"]
 
@@ -77,7 +74,8 @@ class Variational(eqx.Module):
     - `whitening`: "toeplitz" (the paper's) or "cholesky" (the standard SVGP).
     - `direct`: the closed form instead of natural gradients; None: where the problem is small enough.
     - `step`: of the natural gradient, in (0, 1]; a minibatch for which it would be unstable takes a damped step. None:
-      each covariance is the average of what the minibatches say, and the mean takes damped steps.
+      each covariance is the average of what the minibatches say, and the mean is found by ascent in the dual, minibatch
+      by minibatch, without a step size.
     - `learn`: kernel and noise by Adam with `learning_rate`, together with q, for as many epochs again.
     - `max_iterations`, `predict_max_iterations`, `tolerance`: of PCG in training and in prediction.
     - `residual`: the variance that the grid does not carry is a penalty ("bound", the paper's) or "noise" (FITC).
@@ -231,41 +229,58 @@ class Variational(eqx.Module):
         self, blocks: Blocks, problem: Problem, kernel: Kernel, whitening: Whitening, reporter: Reporter
     ) -> tuple[Gaussian, list[float]]:
         """Natural gradients by minibatches (appendix B.1.2)."""
+        how = self._by_shares if self.step is None else self._by_steps
+        return how(blocks, problem, kernel, whitening, reporter)
+
+    def _by_steps(
+        self, blocks: Blocks, problem: Problem, kernel: Kernel, whitening: Whitening, reporter: Reporter
+    ) -> tuple[Gaussian, list[float]]:
+        """The user's step in mean and covariance. Where an epoch lowers the bound by much, the fit goes back to its
+        best and the step is halved."""
         batches = self._batches(len(problem.y))
         rng = np.random.default_rng(self.seed)
-        state, trace, seen = initial(blocks, len(problem.y)), [], 0
-        best, retreats, ready = state, 0, PLAIN_EPOCHS
+        q, trace, step = standard(blocks), [], self.step or 1.0
+        best = q
         for number in range(self.epochs):
             expected = 0.0
             for selection in parts(problem.counts, batches, rng):
-                seen += 1
-                state, log = natural_update(
-                    *(state, problem, kernel, whitening, selection, jnp.asarray(batches)),
-                    *(self._steps(number, seen, batches, retreats, ready), self.step is None),
-                )
+                update = problem, kernel, whitening, selection, jnp.asarray(batches), jnp.asarray(step)
+                q, log = natural_update(q, *update)
                 expected += float(log)
-            trace.append(expected - float(divergence(state.q)))
-            check_finite(trace[-1])
-            reporter.epoch("variational", number, self.epochs, trace[-1])
             highest = max(trace[1:], default=-np.inf)
+            self._ended(number, expected, q, trace, reporter)
             if trace[-1] >= highest:
-                best = state
+                best = q
             elif trace[-1] < highest - abs(highest) - len(problem.y):  # less is noise, and passes
-                state, retreats, ready = best, retreats + 1, number + 2
-        return state.q, trace
+                q, step = best, 0.5 * step
+        return q, trace
 
-    def _steps(self, number: int, seen: int, batches: int, retreats: int, ready: int) -> Steps:
-        """The user's; else covariances are the plain average over the first epoch, which is exact.
+    def _by_shares(
+        self, blocks: Blocks, problem: Problem, kernel: Kernel, whitening: Whitening, reporter: Reporter
+    ) -> tuple[Gaussian, list[float]]:
+        """The mean by the shares of its observations; covariances are the average over the first epoch, which is exact."""
+        batches = self._batches(len(problem.y))
+        rng = np.random.default_rng(self.seed)
+        now, trace, seen = Dual(standard(blocks), jnp.zeros(len(problem.y))), [], 0
+        for number in range(self.epochs):
+            expected = 0.0
+            for selection in parts(problem.counts, batches, rng):
+                now, t, log = dual_update(now, problem, kernel, whitening, selection)
+                expected += float(log)
+                if number == 0:
+                    seen += 1
+                    q = average_precision(now.q, t, jnp.asarray(batches), jnp.asarray(1.0 / seen))
+                    now = Dual(q, now.shares)
+            self._ended(number, expected, now.q, trace, reporter)
+        return now.q, trace
 
-        Where an epoch lowered the bound by much, the fit has gone back to its best: steps are halved, and what is to be
-        remembered is gathered anew, until epoch `ready`.
-        """
-        shorter = 0.5**retreats
-        if self.step is not None:
-            return steps(self.step * shorter, self.step * shorter)
-        length = WHOLE if batches == 1 else STEP
-        average = 1.0 / seen if number == 0 else 0.0
-        return steps(length * shorter, average, number >= ready - 1, number >= ready)
+    def _ended(
+        self, number: int, expected: float, q: Gaussian, trace: list[float], reporter: Reporter
+    ) -> None:
+        """An epoch's bound, from what its minibatches saw on the way."""
+        trace.append(expected - float(divergence(q)))
+        check_finite(trace[-1])
+        reporter.epoch("variational", number, self.epochs, trace[-1])
 
     def _learned(
         self, kernel: Kernel, grid: Grid, data: Data, noise: float | None, reporter: Reporter
@@ -280,7 +295,7 @@ class Variational(eqx.Module):
         )
         problem = _problem(source, data, data.noise_std(first_noise), self.residual, known=data.noise_known)
         whitening = whiten(kernel, grid, self.whitening)
-        now = begin(Logs.of(kernel, first_noise), self.blocks(whitening, grid), len(data))
+        now = begin(Logs.of(kernel, first_noise), self.blocks(whitening, grid))
         rng, trace = np.random.default_rng(self.seed), []
         for number in range(self.epochs + 1):
             now, bound = epoch(now, problem, whitening, self._batches(len(data)), rng, self.learning_rate)
@@ -290,7 +305,7 @@ class Variational(eqx.Module):
                 larger = whiten(current(now.logs), grid, self.whitening)
                 if larger.shape != whitening.shape:
                     whitening = larger
-                    now = begin(now.logs, self.blocks(whitening, grid), len(data))
+                    now = begin(now.logs, self.blocks(whitening, grid))
         learned = noise if np.all(data.noise_known) else float(jnp.exp(now.logs.noise))
         return current(now.logs), learned, trace
 
