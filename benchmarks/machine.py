@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
+RESULTS = Path(os.environ.get("HIPGP_RESULTS", Path(__file__).parent / "results"))
+
 
 def facts() -> dict[str, Any]:
     """CPU, cores, threads, versions, dtype and device, as plain JSON."""
@@ -44,9 +46,8 @@ def peak_memory() -> dict[str, float]:
 
 def write_result(name: str, result: dict[str, Any]) -> None:
     """Keep a result as JSON under benchmarks/results, or under $HIPGP_RESULTS where that is set."""
-    folder = Path(os.environ.get("HIPGP_RESULTS", Path(__file__).parent / "results"))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(result, indent=1, default=_plain) + "\n")
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, default=_plain) + "\n")
 
 
 def _plain(value: Any) -> Any:

@@ -11,25 +11,12 @@ import pathlib
 import time
 
 import numpy as np
+from datasets import great_circles
 from machine import facts, gaussian_scores, peak_memory, write_result
 
 import hipgp as hg
 
 NODES = 64
-
-
-def great_circles(lat1, lon1, lat2, lon2, nodes: int) -> np.ndarray:
-    """Points at equal steps along each great circle, as (N, nodes, 2) of longitude and latitude in degrees."""
-    unit = lambda lat, lon: np.stack(
-        [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=-1
-    )
-    a, b = (unit(np.radians(lat), np.radians(lon)) for lat, lon in ((lat1, lon1), (lat2, lon2)))
-    angle = np.arccos(np.clip(np.sum(a * b, axis=1), -1, 1))[:, None]
-    t = (np.arange(nodes) + 0.5) / nodes
-    p = (
-        np.sin((1 - t) * angle)[..., None] * a[:, None] + np.sin(t * angle)[..., None] * b[:, None]
-    ) / np.sin(angle)[..., None]
-    return np.stack([np.degrees(np.arctan2(p[..., 1], p[..., 0])), np.degrees(np.arcsin(p[..., 2]))], axis=-1)
 
 
 def main() -> None:
