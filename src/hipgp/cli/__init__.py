@@ -224,18 +224,25 @@ def info(map: MapFile, quiet: Quiet = False, json: AsJson = False) -> None:
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="A figure or table of the paper.")],
+    name: Annotated[str, typer.Argument(help="Which experiment; see --list.", show_default=False)] = "",
+    data: Annotated[Path | None, typer.Option(envvar="HIPGP_DATA", help="Folder of the data sets.")] = None,
+    size: Annotated[str, typer.Option(help="small (a minute on two cores) or paper (the paper's).")] = "small",
+    output: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for figures and tables [./hipgp-reproduce-NAME].")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the tables to this file as well.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     quiet: Quiet = False,
-    json: AsJson = False,
-) -> None:
-    """One of the paper's figures or tables, from a checkout of the project."""
-    from hipgp.cli.console import BadInput
+) -> None:  # fmt: skip
+    """One of the paper's experiments: its tables and figures, beside the paper's numbers."""
+    from hipgp.cli import reproducing
 
-    voice = _voice(quiet, json)
+    voice = _voice(quiet, False)
     with voice.guarded():
-        raise BadInput(
-            f"reproduce {name}: the experiments are not installed; they live in experiments/ of a checkout"
-        )
+        if list_ or not name:
+            voice.result("hipgp reproduce NAME", reproducing.listed())
+        else:
+            reproducing.reproduce(name, size, data, output or Path(f"hipgp-reproduce-{name}"), json, voice)
 
 
 @app.command()

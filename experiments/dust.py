@@ -1,0 +1,121 @@
+"""What the dust experiments have in common: stars around the Sun, the systems, and how they are scored."""
+
+import time
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import hipgp as hg
+from hipgp.labels import Labels
+from hipgp.simulate import interpolate
+
+from . import baselines
+from .outcome import NOT_POSSIBLE, NOT_RUN, on_gpu, scores
+
+SUN = np.zeros(3)
+BLOCK = (2, 2, 2)
+LABELS = Labels.of(3, ("X", "Y", "Z"), "kpc", "dust density", "")
+ON_TWO_CORES = 3e6  # stars x grid points that exact weights take in minutes without a GPU
+LARGEST_CHOLESKY = 2**14
+SAMPLES = 32
+
+
+class Stars(NamedTuple):
+    """Measured extinctions with their errors; true ones of stars held out; true densities at some places."""
+
+    ends: np.ndarray
+    measured: np.ndarray
+    noise: np.ndarray
+    held_out: np.ndarray
+    truth: np.ndarray
+    places: np.ndarray
+    density: np.ndarray
+    to_scale: bool  # whether the densities are in the unit of the extinctions per length
+
+    @property
+    def data(self) -> Any:
+        return hg.observe(hg.LineIntegrals(SUN, self.ends), self.measured, self.noise)
+
+
+def learned(kernel: Any, grid: hg.Grid, stars: Stars, count: int, progress: bool, hold: bool = False) -> Any:
+    """The kernel from the first `count` stars: plenty for a few numbers, and learning from rays is dear.
+
+    With `hold` the lengthscale stays as it is, and only the variance is learned.
+    """
+    few = hg.observe(hg.LineIntegrals(SUN, stars.ends[:count]), stars.measured[:count], stars.noise[:count])
+    if not hold:
+        return hg.GP(kernel, grid).learn(few, progress=progress).kernel
+    length = float(kernel.lengthscale)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the lengthscale ends at a bound, as it must
+        bounds = {"lengthscale": (length, 1.001 * length)}
+        return hg.GP(kernel, grid).learn(few, start="kernel", bounds=bounds, progress=progress).kernel
+
+
+def fitted(
+    system: str, kernel: Any, grid: hg.Grid, stars: Stars
+) -> tuple[dict[str, Any], hg.Posterior | None]:
+    """Scores and seconds with the posterior, or why there are none."""
+    if system == "SVGP" and grid.size > LARGEST_CHOLESKY:
+        return nothing(NOT_POSSIBLE), None
+    if system != "batch engine" and len(stars.ends) * grid.size > ON_TWO_CORES and not on_gpu():
+        return nothing(NOT_RUN), None
+    began = time.perf_counter()
+    post = hg.GP(kernel, grid).condition(stars.data, method_of(system), progress=False)
+    seconds = time.perf_counter() - began
+    mean, std, _ = post.predict(hg.LineIntegrals(SUN, stars.held_out), samples=SAMPLES)
+    latent = interpolate(grid.axes, post.mean, stars.places)
+    return scored(stars, mean, std, latent) | {"fit_seconds": seconds}, post
+
+
+def method_of(system: str) -> Any:
+    """The paper's settings: blocks of 2 x 2 x 2, PCG limited to 200 and 500 iterations."""
+    if system == "batch engine":
+        return hg.Batch()
+    whitening: Any = "cholesky" if system == "SVGP" else "toeplitz"
+    return hg.Variational("block", BLOCK, whitening=whitening, max_iterations=200, predict_max_iterations=500)
+
+
+def dense(name: str, kernel: Any, stars: Stars, inducing: int) -> dict[str, Any]:
+    """The exact GP, or SGPR with random inducing points in the box that the stars fill."""
+    theirs = baselines.Kernel("matern32", float(kernel.variance), float(kernel.lengthscale))
+    targets = [baselines.line_integrals(SUN, stars.held_out), baselines.points(stars.places)]
+    given = [baselines.line_integrals(SUN, stars.ends)], stars.measured, stars.noise, targets
+    began = time.perf_counter()
+    if name == "exact GP":
+        mean, std = baselines.exact_gp(theirs, *given)
+    else:
+        low, high = stars.ends.min(0), stars.ends.max(0)
+        where = np.random.default_rng(1).uniform(low, high, (inducing, 3))
+        mean, std = baselines.sgpr(theirs, where, *given)
+    count = len(stars.held_out)
+    row = scored(stars, mean[:count], std[:count], mean[count:])
+    return row | {"fit_seconds": time.perf_counter() - began}
+
+
+def scored(stars: Stars, mean: np.ndarray, std: np.ndarray, latent: np.ndarray) -> dict[str, Any]:
+    found = scores(stars.truth, mean, std)
+    keep = {k: found[k] for k in ("MAE", "MSE", "log_likelihood", "coverage_of_95%")}
+    off = float(np.sqrt(np.mean((latent - stars.density) ** 2))) if stars.to_scale else ""
+    return keep | {
+        "density_RMSE": off,
+        "density_correlation": float(np.corrcoef(latent, stars.density)[0, 1]),
+    }
+
+
+def nothing(why: str) -> dict[str, Any]:
+    names = (
+        "MAE",
+        "MSE",
+        "log_likelihood",
+        "coverage_of_95%",
+        "density_RMSE",
+        "density_correlation",
+        "fit_seconds",
+    )
+    return dict.fromkeys(names, why)
+
+
+def shape_of(grid: hg.Grid) -> str:
+    return " x ".join(str(n) for n in grid.shape)

@@ -1,0 +1,226 @@
+"""The paper's experiments: the frame, the dense baselines, and every `small` run against what it must show."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import dense
+from hipgp.cli import app, reproducing
+
+experiments = reproducing.package()
+from hipgp.experiments import baselines, derivatives, dust_patch, outcome, whitening  # noqa: E402
+
+RNG = np.random.default_rng(0)
+
+
+def small(name, folder, data=None):
+    found = experiments.run(name, "small", data, folder, progress=False)
+    assert found.figures and all(f.stat().st_size > 10_000 for f in found.figures)
+    return found
+
+
+def rows(table, **wanted):
+    return [r for r in table.rows if all(r[k] == v for k, v in wanted.items())]
+
+
+# --- the frame --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """An experiment that takes no time."""
+
+    def run(size, data, folder, progress):
+        result = outcome.Result("A stub")
+        result.table("numbers", progress).add(size=size, half=0.5, whole=1234, absent=outcome.NOT_POSSIBLE)
+        return result
+
+    monkeypatch.setitem(experiments.EXPERIMENTS, "whitening", experiments.Experiment("whitening", "stub"))
+    monkeypatch.setattr(whitening, "run", run)
+    monkeypatch.setattr("hipgp.cli.console.keep_compilations", lambda: None)
+
+
+def hipgp(*arguments, code=0):
+    found = CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+    assert found.exit_code == code, found.output
+    return found
+
+
+def test_every_experiment_is_listed():
+    listing = hipgp("--list").output
+    assert all(name in listing for name in experiments.EXPERIMENTS)
+
+
+def test_the_command_writes_tables_and_json(stub, tmp_path):
+    shown = hipgp("whitening", "--out", tmp_path / "out", "--json", tmp_path / "found.json").output
+    assert "1,234" in shown and "n/a" in shown
+    assert "| small | 0.5 | 1,234 | n/a |" in (tmp_path / "out" / "tables.md").read_text()
+    record = json.loads((tmp_path / "found.json").read_text())
+    assert record["tables"]["numbers"] == [{"size": "small", "half": 0.5, "whole": 1234, "absent": "n/a"}]
+    assert {"threads", "device", "jax"} <= record["machine"].keys()
+
+
+@pytest.mark.parametrize("name", [n for n, e in experiments.EXPERIMENTS.items() if e.data])
+def test_missing_data_are_named_with_their_source(name, tmp_path):
+    said = hipgp(name, "--data", tmp_path, "--out", tmp_path / "out", code=2).output
+    wanted = experiments.EXPERIMENTS[name]
+    assert wanted.data in said and wanted.source.split(":")[0] in said and "--data" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_names_and_sizes_are_refused(tmp_path):
+    assert "expected one of" in hipgp("nothing", code=2).output
+    assert "size" in hipgp("whitening", "--size", "huge", "--out", tmp_path / "out", code=2).output
+
+
+# --- the baselines, against the reference -----------------------------------------------------------------------------
+
+
+def line_problem():
+    ends, y = RNG.uniform(-1, 1, (12, 3)), RNG.normal(size=12)
+    return ends, y, RNG.uniform(0.1, 0.3, 12), RNG.uniform(-1, 1, (5, 3))
+
+
+def test_exact_gp_of_line_integrals_is_the_reference():
+    ends, y, noise, places = line_problem()
+    found = baselines.exact_gp(
+        baselines.Kernel("matern32", 1.3, 0.7),
+        [baselines.line_integrals(np.zeros(3), ends)],
+        y,
+        noise,
+        [baselines.points(places)],
+    )
+    f = dense.line_integrals(np.zeros(3), ends, order=16, panels=1)
+    truth = dense.exact_gp(dense.Matern32(1.3, 0.7), f, y, noise, dense.points(places))
+    np.testing.assert_allclose(found[0], truth.mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found[1], truth.std, rtol=1e-9)
+
+
+def test_exact_gp_of_values_and_slopes_is_the_reference():
+    x, at, test = (RNG.uniform(-1, 1, (n, 1)) for n in (15, 6, 9))
+    y, noise = RNG.normal(size=21), RNG.uniform(0.05, 0.2, 21)
+    f = [baselines.points(x), baselines.derivatives(at)]
+    kernel = baselines.Kernel("squared exponential", 0.5, 0.3)
+    found = baselines.exact_gp(kernel, f, y, noise, [baselines.points(test)])
+    reference = dense.points(x) + dense.derivatives(at, axis=0)
+    truth = dense.exact_gp(dense.SquaredExponential(0.5, 0.3), reference, y, noise, dense.points(test))
+    np.testing.assert_allclose(found[0], truth.mean, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found[1], truth.std, rtol=1e-6)
+
+
+@pytest.mark.parametrize("profile", ["matern12", "matern32", "matern52"])
+def test_sgpr_is_the_reference(profile):
+    x, test, inducing = (RNG.uniform(-1, 1, (n, 2)) for n in (40, 7, 10))
+    y, noise = RNG.normal(size=40), np.full(40, 0.3)
+    kernel = baselines.Kernel(profile, 1.1, 0.8)
+    found = baselines.sgpr(kernel, inducing, [baselines.points(x)], y, noise, [baselines.points(test)])
+    theirs = getattr(dense, profile.capitalize())(1.1, 0.8)
+    truth = dense.svgp(theirs, inducing, dense.points(x), y, noise, dense.points(test))
+    np.testing.assert_allclose(found[0], truth.mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(found[1], truth.std, rtol=1e-6)
+
+
+# --- the problems -----------------------------------------------------------------------------------------------------
+
+
+def test_slopes_of_the_network_are_those_of_its_values():
+    f, x, h = derivatives.Network.draw(np.random.default_rng(3)), np.linspace(-1, 1, 50)[:, None], 1e-6
+    np.testing.assert_allclose(f.slope(x), (f.value(x + h) - f.value(x - h)) / (2 * h), rtol=1e-5, atol=1e-6)
+
+
+def test_patch_extinctions_grow_with_distance_and_are_noisy_as_said():
+    patch = dust_patch.simulated((20, 20, 10))
+    stars = dust_patch.observed(patch, 400, 100)
+    distance = np.linalg.norm(stars.ends, axis=1)
+    assert patch.density.min() > 0 and stars.truth.min() > 0
+    assert np.corrcoef(distance, stars.measured)[0, 1] > 0.5
+    assert np.all(np.abs(stars.ends) <= dust_patch.HALF)
+
+
+# --- the experiments --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow  # 3,000 iterations of CG, one at a time, for the figure
+def test_preconditioner(tmp_path):
+    (table,) = small("preconditioner", tmp_path).tables
+    for kernel in {r["kernel"] for r in table.rows}:
+        fractions = [r["fraction"] for r in rows(table, kernel=kernel)]
+        assert fractions == sorted(fractions, reverse=True)  # the larger the system, the more is saved
+    assert rows(table, kernel="Matern 5/2, lengthscale 0.14", M=625)[0]["fraction"] < 0.18  # the paper's
+    assert all(r["converged"] == "25 and 25 of 25" for r in table.rows)
+
+
+@pytest.mark.slow  # 32 systems, each compiled for itself
+def test_preconditioner_sweep(tmp_path):
+    (table,) = small("preconditioner-sweep", tmp_path).tables
+    ratios = [r[k] for r in table.rows for k in ("r_pcg", "r_pcg_of_cross_covariances")]
+    assert all(r < 1 for r in ratios if r != "none")
+    rough, smooth = (
+        rows(table, kernel=k, lengthscale=0.05, M=50)[0]["PCG"] for k in ("Matern 1/2", "squared exponential")
+    )
+    assert rough < smooth
+
+
+@pytest.mark.slow  # factorises dense matrices of 5,000 points
+def test_whitening(tmp_path):
+    (table,) = small("whitening", tmp_path).tables
+    for row in table.rows:
+        assert row["disagreement_of_SVGP"] < 1e-9
+        assert row["disagreement_of_local"] < 1e-2
+
+
+@pytest.mark.data
+def test_derivatives(tmp_path, data_folder):
+    paper, average = small("derivatives", tmp_path, data_folder).tables
+    for table in (paper, average):
+        for slopes in (True, False):
+            exact = rows(table, system="exact GP", slopes=slopes)[0]
+            for system in ("HIP-GP", "SVGP"):
+                row = rows(table, system=system, slopes=slopes)[0]
+                assert row["RMSE"] == pytest.approx(exact["RMSE"], rel=1e-3)
+                assert row["std"] == pytest.approx(exact["std"], rel=1e-3)
+            batch = rows(table, system="batch engine", slopes=slopes)[0]
+            assert batch["RMSE"] == pytest.approx(exact["RMSE"], rel=1e-2)
+            assert batch["std"] == pytest.approx(exact["std"], rel=1e-2)
+    best = rows(paper, system="HIP-GP", slopes=True)[0]
+    assert round(best["RMSE"], 4) == 0.0192 and round(best["std"], 4) == 0.0198  # the paper's
+
+
+@pytest.mark.data
+def test_housing(tmp_path, data_folder):
+    _, table, limits = small("housing", tmp_path, data_folder).tables
+    for m in (144, 576):
+        hip, svgp, batch = (rows(table, system=s, M=m)[0] for s in ("HIP-GP", "SVGP", "batch engine"))
+        assert hip["RMSE"] == pytest.approx(svgp["RMSE"], rel=1e-2)
+        assert hip["RMSE"] == pytest.approx(batch["RMSE"], rel=2e-2)
+    errors = [r["RMSE"] for r in rows(table, system="batch engine")]
+    assert errors == sorted(errors, reverse=True)  # more inducing points, less error
+    assert np.ptp([r["RMSE"] for r in limits.rows]) < 0.02  # robust to early stopping
+
+
+@pytest.mark.data
+def test_dust_domain(tmp_path, data_folder):
+    (table,) = small("dust-domain", tmp_path, data_folder).tables
+    exact = rows(table, system="exact GP")[0]
+    batch = rows(table, system="batch engine")[-1]
+    assert batch["MAE"] < 1.2 * exact["MAE"]
+    assert batch["density_correlation"] > exact["density_correlation"] - 0.05
+    assert rows(table, system="HIP-GP")[-1]["MAE"] < 1.5 * exact["MAE"]
+
+
+@pytest.mark.slow  # compiles the engines for five grids, and learns from rays
+def test_dust_patch(tmp_path):
+    (table,) = small("dust-patch", tmp_path).tables
+    hip, svgp = (rows(table, system=s)[0] for s in ("HIP-GP", "SVGP"))
+    assert hip["MAE"] < svgp["MAE"]  # the paper's conclusion: more inducing points, better predictions
+    assert rows(table, system="batch engine")[-1]["MAE"] < svgp["MAE"]
+
+
+@pytest.mark.data
+def test_dust_clusters(tmp_path, data_folder):
+    table, _ = small("dust-clusters", tmp_path, data_folder).tables
+    plain, robust = table.rows
+    assert robust["log_likelihood"] > plain["log_likelihood"]  # the tails are heavy
+    assert robust["median_error"] < 1.1 * plain["median_error"]
