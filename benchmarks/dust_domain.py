@@ -2,7 +2,8 @@
 
     python benchmarks/dust_domain.py --data DIR [--kernel m32]
 
-Noise std uniform in [0.0025, 0.0075] is added to the integrated extinctions; 1,000 noise-free ones are held out. The
+Noise std uniform in [0.0025, 0.0075] is added to the first 4,000 integrated extinctions; the last 1,000, noise-free,
+are held out. The figures depend on the draw of the noise: run several seeds. The
 authors' code on a 10 x 10 x 5 grid, 20 epochs (figures from our design notes): MAE 0.00062, mean log-likelihood 2.65,
 correlation of the latent mean with the true density 0.868.
 """
@@ -36,8 +37,7 @@ def main() -> None:
     rng = np.random.default_rng(args.seed)
     stars = np.stack([file["x"], file["y"], file["z"]], axis=1).astype(float)
     extinction = file["e"].astype(float)
-    order = rng.permutation(len(stars))
-    train, test = order[:4000], order[4000:]
+    train, test = np.arange(4000), np.arange(4000, 5000)
     noise = rng.uniform(0.0025, 0.0075, len(train))
     y = extinction[train] + noise * rng.standard_normal(len(train))
     grid = hg.Grid.cover((-0.25, -0.25, -0.05), (0.25, 0.25, 0.05), shape=(51, 51, 11))

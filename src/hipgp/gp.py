@@ -23,6 +23,7 @@ from hipgp.functionals import Functional
 from hipgp.grid import Grid
 from hipgp.inference import learning, variances
 from hipgp.inference.batch import Batch, BatchPosterior
+from hipgp.inference.evidence import Estimate, log_evidence
 from hipgp.inference.learning import Learned
 from hipgp.inference.variational import Variational, VariationalPosterior
 from hipgp.kernels import Kernel
@@ -219,9 +220,9 @@ class Posterior(eqx.Module):
         """Mean and std of any functional, observed or not.
 
         `std` says how: "vecchia" (deterministic, given the nearest observations), "samples" (its error corrected by
-        simulation, with the Monte Carlo error stated) or "exact" (one solve each); "auto" is the first where
-        only points were observed and are asked for, and the second where there are lines or areas, of which the nearest
-        observations tell less. `columns` are the user's own trend columns for these functionals.
+        simulation, with the Monte Carlo error stated) or "exact" (one solve each); "auto" is the first where points
+        are asked for given points, or lines and areas given such, and the second where one is asked for given the
+        other, of which the nearest observations tell less. `columns` are the user's own trend columns for these functionals.
         """
         check_inside(functional, self.grid)
         check_differentiable(self.kernel.differentiable, functional)
@@ -245,13 +246,19 @@ class Posterior(eqx.Module):
             return self.engine.sample(count, as_key(key), at)
         return self.engine.sample(count, as_key(key), at, columns)
 
+    def log_evidence(self, probes: int = 16, key: Any = 0) -> Estimate:
+        """The log-probability of the data under this model, with its Monte Carlo error: to choose between models."""
+        if isinstance(self.engine, VariationalPosterior):
+            return Estimate(self.engine.elbo(), 0.0)
+        return log_evidence(self.engine, probes, as_key(key))
+
     def _variance(
         self, functional: Functional, method: StdMethod, samples: int, key: Any, columns: Any
     ) -> tuple[np.ndarray, np.ndarray | None]:
         assert isinstance(self.engine, BatchPosterior)
         if method == "auto":
-            kinds = [functional, *(block.functional for block in self.engine.data.blocks)]
-            method = "vecchia" if all(kind.single for kind in kinds) else "samples"
+            seen = {block.functional.single for block in self.engine.data.blocks}
+            method = "vecchia" if seen == {functional.single} else "samples"
         if method == "vecchia":
             return variances.vecchia_variance(self.engine, functional, columns), None
         if method == "samples":

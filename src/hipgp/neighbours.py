@@ -43,12 +43,6 @@ def features(nodes: Nodes, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, 
     return last if shared else together
 
 
-def ordering(nodes: Nodes, seed: int = 0) -> Int[np.ndarray, " N"]:
-    """Short functionals before long ones, at random among equals."""
-    length = np.linalg.norm(nodes.x[:, -1] - nodes.x[:, 0], axis=-1)
-    return np.lexsort((np.random.default_rng(seed).permutation(len(length)), length))
-
-
 def together(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray, " n"]]:
     """All places in compact groups of at most `size`, as equal as can be: cut in two along the widest axis, again and
     again."""
@@ -67,12 +61,7 @@ def together(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray
 
 def in_groups(nodes: Nodes, places: Float[np.ndarray, "N F"], size: int, k: int, seed: int = 0) -> Groups:
     """Groups of at most `size`, short functionals before long ones, each with its k nearest predecessors."""
-    groups = together(places, size)
-    length = np.linalg.norm(nodes.x[:, -1] - nodes.x[:, 0], axis=-1)
-    mean = np.array([length[rows].mean() for rows in groups])
-    groups = [groups[i] for i in np.lexsort((np.random.default_rng(seed).permutation(len(groups)), mean))]
-    begin = np.concatenate([[0], np.cumsum([len(rows) for rows in groups])])
-    order = np.concatenate(groups)
+    order, begin = _ordered(nodes, places, size, np.random.default_rng(seed))
     near = _before(places[order], begin, min(k, max(1, len(places) - 1)))
     within = np.arange(np.max(np.diff(begin)))
     own = np.minimum(begin[:-1, None] + within, begin[1:, None] - 1)
@@ -80,12 +69,17 @@ def in_groups(nodes: Nodes, places: Float[np.ndarray, "N F"], size: int, k: int,
     return Groups(order[np.concatenate([near.index, own], axis=1)], used, len(within))
 
 
-def predecessors(places: Float[np.ndarray, "N F"], order: Int[np.ndarray, " N"], k: int) -> Neighbours:
-    """The k nearest among those earlier in `order`; rows in the observations' own numbering."""
-    near = _before(places[order], np.arange(len(places) + 1), min(k, len(places) - 1))
-    out = Neighbours(np.zeros_like(near.index), np.zeros_like(near.used))
-    out.index[order], out.used[order] = order[near.index], near.used
-    return out
+def _ordered(
+    nodes: Nodes, places: np.ndarray, size: int, rng: np.random.Generator
+) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:
+    """All observations, group after group, and where each group begins; at random among groups of equal length."""
+    length = np.linalg.norm(nodes.x[:, -1] - nodes.x[:, 0], axis=-1)
+    if size == 1:
+        return np.lexsort((rng.permutation(len(length)), length)), np.arange(len(length) + 1)
+    groups = together(places, size)
+    mean = np.array([length[rows].mean() for rows in groups])
+    groups = [groups[i] for i in np.lexsort((rng.permutation(len(groups)), mean))]
+    return np.concatenate(groups), np.concatenate([[0], np.cumsum([len(rows) for rows in groups])])
 
 
 def _before(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
@@ -127,8 +121,23 @@ def _earlier(x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.nd
     return found
 
 
-def nearest(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], k: int) -> Neighbours:
-    """The k observations nearest to each target."""
+def around(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], size: int, k: int) -> Groups:
+    """Targets in groups of at most `size`, each with the k observations nearest to its middle.
+
+    Targets are numbered after the observations.
+    """
+    groups = together(targets, size) if size > 1 else list(np.arange(len(targets))[:, None])
+    middle = np.array([targets[rows].mean(axis=0) for rows in groups])
     k = min(k, len(places))
-    index = KDTree(places).query(targets, k=k, workers=-1)[1].reshape(len(targets), k)
-    return Neighbours(index, np.ones_like(index, bool))
+    near = np.asarray(KDTree(places).query(middle, k=k, workers=-1)[1]).reshape(len(groups), k)
+    return after(Neighbours(near, np.ones_like(near, bool)), groups, len(places))
+
+
+def after(near: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:
+    """Groups of targets, numbered from `count` on, after their neighbours."""
+    own = max(len(rows) for rows in groups)
+    members = np.array([np.pad(rows, (0, own - len(rows)), mode="edge") for rows in groups]) + count
+    real = np.arange(own) < np.array([len(rows) for rows in groups])[:, None]
+    return Groups(
+        np.concatenate([near.index, members], axis=1), np.concatenate([near.used, real], axis=1), own
+    )

@@ -26,9 +26,10 @@ from hipgp.covariance import Columns, gram
 from hipgp.data import Data
 from hipgp.functionals import Functional, Nodes
 from hipgp.kernels import Kernel
-from hipgp.neighbours import Groups, Neighbours, features, in_groups
+from hipgp.neighbours import Groups, features, in_groups
 from hipgp.precision import float64_available
 from hipgp.sparse import Blocks, Sparse
+from hipgp.threads import one_blas_thread
 
 NEIGHBOURS = 20  # of a point
 GROUP, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
@@ -37,10 +38,17 @@ ENTRIES_AT_ONCE = 2**18  # of the small matrices in one chunk: they stay in cach
 
 
 class Conditionals(NamedTuple):
-    """target | neighbours ~ N(coefficients . y_neighbours, variance)."""
+    """Targets given their neighbours: target ~ N(coefficients . y_neighbours, variance), group by group."""
 
-    coefficients: Float[Array, "T k"]
-    variance: Float[Array, " T"]
+    coefficients: Float[np.ndarray, "G b k"]
+    variance: Float[np.ndarray, " T"]
+    near: Int[np.ndarray, "G k"]
+    places: Int[np.ndarray, " T"]  # where in (G b) each target is
+
+    def mean(self, y: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... T"]:
+        """What the neighbours' values say of each target."""
+        rows = np.einsum("gbk,...gk->...gb", self.coefficients, np.asarray(y)[..., self.near])
+        return rows.reshape(*rows.shape[:-2], rows.shape[-2] * rows.shape[-1])[..., self.places]
 
 
 class Vecchia(eqx.Module):
@@ -112,43 +120,54 @@ def covariances(
     return jnp.moveaxis(matrix, -1, 0) + jax.vmap(jnp.diag, in_axes=1)(jnp.where(real, spread, 1.0))
 
 
-@jax.custom_vjp
-def last_given_others(matrix: Float[Array, "T n n"]) -> tuple[Float[Array, "T k"], Float[Array, " T"]]:
-    """Of a Gaussian with this covariance, the last variable given the others: coefficients b and variance d.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def deviance(matrix: Float[Array, "T k k"], y: Float[Array, "T k"], own: int) -> Float[Array, ""]:
+    """-2 log p(the last `own` of y | the others) but for constants, summed over T Gaussians with these covariances.
 
-    The gradient is written out: with z = (-b, 1), dd = z' dC z and db = (C_others)^-1 (dC z)_others. It costs one
-    triangular solve; differentiating through the factorisation costs six times the whole evaluation.
+    With L the Cholesky factor, z = L^-1 y and S the last rows of L^-1, it is |z_own|^2 + 2 sum log L_own. Its gradient
+    in the covariance, S'S - S'z_own (S'z_own + 2 a)' with a = (others' covariance)^-1 y_others, is written out: one
+    more triangular solve, where differentiating through the factorisation costs six times the whole evaluation.
+    Differentiable in the covariance alone.
     """
-    return _factored(matrix)[:2]
+    return _factored(matrix, y, own)[0]
 
 
-def _factored(matrix: Array) -> tuple[Array, Array, Array]:
-    k = matrix.shape[-1] - 1
+def _factored(matrix: Array, y: Array, own: int) -> tuple[Array, Array, Array]:
     factor = jnp.linalg.cholesky(matrix, symmetrize_input=False)
-    solve = lambda f: jax.scipy.linalg.solve_triangular(f[:k, :k], f[k, :k], trans=1, lower=True)
-    return jax.vmap(solve)(factor), factor[:, k, k] ** 2, factor[:, :k, :k]
+    z = jax.vmap(lambda f, v: jax.scipy.linalg.solve_triangular(f, v, lower=True))(factor, y)
+    logs = jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)[:, -own:])
+    return jnp.sum(z[:, -own:] ** 2) + 2 * jnp.sum(logs), factor, z
 
 
-def _forward(matrix: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    b, d, factor = _factored(matrix)
-    return (b, d), (b, factor)
+def _forward(matrix: Array, y: Array, own: int) -> tuple[Array, tuple[Array, Array]]:
+    value, factor, z = _factored(matrix, y, own)
+    return value, (factor, z)
 
 
-def _backward(saved: tuple[Array, Array], cotangent: tuple[Array, Array]) -> tuple[Array]:
-    b, factor = saved
-    of_b, of_d = cotangent
-    solved = jax.vmap(lambda f, v: jax.scipy.linalg.cho_solve((f, True), v))(factor, of_b)
-    z = jnp.concatenate([-b, jnp.ones_like(b[:, :1])], axis=1)
-    left = of_d[:, None] * z + jnp.pad(solved, ((0, 0), (0, 1)))
-    return (left[:, :, None] * z[:, None, :],)
+def _backward(own: int, saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
+    factor, z = saved
+    k = z.shape[1]
+    last = jnp.broadcast_to(jnp.eye(k)[:, -own:], (len(z), k, own))
+    others = jnp.where(jnp.arange(k) < k - own, z, 0.0)
+    solve = lambda f, v: jax.scipy.linalg.solve_triangular(f, v, lower=True, trans=1)
+    solved = jax.vmap(solve)(factor, jnp.concatenate([last, others[..., None]], axis=2))
+    rows, a = solved[..., :-1], solved[..., -1]
+    pull = jnp.einsum("tkb,tb->tk", rows, z[:, -own:])
+    gradient = jnp.einsum("tkb,tlb->tkl", rows, rows) - pull[:, :, None] * (pull + 2 * a)[:, None, :]
+    return cotangent * gradient, None
 
 
-last_given_others.defvjp(_forward, _backward)
+deviance.defvjp(_forward, _backward)
 
 
 @eqx.filter_jit
-def _conditional_chunk(kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array) -> Conditionals:
-    return Conditionals(*last_given_others(covariances(kernel, nodes, noise, index, used)))
+def _conditional_chunk(
+    kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, own: int
+) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
+    factor = jnp.linalg.cholesky(covariances(kernel, nodes, noise, index, used), symmetrize_input=False)
+    below, last = factor[:, -own:, :-own], factor[:, -own:, -own:]
+    solve = lambda f, v: jax.scipy.linalg.solve_triangular(f, v.T, trans=1, lower=True).T
+    return jax.vmap(solve)(factor[:, :-own, :-own], below), jnp.sum(last**2, axis=2)
 
 
 @eqx.filter_jit
@@ -177,22 +196,25 @@ def _in_chunks(function: Any, kernel: Kernel, nodes: Nodes, noise: Any, index: A
     return out
 
 
+@one_blas_thread
 @float64_available
 def conditionals(
     kernel: Kernel,
     nodes: Nodes,
     noise: Float[np.ndarray, " N"],
     targets: Nodes,
-    neighbours: Neighbours,
+    groups: Groups,
 ) -> Conditionals:
     """Every target, seen without noise, given its neighbours, in float64. `noise` are variances."""
-    both = Nodes.concatenate([nodes, targets])
-    own = len(nodes) + np.arange(len(targets))[:, None]
-    index = np.concatenate([neighbours.index, own], axis=1)
-    used = np.concatenate([neighbours.used, np.ones_like(own, bool)], axis=1)
+    both, own = Nodes.concatenate([nodes, targets]), groups.own
     spread = np.concatenate([noise, np.zeros(len(targets))])
-    parts = _in_chunks(_conditional_chunk, kernel, both, spread, index, used)
-    return Conditionals(*(np.concatenate(a) for a in zip(*parts, strict=True)))  # type: ignore[arg-type]
+    chunk = functools.partial(_conditional_chunk, own=own)
+    parts = _in_chunks(chunk, kernel, both, spread, groups.index, groups.used)
+    coefficients, variance = (np.concatenate(a) for a in zip(*parts, strict=True))
+    real = np.flatnonzero(groups.used[:, -own:])
+    places = real[np.argsort(groups.index[:, -own:].ravel()[real])]
+    kept = np.where(groups.used[:, None, :-own], coefficients, 0.0)
+    return Conditionals(kept, variance.ravel()[places], groups.index[:, :-own], places)
 
 
 def data_nodes(data: Data, kernel: Kernel) -> Nodes:
@@ -200,6 +222,12 @@ def data_nodes(data: Data, kernel: Kernel) -> Nodes:
     return Nodes.concatenate([coarse_nodes(block.functional, kernel) for block in data.blocks])
 
 
+def group_sizes(nodes: Nodes) -> tuple[int, int]:
+    """How many go together, and on how many they are conditioned: points stand alone."""
+    return (1, NEIGHBOURS) if nodes.x.shape[1] == 1 else (GROUP, GROUP_NEIGHBOURS)
+
+
+@one_blas_thread
 @float64_available
 def preconditioner(
     kernel: Kernel,
@@ -214,9 +242,8 @@ def preconditioner(
     By default points stand alone and have 20 neighbours; functionals of several nodes come in groups of 32 with 96.
     """
     nodes = data_nodes(data, kernel)
-    alone = nodes.x.shape[1] == 1
-    k = (NEIGHBOURS if alone else GROUP_NEIGHBOURS) if k is None else k
-    group = (1 if alone else GROUP) if group is None else group
+    usual = group_sizes(nodes)
+    group, k = usual[0] if group is None else group, usual[1] if k is None else k
     places = features(nodes, typical_lengthscale(kernel, data.ndim))
     groups = in_groups(nodes, places, group, k)
     chunk = functools.partial(_factor_chunk, own=groups.own)

@@ -22,7 +22,7 @@ def objective(kinds, trend=None, count=12, noise_known=True):
         data = hg.observe(data.blocks[0].functional, y)
         std = np.full(len(y), 0.1)
     columns = hg.GP(KERNEL, GRID, trend=trend).trend.of_data(data, GRID)
-    terms = likelihood.prepare(KERNEL, data, columns, len(data), len(data) - 1, 0)
+    terms = likelihood.prepare(KERNEL, data, columns, len(data), len(data), 0)
     nodes = terms.nodes.with_derivative_fields()  # few to a ray: the dense twin is given the same
     f = dense.Functional(*[np.asarray(a) for a in (nodes.x, nodes.weights, nodes.value, nodes.direction)])
     layout = Layout.of(KERNEL, not noise_known)

@@ -11,7 +11,7 @@ import dense
 from hipgp import neighbours, vecchia
 from hipgp.covariance import gram
 from hipgp.functionals import LineIntegrals, Nodes, Points
-from hipgp.kernels import Matern12, Matern32, RationalQuadratic
+from hipgp.kernels import Matern32, RationalQuadratic
 
 
 @pytest.mark.parametrize("group", [1, 5])
@@ -30,42 +30,31 @@ def test_all_predecessors_make_the_factor_exact(kinds, group):
         np.testing.assert_allclose(found.precondition(jnp.asarray(exact)), np.eye(len(data)), atol=1e-9)
 
 
-@pytest.mark.parametrize(("count", "k"), [(1, 5), (2, 5), (5, 10), (300, 1), (300, 7)])
-def test_predecessors_are_the_nearest_of_those_before(count, k):
-    rng = np.random.default_rng(count)
-    places, order = rng.normal(size=(count, 2)), rng.permutation(count)
-    found = neighbours.predecessors(places, order, k)
-    for rank, i in enumerate(order):
-        before = order[:rank]
-        distance = np.sort(np.linalg.norm(places[before] - places[i], axis=1))[:k]
-        mine = found.index[i][found.used[i]]
-        assert set(mine) <= set(before) and len(mine) == len(distance) == len(set(mine))
-        np.testing.assert_allclose(np.sort(np.linalg.norm(places[mine] - places[i], axis=1)), distance)
-
-
-@pytest.mark.parametrize("size", [1, 4, 7])
-def test_groups_hold_everyone_once_after_those_they_are_conditioned_on(size):
+@pytest.mark.parametrize(
+    ("count", "size", "k"), [(1, 1, 5), (2, 1, 5), (150, 1, 10), (150, 4, 10), (300, 7, 1)]
+)
+def test_groups_hold_everyone_once_after_those_they_are_conditioned_on(count, size, k):
     rng = np.random.default_rng(size)
-    ends = rng.uniform(size=(150, 2))
+    ends = rng.uniform(size=(count, 2))
     nodes = LineIntegrals(np.zeros(2), ends).nodes(1.0)
-    found = neighbours.in_groups(nodes, ends, size, 10)
+    found = neighbours.in_groups(nodes, ends, size, k)
     own, mine = found.index[:, -found.own :], found.used[:, -found.own :]
-    assert found.own == size and np.array_equal(np.sort(own[mine]), np.arange(150))
-    seen, length = np.zeros(150, bool), np.linalg.norm(ends, axis=1)
+    assert found.own == size and np.array_equal(np.sort(own[mine]), np.arange(count))
+    seen, length = np.zeros(count, bool), np.linalg.norm(ends, axis=1)
     means = [length[row[used]].mean() for row, used in zip(own, mine, strict=True)]
     assert np.all(np.diff(means) >= 0)
     for g, row in enumerate(own):
         near = found.index[g, : -found.own][found.used[g, : -found.own]]
-        assert np.all(seen[near]) and len(set(near)) == len(near) == min(10, seen.sum())
+        assert np.all(seen[near]) and len(set(near)) == len(near) == min(k, seen.sum())
         middle = ends[row[mine[g]]].mean(axis=0)
-        distance = np.sort(np.linalg.norm(ends[seen] - middle, axis=1))[:10]
+        distance = np.sort(np.linalg.norm(ends[seen] - middle, axis=1))[:k]
         np.testing.assert_allclose(np.sort(np.linalg.norm(ends[near] - middle, axis=1)), distance)
         seen[row[mine[g]]] = True
 
 
 def test_many_observations_at_one_place_have_distinct_predecessors():
     places = np.concatenate([np.zeros((200, 2)), np.ones((200, 2))])
-    found = neighbours.predecessors(places, np.random.default_rng(0).permutation(400), 10)
+    found = neighbours.in_groups(Points(places).nodes(1.0), places, 1, 10)
     assert all(len(set(row[used])) == used.sum() for row, used in zip(found.index, found.used, strict=True))
 
 
@@ -78,27 +67,25 @@ def test_rays_of_two_sets_are_found_by_their_ends():
     assert np.all(np.linalg.norm(ends[:24] - short.end, axis=1) < 0.2 * short.length)
 
 
-def test_last_given_others_and_its_gradient():
+@pytest.mark.parametrize("own", [1, 3, 5])
+def test_deviance_and_its_gradient(own):
     rng = np.random.default_rng(0)
-    root = rng.normal(size=(3, 5, 5))
-    matrix = jnp.asarray(root @ root.swapaxes(1, 2) + 0.1 * np.eye(5))
-    b, d = vecchia.last_given_others(matrix)
-    for i in range(3):
-        c = np.asarray(matrix[i])
-        np.testing.assert_allclose(b[i], np.linalg.solve(c[:4, :4], c[:4, 4]), rtol=1e-10)
-        np.testing.assert_allclose(d[i], c[4, 4] - c[4, :4] @ b[i], rtol=1e-10)
-    probes = jnp.asarray(rng.normal(size=(3, 4))), jnp.asarray(rng.normal(size=3))
-    plain = lambda m: (
-        jnp.linalg.solve(m[:, :4, :4], m[:, :4, 4:])[..., 0],
-        m[:, 4, 4]
-        - jnp.einsum("tk,tk->t", m[:, 4, :4], jnp.linalg.solve(m[:, :4, :4], m[:, :4, 4:])[..., 0]),
-    )
-    sums = lambda f: lambda m: sum(jnp.sum(p * o) for p, o in zip(probes, f(m), strict=True))
+    root = rng.normal(size=(3, 6, 6))
+    matrix = jnp.asarray(root @ root.swapaxes(1, 2) + 0.1 * np.eye(6))
+    y = jnp.asarray(rng.normal(size=(3, 6)))
+
+    def plain(m):
+        both = jnp.einsum("tk,tk->", y, jnp.linalg.solve(m, y[..., None])[..., 0])
+        others, rest = m[:, :-own, :-own], y[:, :-own]
+        first = jnp.einsum("tk,tk->", rest, jnp.linalg.solve(others, rest[..., None])[..., 0])
+        return both - first + jnp.sum(jnp.linalg.slogdet(m)[1] - jnp.linalg.slogdet(others)[1])
+
+    np.testing.assert_allclose(vecchia.deviance(matrix, y, own), plain(matrix), rtol=1e-10)
+    found, auto = jax.grad(vecchia.deviance)(matrix, y, own), jax.grad(plain)(matrix)
     both = lambda g: (
         (g + g.swapaxes(1, 2)) / 2
     )  # a covariance is symmetric: only this part of the gradient counts
-    own, auto = (jax.grad(sums(f))(matrix) for f in (vecchia.last_given_others, plain))
-    np.testing.assert_allclose(both(own), both(auto), rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(both(found), both(auto), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["points", "derivatives", "rays"])
@@ -126,15 +113,27 @@ def test_gram_and_its_gradient(kind, kernel):
             np.testing.assert_allclose(slope[at], (move(1) - move(-1)) / 2e-5, rtol=1e-5, atol=1e-7)
 
 
-def test_conditionals_do_not_depend_on_how_many_are_asked_for():
-    x = problem.places(0, 40)
-    nodes = vecchia.coarse_nodes(Points(x), KERNEL)
-    targets = vecchia.coarse_nodes(Points(problem.places(1, 21)), KERNEL)
-    near = neighbours.nearest(x, targets.x[:, 0], 6)
-    noise = np.full(40, 0.01)
-    whole = vecchia.conditionals(Matern12(), nodes, noise, targets, near)
-    for i in (0, 20):
-        one = neighbours.Neighbours(near.index[i : i + 1], near.used[i : i + 1])
-        part = vecchia.conditionals(Matern12(), nodes, noise, targets[i : i + 1], one)
-        np.testing.assert_allclose(part.coefficients[0], whole.coefficients[i], atol=1e-12)
-        np.testing.assert_allclose(part.variance[0], whole.variance[i], rtol=1e-12)
+@pytest.mark.parametrize(("kind", "size"), [("points", 1), ("points", 4), ("rays", 5)])
+def test_with_every_observation_near_the_conditional_is_the_exact_one(kind, size):
+    """Variance and what the data say, in groups of any size, the last one not full."""
+    data, f, y, std = problem.mixture((kind,))
+    functional, f_star = problem.pair(kind, 90, 11)
+    nodes, targets = (vecchia.coarse_nodes(g, KERNEL) for g in (data.blocks[0].functional, functional))
+    of_data, of_targets = nodes.x[:, -1], targets.x[:, -1]
+    groups = neighbours.around(of_data, of_targets, size, len(y))
+    found = vecchia.conditionals(KERNEL, nodes, std**2, targets, groups)
+    truth = dense.exact_gp(DENSE_KERNEL, f, y, std, f_star)
+    share = 1e-6 if kind == "points" else 0.05  # few nodes to a ray
+    np.testing.assert_allclose(np.sqrt(found.variance), truth.std, rtol=share)
+    assert np.max(np.abs(found.mean(y) - truth.mean) / truth.std) < max(share, 1e-5)
+    whole = found.mean(np.stack([y, 2 * y]))
+    np.testing.assert_allclose(whole, np.stack([found.mean(y), 2 * found.mean(y)]), rtol=1e-10)
+
+
+def test_the_nearest_are_near():
+    rng = np.random.default_rng(3)
+    x, targets = rng.uniform(size=(60, 2)), rng.uniform(size=(13, 2))
+    found = neighbours.around(x, targets, 1, 6)
+    for row in found.index:
+        distance = np.linalg.norm(x - targets[row[-1] - 60], axis=1)
+        np.testing.assert_array_equal(np.sort(row[:-1]), np.sort(np.argsort(distance)[:6]))

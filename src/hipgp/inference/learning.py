@@ -25,11 +25,17 @@ from hipgp.inference.parameters import Bounds, Layout, bounds
 from hipgp.inference.progress import Progress
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
+from hipgp.threads import one_blas_thread
 from hipgp.trend import Trend
 
-STAGES = ((1_536, 10, 12), (8_192, 20, 50), (122_880, 20, 10))  # data used, neighbours, iterations at most
+STAGES = (  # data, share of the preconditioner's neighbours, iterations at most
+    (1_024, 0.35, 12),
+    (8_192, 1.0, 25),
+    (122_880, 1.0, 0),
+)
+NEWTON_STEPS = 10
 LADDER = 8  # lengthscales tried
-DESCENTS = 4  # starts from which the search goes on
+DESCENTS = 3  # starts from which the search goes on
 
 
 class Learned(NamedTuple):
@@ -46,6 +52,7 @@ class Learned(NamedTuple):
     seconds: float
 
 
+@one_blas_thread
 @float64_available
 def learn(
     kernel: Kernel,
@@ -76,12 +83,12 @@ def learn(
     saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem)
     first_stage, vector = (0, None) if saved is None else (int(saved["stage"]), saved["vector"])
     with Progress("learning", progress) as bar:
-        for stage, (count, k, iterations) in list(enumerate(stages))[first_stage:]:
+        for stage, (count, share, iterations) in list(enumerate(stages))[first_stage:]:
             report = _reporter(bar, trace, stage, layout)
             centre = _neutral(kernel, extent) if start == "data" else kernel
             if vector is not None:
                 centre = jax.tree.map(np.asarray, layout.unpack(jnp.asarray(vector))[0])
-            terms = prepare(centre, data, columns, count, k, seed)
+            terms = prepare(centre, data, columns, count, share, seed)
             if vector is None:
                 given = layout.pack(kernel, noise or 0.3 * spread)
                 starts = (
@@ -89,13 +96,16 @@ def learn(
                 )
                 vector, value = _best_start(starts, layout, terms, box, iterations, report)
             else:
-                search = _polish if stage + 1 == len(STAGES) else _descend
-                vector, value = search(np.asarray(vector), layout, terms, box, iterations, report)
+                vector = np.asarray(vector)
+                if stage + 1 < len(STAGES):
+                    vector, value = _descend(vector, layout, terms, box, iterations, report)
+                if stage + 1 == len(stages):
+                    vector, value = _polish(vector, layout, terms, box, NEWTON_STEPS, report)
             if checkpoint is not None and stage + 1 < len(stages):
                 write_arrays(_path(checkpoint), fingerprint=problem, stage=stage + 1, vector=vector)
     assert vector is not None
     on_bound = box.touching(vector)
-    log_std = _uncertainty(vector, layout, _some(terms, STAGES[1][0]), len(data), on_bound)
+    log_std = _uncertainty(vector, layout, terms.some(STAGES[1][0]), len(data), on_bound)
     found, found_noise = layout.unpack(jnp.asarray(vector))
     names = layout.names()
     if checkpoint is not None:
@@ -113,7 +123,7 @@ def learn(
     )
 
 
-def _stages(count: int) -> list[tuple[int, int, int]]:
+def _stages(count: int) -> list[tuple[int, float, int]]:
     """Those that look at more than the one before."""
     before = [(0, 0, 0), *STAGES]
     return [s for s, b in zip(STAGES, before, strict=False) if count > b[0] or s[1] != b[1]]
@@ -151,7 +161,10 @@ def _starts(
     parts = layout.template.parts
     ladder = np.geomspace(2 * float(np.exp(np.mean(np.log(spacing)))), 0.5 * float(np.max(extent)), LADDER)
     per_axis = np.geomspace(2 * spacing, 0.5 * extent, LADDER)  # axes may have different units
-    mixtures = list(itertools.product(zip(ladder, per_axis, strict=True), repeat=len(parts)))
+    rungs = list(zip(ladder, per_axis, strict=True))
+    if any(np.ndim(part.lengthscale) for part in parts):  # or not
+        rungs += [(one, np.full(len(spacing), one)) for one in ladder]
+    mixtures = list(itertools.product(rungs, repeat=len(parts)))
     if len(mixtures) > LADDER**2:
         mixtures = [mixtures[i] for i in np.random.default_rng(seed).permutation(len(mixtures))[: LADDER**2]]
     scale = _field_spread(data, spread) ** 2
@@ -219,12 +232,6 @@ def _descend(
     return np.asarray(found.x), float(found.fun)
 
 
-def _some(terms: Terms, count: int) -> Terms:
-    """At most `count` of the chosen observations."""
-    cut = lambda t: (t.chosen, t.index, t.used, t.counted)
-    return eqx.tree_at(cut, terms, tuple(a[:count] for a in cut(terms)))
-
-
 def _curvature(vector: np.ndarray, layout: Layout, terms: Terms, free: np.ndarray) -> np.ndarray:
     """The likelihood's second derivatives in the free parameters, by differences of its gradient."""
     step = 1e-3
@@ -247,14 +254,14 @@ def _polish(
     lengthscale, where L-BFGS creeps, these take a handful of evaluations. Ends when less than 0.01 nats are to gain.
     """
     free = np.flatnonzero(~box.touching(vector))
-    values, vectors = np.linalg.eigh(_curvature(vector, layout, _some(terms, STAGES[1][0]), free))
+    values, vectors = np.linalg.eigh(_curvature(vector, layout, terms.some(STAGES[1][0]), free))
     if len(free) == 0 or not np.all(np.isfinite(values)):
         return _descend(vector, layout, terms, box, iterations, report)
     values = np.maximum(np.abs(values), 1e-3 * np.max(np.abs(values)))
     value, gradient = (np.asarray(a) for a in value_and_gradient(jnp.asarray(vector), layout, terms))
     for _ in range(iterations):
         step = -vectors @ ((vectors.T @ gradient[free]) / values)
-        if -0.5 * float(step @ gradient[free]) * float(jnp.sum(terms.counted)) < 0.01:
+        if -0.5 * float(step @ gradient[free]) * float(terms.count) < 0.01:
             break
         step *= min(1.0, 0.7 / np.max(np.abs(step)))  # no parameter more than doubles at once
         for shrink in (1.0, 0.3, 0.1):

@@ -1,17 +1,19 @@
 """The Vecchia likelihood of the data in the kernel's parameters, and its gradient.
 
--log p(y) ~ sum_n [log d_n + (y_n - b_n'y)^2 / d_n] / 2 + const, each term one small dense system: no FFT, no solve, any
-functional. The trend's coefficients are at their best (generalised least squares) at every evaluation, so that the
+log p(y) ~ the sum over groups of log p(own | nearest predecessors), each term one small dense system: no FFT, no solve,
+any functional; a group is one point, or some functionals of several nodes that lie together. The trend's coefficients are at their best (generalised least squares) at every evaluation, so that the
 gradient at fixed coefficients is the whole gradient. Terms are evaluated some hundreds at a time, each chunk's gradient
 right after its value: nothing is kept, and no two factorisations can wait for one another (batched LAPACK calls that
 run side by side in one program can block every thread of a small CPU).
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from hipgp import neighbours, vecchia
 from hipgp.data import Data
@@ -19,86 +21,100 @@ from hipgp.functionals import Nodes
 from hipgp.inference.parameters import Layout
 from hipgp.kernels import Kernel
 
-CHUNK = 512
+LOG_2PI = float(np.log(2 * np.pi))
 
 
 class Terms(eqx.Module):
-    """The data of one stage: chosen observations with their neighbours."""
+    """The data of one stage: chosen groups of observations with their neighbours."""
 
     nodes: Nodes
-    y: Float[Array, " N"]
-    columns: Float[Array, "N p"]
+    values: Float[Array, "N 1+p"]  # y and the trend's columns
     noise: Float[Array, " N"]  # variances, zero where unknown
     unknown: Array  # 1 where the noise is to be learned
-    chosen: Array
-    index: Array
+    index: Int[Array, "G k"]  # neighbours and, last, a group's own
     used: Array
-    counted: Array  # 1 for each chosen one, 0 for repetitions
+    count: Float[Array, ""]  # observations in the groups
+    own: int = eqx.field(static=True)
+
+    def some(self, count: int) -> "Terms":
+        """About `count` of the observations."""
+        groups = max(1, round(len(self.index) * min(1.0, count / float(self.count))))
+        return _in_whole_chunks(self, self.index[:groups], self.used[:groups])
 
 
-def prepare(kernel: Kernel, data: Data, trend: np.ndarray, count: int, k: int, seed: int) -> Terms:
-    """`count` observations at random, each with its nearest predecessors among all."""
+def prepare(
+    kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: int, share: float, seed: int
+) -> Terms:
+    """About `count` observations at random, in groups, each with its nearest predecessors among all.
+
+    `share` of the preconditioner's neighbours: fewer do where the parameters are still far off.
+    """
     nodes = vecchia.data_nodes(data, kernel)
+    group, k = vecchia.group_sizes(nodes)
     places = neighbours.features(nodes, vecchia.typical_lengthscale(kernel, data.ndim))
-    near = neighbours.predecessors(places, neighbours.ordering(nodes, seed), k)
-    n = len(data)
-    chosen = np.random.default_rng(seed).permutation(n)[: min(count, n)]
-    counted = len(chosen)
-    size = min(CHUNK, counted)
-    chosen = np.resize(chosen, -(-counted // size) * size)  # whole chunks: those repeated do not count
+    groups = neighbours.in_groups(nodes, places, group, max(1, round(share * k)), seed)
+    chosen = np.random.default_rng(seed).permutation(len(groups.index))[: max(1, round(count / group))]
     known = data.noise_known
-    std = data.noise_std(1.0)
-    return Terms(
+    std = np.asarray(data.noise_std(1.0), float)
+    terms = Terms(
         jax.tree.map(jnp.asarray, nodes),
-        jnp.asarray(data.y, jnp.float64),
-        jnp.asarray(trend, jnp.float64),
-        jnp.asarray(np.where(known, np.asarray(std, float) ** 2, 0.0)),
+        jnp.asarray(np.column_stack([data.y, trend]), jnp.float64),
+        jnp.asarray(np.where(known, std**2, 0.0)),
         jnp.asarray(~known, jnp.float64),
-        jnp.asarray(chosen),
-        jnp.asarray(near.index[chosen]),
-        jnp.asarray(near.used[chosen]),
-        jnp.asarray(np.arange(len(chosen)) < counted, jnp.float64),
+        jnp.asarray(groups.index),
+        jnp.asarray(groups.used),
+        jnp.zeros(()),
+        groups.own,
     )
+    return _in_whole_chunks(terms, groups.index[chosen], groups.used[chosen])
 
 
-def _chunks(terms: Terms) -> tuple[Array, ...]:
-    size = min(CHUNK, len(terms.chosen))
-    parts = terms.chosen, terms.index, terms.used, terms.counted
-    return tuple(a.reshape(-1, size, *a.shape[1:]) for a in parts)
+def _in_whole_chunks(terms: Terms, index: Any, used: Any) -> Terms:
+    """Groups filled up to whole chunks with some of which nothing is used."""
+    size = _chunk_size(*index.shape)
+    missing = -len(index) % size
+    full = lambda a: jnp.asarray(np.pad(np.asarray(a), ((0, missing), (0, 0))))
+    count = jnp.asarray(float(np.sum(np.asarray(used)[:, -terms.own :])))
+    return eqx.tree_at(lambda t: (t.index, t.used, t.count), terms, (full(index), full(used), count))
 
 
-def _whitened(
-    kernel: Kernel, noise: Array | None, terms: Terms, chunk: tuple[Array, ...]
-) -> tuple[Array, ...]:
-    """(y - b'y) / sqrt(d), the same for the trend's columns, and log d; zero for those that do not count."""
-    own, index, used, counted = chunk
+def _chunk_size(groups: int, k: int) -> int:
+    """Groups evaluated together: their matrices stay in cache."""
+    return min(groups, max(1, vecchia.ENTRIES_AT_ONCE // k**2))
+
+
+def _chunks(terms: Terms) -> tuple[Array, Array]:
+    size = _chunk_size(*terms.index.shape)
+    return tuple(a.reshape(-1, size, a.shape[1]) for a in (terms.index, terms.used))  # type: ignore[return-value]
+
+
+def _matrices(
+    vector: Array, layout: Layout, terms: Terms, chunk: tuple[Array, Array]
+) -> Float[Array, "T k k"]:
+    kernel, noise = layout.unpack(vector)
     variance = terms.noise + (0.0 if noise is None else terms.unknown * noise**2)
-    everyone = (
-        jnp.concatenate([index, own[:, None]], axis=1),
-        jnp.pad(used, ((0, 0), (0, 1)), constant_values=True),
-    )
-    matrix = vecchia.covariances(kernel, terms.nodes, variance, *everyone)
-    found = vecchia.Conditionals(*vecchia.last_given_others(matrix))
-    b = jnp.where(used, found.coefficients, 0.0)
-    scale = counted / jnp.sqrt(found.variance)
-    y = (terms.y[own] - jnp.sum(b * terms.y[index], axis=1)) * scale
-    x = (terms.columns[own] - jnp.einsum("tk,tkp->tp", b, terms.columns[index])) * scale[:, None]
-    return y, x, counted * (jnp.log(found.variance) + jnp.log(2 * jnp.pi))
+    return vecchia.covariances(kernel, terms.nodes, variance, *chunk)
 
 
 def _best_trend(vector: Array, layout: Layout, terms: Terms) -> tuple[Float[Array, " p"], Float[Array, ""]]:
     """The trend's coefficients by generalised least squares, and the objective with them."""
 
-    def sums(chunk: tuple[Array, ...]) -> tuple[Array, ...]:
-        y, x, logs = _whitened(*layout.unpack(vector), terms, chunk)
-        return x.T @ x, x.T @ y, jnp.sum(y**2 + logs)
+    def sums(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
+        index, used = chunk
+        factor = jnp.linalg.cholesky(_matrices(vector, layout, terms, chunk), symmetrize_input=False)
+        values = jnp.where(used[..., None], terms.values[index], 0.0)
+        solve = lambda f, v: jax.scipy.linalg.solve_triangular(f, v, lower=True)
+        white = jax.vmap(solve)(factor, values)[:, -terms.own :]
+        logs = jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)[:, -terms.own :])
+        return jnp.einsum("tbp,tbq->pq", white, white), 2 * jnp.sum(logs)
 
-    gram, projection, rest = (a.sum(axis=0) for a in jax.lax.map(sums, _chunks(terms)))
-    if gram.shape[0] == 0:
-        return projection, 0.5 * rest / jnp.sum(terms.counted)
-    beta = jnp.linalg.solve(gram + 1e-12 * jnp.trace(gram) * jnp.eye(len(gram)), projection)
-    total = rest - 2 * beta @ projection + beta @ gram @ beta
-    return beta, 0.5 * total / jnp.sum(terms.counted)
+    squares, logs = (a.sum(axis=0) for a in jax.lax.map(sums, _chunks(terms)))
+    rest, cross, gram = squares[0, 0], squares[0, 1:], squares[1:, 1:]
+    beta = cross
+    if len(cross):
+        beta = jnp.linalg.solve(gram + 1e-12 * jnp.trace(gram) * jnp.eye(len(gram)), cross)
+        rest = rest - 2 * beta @ cross + beta @ gram @ beta
+    return beta, 0.5 * ((rest + logs) / terms.count + LOG_2PI)
 
 
 @eqx.filter_jit
@@ -112,14 +128,19 @@ def value_and_gradient(
     vector: Float[Array, " p"], layout: Layout, terms: Terms
 ) -> tuple[Float[Array, ""], Float[Array, " p"]]:
     """The same with its gradient in the log-parameters."""
-    beta = _best_trend(vector, layout, terms)[0] if terms.columns.shape[1] else jnp.zeros(0)
+    rest = terms.values[:, 0]
+    if terms.values.shape[1] > 1:
+        rest = rest - terms.values[:, 1:] @ _best_trend(vector, layout, terms)[0]
 
-    def value(v: Array, chunk: tuple[Array, ...]) -> Array:
-        y, x, logs = _whitened(*layout.unpack(v), terms, chunk)
-        return 0.5 * jnp.sum((y - x @ beta) ** 2 + logs) / jnp.sum(terms.counted)
+    def value(v: Array, chunk: tuple[Array, Array]) -> Array:
+        index, used = chunk
+        return vecchia.deviance(
+            _matrices(v, layout, terms, chunk), jnp.where(used, rest[index], 0.0), terms.own
+        )
 
-    def add(total: tuple[Array, Array], chunk: tuple[Array, ...]) -> tuple[tuple[Array, Array], None]:
+    def add(total: tuple[Array, Array], chunk: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
         return jax.tree.map(jnp.add, total, jax.value_and_grad(value)(vector, chunk)), None
 
     zero = jnp.zeros(()), jnp.zeros_like(vector)
-    return jax.lax.scan(add, zero, _chunks(terms))[0]
+    total, gradient = jax.lax.scan(add, zero, _chunks(terms))[0]
+    return 0.5 * (total / terms.count + LOG_2PI), 0.5 * gradient / terms.count

@@ -21,38 +21,46 @@ from hipgp import neighbours, vecchia
 from hipgp.functionals import Functional, Nodes
 from hipgp.inference.batch import BatchPosterior, _simulate
 from hipgp.inference.systems import solve
-from hipgp.neighbours import Neighbours
+from hipgp.neighbours import Groups, Neighbours
 from hipgp.precision import float64_available
 from hipgp.vecchia import Conditionals
 
-PREDICT_NEIGHBOURS = 30
+ALONE = (1, 30)  # points given points: in groups of one, with 30 neighbours
+MOST_TOGETHER, NEIGHBOURS = 32, 512  # where there are lines or areas: they share their neighbours
 
 
-def local_conditional(
-    post: BatchPosterior, functional: Functional, k: int = PREDICT_NEIGHBOURS
-) -> tuple[Conditionals, Neighbours]:
-    """Each functional given its k nearest observations."""
+def local_conditional(post: BatchPosterior, functional: Functional) -> Conditionals:
+    """Each functional given its nearest observations."""
     nodes = vecchia.data_nodes(post.data, post.kernel)
     targets = vecchia.coarse_nodes(functional, post.kernel)
     scale = vecchia.typical_lengthscale(post.kernel, post.grid.ndim)
-    near = _near_nodes(nodes, targets, scale, k)
-    return vecchia.conditionals(post.kernel, nodes, post.noise_variance, targets, near), near
+    near = _near(nodes, targets, scale)
+    return vecchia.conditionals(post.kernel, nodes, post.noise_variance, targets, near)
 
 
-def _near_nodes(nodes: Nodes, targets: Nodes, scale: np.ndarray, k: int) -> Neighbours:
-    """Observations near each target: by place for points, by ends for alike rays, by closest approach otherwise."""
+def _near(nodes: Nodes, targets: Nodes, scale: np.ndarray) -> Groups:
+    """Observations near the targets: by place for points, by ends for alike rays, by closest approach otherwise."""
     many, of_targets = nodes.x.shape[1] > 1, targets.x.shape[1] > 1
     if many == of_targets:
         both = neighbours.features(Nodes.concatenate([nodes, targets]), scale)
-        return neighbours.nearest(both[: len(nodes)], both[len(nodes) :], k)
+        sizes = (_group_size(len(nodes), len(targets)), NEIGHBOURS) if many else ALONE
+        return neighbours.around(both[: len(nodes)], both[len(nodes) :], *sizes)
     n, q, d = nodes.x.shape
+    middle = np.asarray(targets.x[:, targets.x.shape[1] // 2] / scale)
+    groups = neighbours.together(middle, _group_size(n, len(middle)))
     tree = KDTree((nodes.x / scale).reshape(-1, d))
-    middle = targets.x[:, targets.x.shape[1] // 2] / scale
-    count = min(n * q, 4 * k)
-    owner = tree.query(middle, k=count, workers=-1)[1].reshape(len(targets), count) // q
-    first = np.sort(np.where(_first_seen(owner), np.arange(count), count), axis=1)[:, : min(k, n)]
+    count = min(n * q, 4 * NEIGHBOURS)
+    centres = np.array([middle[rows].mean(axis=0) for rows in groups])
+    owner = np.asarray(tree.query(centres, k=count, workers=-1)[1]).reshape(len(groups), count) // q
+    first = np.sort(np.where(_first_seen(owner), np.arange(count), count), axis=1)[:, : min(NEIGHBOURS, n)]
     used = first < count
-    return Neighbours(np.take_along_axis(owner, np.minimum(first, count - 1), axis=1), used)
+    near = Neighbours(np.take_along_axis(owner, np.minimum(first, count - 1), axis=1), used)
+    return neighbours.after(near, groups, n)
+
+
+def _group_size(observations: int, targets: int) -> int:
+    """So many that a group spans about a quarter of its neighbours' region: few targets lie far apart."""
+    return int(np.clip(NEIGHBOURS * targets / (4 * observations), 1, MOST_TOGETHER))
 
 
 def _first_seen(owner: np.ndarray) -> np.ndarray:
@@ -65,23 +73,19 @@ def _first_seen(owner: np.ndarray) -> np.ndarray:
     return out
 
 
-def _trend_variance(
-    post: BatchPosterior, target: np.ndarray, local: Conditionals, near: Neighbours
-) -> np.ndarray:
+def _trend_variance(post: BatchPosterior, target: np.ndarray, local: Conditionals) -> np.ndarray:
     """What not knowing the trend's coefficients adds: (x* - X'b)' Cov(beta) (x* - X'b)."""
-    columns = post.trend.of_data(post.data, post.grid)[near.index]
-    coefficients = np.where(near.used, local.coefficients, 0.0)
-    gap = target - np.einsum("tk,tkp->tp", coefficients, columns)
+    gap = target - local.mean(post.trend.of_data(post.data, post.grid).T).T
     return np.einsum("tp,pq,tq->t", gap, post.beta_covariance, gap)
 
 
 @float64_available
 def vecchia_variance(
-    post: BatchPosterior, functional: Functional, columns: Any = None, k: int = PREDICT_NEIGHBOURS
+    post: BatchPosterior, functional: Functional, columns: Any = None
 ) -> Float[np.ndarray, " T"]:
-    local, near = local_conditional(post, functional, k)
+    local = local_conditional(post, functional)
     target = post.trend.of(functional, post.grid, columns)
-    return np.asarray(local.variance) + _trend_variance(post, target, local, near)
+    return local.variance + _trend_variance(post, target, local)
 
 
 @float64_available
@@ -91,11 +95,10 @@ def sampled_variance(
     """The variance by `count` simulations with the Vecchia control variate, and its Monte Carlo standard error."""
     if count < 2:
         raise ValueError(f"samples: expected at least 2 to tell an error from, got {count}")
-    local, near = local_conditional(post, functional)
+    local = local_conditional(post, functional)
     target = post.trend.of(functional, post.grid, columns)
-    base = np.asarray(local.variance) + _trend_variance(post, target, local, near)
+    base = local.variance + _trend_variance(post, target, local)
     weights = post.target_weights(functional)
-    coefficients = np.where(near.used, local.coefficients, 0.0)
     squares = []
     for begin in range(0, count, size := post.draws_at_once()):
         number = min(size, count - begin)
@@ -106,9 +109,7 @@ def sampled_variance(
         extra = jax.random.normal(jax.random.fold_in(draw_key, 2**30), (number, len(functional)), prior.dtype)
         truth = weights.matmul(prior) + jnp.sqrt(weights.residual) * extra
         exact = np.asarray(truth - weights.matmul(solved.field), float)
-        rough = np.asarray(truth, float) - np.einsum(
-            "tk,stk->st", coefficients, np.asarray(simulated)[:, near.index]
-        )
+        rough = np.asarray(truth, float) - local.mean(np.asarray(simulated, float))
         squares.append((exact**2, rough**2))
     of_exact, of_rough = (np.concatenate(s) for s in zip(*squares, strict=True))
     share = np.clip(of_exact.mean(axis=0) / of_rough.mean(axis=0), 0.0, 1.0) ** 2  # the two means err alike

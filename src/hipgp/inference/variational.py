@@ -56,6 +56,7 @@ from hipgp.inference.variational_posterior import VariationalPosterior
 from hipgp.inference.whitening import Whitening, whiten
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
+from hipgp.threads import one_blas_thread
 from hipgp.weights import STENCIL
 
 SMALL = 2**14  # whitened points up to which the closed form is taken unasked
@@ -134,6 +135,7 @@ class Variational(eqx.Module):
         self.step = None if step is None else between("step", step, 1.0)
         self.learn, self.direct, self.seed = bool(learn), direct, whole("seed", seed, least=0)
 
+    @one_blas_thread
     @float64_available
     def fit(
         self, kernel: Kernel, grid: Grid, data: Data, noise: float | None, progress: bool = True
