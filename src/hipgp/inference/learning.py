@@ -105,7 +105,7 @@ def learn(
                 write_arrays(_path(checkpoint), fingerprint=problem, stage=stage + 1, vector=vector)
     assert vector is not None
     on_bound = box.touching(vector)
-    log_std = _uncertainty(vector, layout, terms.some(STAGES[1][0]), len(data), on_bound)
+    log_std = _uncertainty(vector, layout, terms, len(data), on_bound)
     found, found_noise = layout.unpack(jnp.asarray(vector))
     names = layout.names()
     if checkpoint is not None:
@@ -283,15 +283,20 @@ def _uncertainty(
 ) -> np.ndarray:
     """Standard deviations of the log-parameters from the likelihood's curvature.
 
-    Parameters on a bound have none, and count as known in those of the others.
+    Parameters on a bound have none, and count as known in those of the others. The curvature is that of some of the
+    data, but for its flattest direction, where these tell nothing: all of them are asked there.
     """
     free = np.flatnonzero(~on_bound)
-    curvature = _curvature(vector, layout, terms, free)
+    curvature = _curvature(vector, layout, terms.some(STAGES[1][0]), free)
     out = np.full(len(vector), np.inf)
     if len(free) and np.all(np.isfinite(curvature)):
-        values, vectors = np.linalg.eigh(total * curvature)
+        values, vectors = np.linalg.eigh(curvature)
+        along = np.zeros(len(vector))
+        along[free] = 0.3 * vectors[:, 0]
+        value = lambda v: float(negative_log_likelihood(jnp.asarray(v), layout, terms))
+        values[0] = (value(vector + along) + value(vector - along) - 2 * value(vector)) / 0.3**2
         flat = values <= 0  # directions that the data leave open
-        variance = vectors[:, ~flat] ** 2 @ (1 / values[~flat])
+        variance = vectors[:, ~flat] ** 2 @ (1 / (total * values[~flat]))
         out[free] = np.where(np.sum(vectors[:, flat] ** 2, axis=1) > 0.1, np.inf, np.sqrt(variance))
     return out
 

@@ -53,7 +53,7 @@ def prepare(
     group, k = vecchia.group_sizes(nodes)
     places = neighbours.features(nodes, vecchia.typical_lengthscale(kernel, data.ndim))
     groups = neighbours.in_groups(nodes, places, group, max(1, round(share * k)), seed)
-    chosen = np.random.default_rng(seed).permutation(len(groups.index))[: max(1, round(count / group))]
+    chosen = np.random.default_rng((seed, 1)).permutation(len(groups.index))[: max(1, round(count / group))]
     known = data.noise_known
     std = np.asarray(data.noise_std(1.0), float)
     terms = Terms(
