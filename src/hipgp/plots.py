@@ -145,7 +145,8 @@ def slices(
     """Slices of a volume across `axis`: a row for each place, a column for each quantity."""
     across = tuple(i for i in range(3) if i != axis)
     where = np.unique(np.linspace(0, grid.shape[axis] - 1, count + 2).round().astype(int)[1:-1])
-    fig = figure(3.6 * len(columns) + 0.8, 3.2 * len(where) + 0.9)
+    bars = len(set(columns) & set(spread)) + (len(set(columns) - set(spread)) > 0)
+    fig = figure(3.1 * len(columns) + 1.4 * bars, 3.2 * len(where) + 0.9)
     if title:
         fig.suptitle(title, fontweight="bold")
     cut = {k: [np.take(v, i, axis=axis) for i in where] for k, v in columns.items()}

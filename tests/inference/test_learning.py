@@ -75,8 +75,21 @@ def test_the_gradient_in_the_noise_is_that_of_differences():
 
 @pytest.mark.parametrize(
     ("kinds", "seeds"),
-    [(("points",), 3), (("rays",), 1)],
-    ids=["points", "rays"],
+    [
+        (("points",), 3),
+        (("rays",), 1),
+        (("points", "rays"), 1),
+        *(
+            pytest.param(kinds, 12, marks=pytest.mark.slow)
+            for kinds in (("points",), ("rays",), ("points", "rays"))
+        ),
+    ],
+    ids=[
+        "points",
+        "rays",
+        "points and rays",
+        *(f"{kind}, many seeds" for kind in ("points", "rays", "both")),
+    ],
 )
 def test_known_parameters_are_recovered_within_their_own_uncertainty(kinds, seeds):
     """The pull of each parameter: (log estimate - log truth) / stated std."""
