@@ -100,7 +100,7 @@ def fit(
 
     voice = _voice(quiet, json)
     again = "hipgp " + shlex.join(a for a in sys.argv[1:] if a != "--resume") + " --resume"
-    with voice.guarded(again, fitting.checkpoint_of(output)):
+    with voice.guarded(again, fitting.checkpoints_of(output)):
         given = {
             n: _split(v)
             for n, v in (

@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import typer
@@ -45,7 +45,7 @@ class Voice:
             Console(highlight=False).print(table)
 
     @contextlib.contextmanager
-    def guarded(self, resume: str = "", checkpoint: pathlib.Path | None = None) -> Iterator[None]:
+    def guarded(self, resume: str = "", checkpoints: Iterable[pathlib.Path] = ()) -> Iterator[None]:
         """Turn what goes wrong into one clear line and an exit code."""
         try:
             with warnings.catch_warnings():
@@ -55,7 +55,7 @@ class Voice:
                 )
                 yield
         except KeyboardInterrupt:
-            self._stopped(resume, checkpoint)
+            self._stopped(resume, checkpoints)
         except (BadInput, ValueError, ImportError, OSError, MemoryError) as error:
             self._fail(explained(error))
 
@@ -65,9 +65,10 @@ class Voice:
         self.errors.print(f"error: {message}", style="red", markup=False)
         raise typer.Exit(BAD_INPUT)
 
-    def _stopped(self, resume: str, checkpoint: pathlib.Path | None) -> None:
-        if checkpoint is not None and checkpoint.exists():
-            said = f"stopped; the work so far is kept in {checkpoint}. Go on with: {resume}"
+    def _stopped(self, resume: str, checkpoints: Iterable[pathlib.Path]) -> None:
+        kept = [str(path) for path in checkpoints if path.exists()]
+        if kept:
+            said = f"stopped; the work so far is kept in {' and '.join(kept)}. Go on with: {resume}"
         else:
             said = "stopped; nothing was written"
         self.errors.print(said, markup=False)

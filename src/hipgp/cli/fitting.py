@@ -102,9 +102,10 @@ def fit(
 ) -> None:
     """The whole job; the map is written at the end, all at once."""
     check_output(output, overwrite)
-    checkpoint = checkpoint_of(output)
+    checkpoint, of_learning = checkpoints_of(output)
     if not resume:
         checkpoint.unlink(missing_ok=True)
+        of_learning.unlink(missing_ok=True)
     data, columns = load_data(paths, s, voice)
     kernel = parse_kernel(s.kernel, data.ndim, s)
     trend = None if s.trend == "none" else s.trend
@@ -113,7 +114,7 @@ def fit(
     learning = not (s.lengthscale and s.variance)
     if learning:
         start = "kernel" if s.lengthscale else "data"
-        gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress)
+        gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress, checkpoint=of_learning)
         voice.note(
             "learned: "
             + ", ".join(f"{n} {v:.4g}" for n, v in zip(gp.learned.names, gp.learned.values, strict=True))
@@ -135,8 +136,9 @@ def with_learned(gp: hg.GP, learned: Any) -> hg.GP:
     return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
 
 
-def checkpoint_of(output: pathlib.Path) -> pathlib.Path:
-    return output.with_name(output.name + ".checkpoint")
+def checkpoints_of(output: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """Of the solve, and of learning."""
+    return output.with_name(output.name + ".checkpoint"), output.with_name(output.name + ".learning")
 
 
 def finish(

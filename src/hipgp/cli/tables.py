@@ -58,7 +58,11 @@ class Columns(NamedTuple):
                 "sky": "integrals from the Sun to"}[self.kind]  # fmt: skip
         to = f" to ({', '.join(self.second)})" if self.second else ""
         error = f" ± {self.error}" if self.error else ""
-        unit = "; parallaxes are in mas, distances in kpc, where the file does not say" if self.kind == "sky" else ""
+        unit = (
+            "; parallaxes are in mas, distances in kpc, where the file does not say"
+            if self.kind == "sky"
+            else ""
+        )
         return f"{self.value or 'places'}{error}: {what} ({', '.join(self.first)}){to}{unit}"
 
 
