@@ -33,8 +33,9 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """The names of all rows' values, in the order of their first appearance."""
-        return list(dict.fromkeys(name for row in self.rows for name in row))
+        """The names of all rows' values, in the order of their first appearance; those that are empty throughout left out."""
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        return [name for name in names if any(row.get(name, "") != "" for row in self.rows)]
 
     def heads(self) -> list[str]:
         return [spoken(c) for c in self.columns]

@@ -172,6 +172,7 @@ def test_whitening(tmp_path):
 
 
 @pytest.mark.data
+@pytest.mark.slow  # compiles three engines, with and without slopes
 def test_derivatives(tmp_path, data_folder):
     paper, average = small("derivatives", tmp_path, data_folder).tables
     for table in (paper, average):
@@ -189,9 +190,10 @@ def test_derivatives(tmp_path, data_folder):
 
 
 @pytest.mark.data
+@pytest.mark.slow  # fits every engine on two grids
 def test_housing(tmp_path, data_folder):
     _, table, limits = small("housing", tmp_path, data_folder).tables
-    for m in (144, 576):
+    for m in (144, 400):
         hip, svgp, batch = (rows(table, system=s, M=m)[0] for s in ("HIP-GP", "SVGP", "batch engine"))
         assert hip["RMSE"] == pytest.approx(svgp["RMSE"], rel=1e-2)
         assert hip["RMSE"] == pytest.approx(batch["RMSE"], rel=2e-2)
@@ -201,6 +203,7 @@ def test_housing(tmp_path, data_folder):
 
 
 @pytest.mark.data
+@pytest.mark.slow  # learns from rays, and fits every engine
 def test_dust_domain(tmp_path, data_folder):
     (table,) = small("dust-domain", tmp_path, data_folder).tables
     exact = rows(table, system="exact GP")[0]
@@ -219,6 +222,7 @@ def test_dust_patch(tmp_path):
 
 
 @pytest.mark.data
+@pytest.mark.slow  # learns from rays, and fits three times
 def test_dust_clusters(tmp_path, data_folder):
     table, _ = small("dust-clusters", tmp_path, data_folder).tables
     plain, robust = table.rows

@@ -179,7 +179,7 @@ def test_the_circulant_inverse_never_costs_iterations(m):
 
 @pytest.mark.parametrize("name", ["matern12", "matern32", "matern52"])
 def test_the_circulant_inverse_saves_iterations(name):
-    """Section 5.1 in small: benchmarks/preconditioner.py has it whole."""
+    """Section 5.1 in small: experiments/preconditioner.py has it whole."""
     grid = Grid((0.0, 0.0), 1.0, (16, 16))
     toeplitz = embed(
         {"matern12": hk.Matern12, "matern32": hk.Matern32, "matern52": hk.Matern52}[name](1.0, 2.5), grid
