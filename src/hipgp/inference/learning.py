@@ -33,6 +33,7 @@ STAGES = (  # data, share of the preconditioner's neighbours, iterations at most
     (8_192, 1.0, 25),
     (122_880, 1.0, 0),
 )
+DEAR_STAGES = (STAGES[0], (4_096, 1.0, 25))  # where covariances are double sums over nodes
 NEWTON_STEPS = 10
 LADDER = 8  # lengthscales tried
 DESCENTS = 3  # starts from which the search goes on
@@ -75,7 +76,7 @@ def learn(
     extent = np.asarray(grid.upper) - np.asarray(grid.lower)
     spacing = np.asarray(grid.spacing)
     box = bounds(layout, _field_spread(data, spread), spacing, extent, user_bounds or {}, spread)
-    stages = _stages(len(data))
+    stages = _stages(data)
     trace: list[dict[str, Any]] = []
     problem = fingerprint(
         kernel, grid, data, noise, trend, start, seed, sorted((user_bounds or {}).items()), STAGES
@@ -84,7 +85,7 @@ def learn(
     first_stage, vector = (0, None) if saved is None else (int(saved["stage"]), saved["vector"])
     with Progress("learning", progress) as bar:
         for stage, (count, share, iterations) in list(enumerate(stages))[first_stage:]:
-            report = _reporter(bar, trace, stage, layout)
+            report = _reporter(bar, trace, f"{stage + 1} of {len(stages)}", stage, layout)
             centre = _neutral(kernel, extent) if start == "data" else kernel
             if vector is not None:
                 centre = jax.tree.map(np.asarray, layout.unpack(jnp.asarray(vector))[0])
@@ -123,10 +124,11 @@ def learn(
     )
 
 
-def _stages(count: int) -> list[tuple[int, float, int]]:
+def _stages(data: Data) -> list[tuple[int, float, int]]:
     """Those that look at more than the one before."""
-    before = [(0, 0, 0), *STAGES]
-    return [s for s, b in zip(STAGES, before, strict=False) if count > b[0] or s[1] != b[1]]
+    stages = STAGES if all(block.functional.single for block in data.blocks) else DEAR_STAGES
+    before = [(0, 0, 0), *stages]
+    return [s for s, b in zip(stages, before, strict=False) if len(data) > b[0] or s[1] != b[1]]
 
 
 def _neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:
@@ -301,7 +303,9 @@ def _uncertainty(
     return out
 
 
-def _reporter(bar: Progress, trace: list[dict[str, Any]], stage: int, layout: Layout) -> Callable[..., None]:
+def _reporter(
+    bar: Progress, trace: list[dict[str, Any]], shown_stage: str, stage: int, layout: Layout
+) -> Callable[..., None]:
     names = layout.names()
 
     def report(vector: np.ndarray, value: float) -> None:
@@ -309,6 +313,6 @@ def _reporter(bar: Progress, trace: list[dict[str, Any]], stage: int, layout: La
             {"stage": stage, "objective": value, **dict(zip(names, np.exp(vector).tolist(), strict=True))}
         )
         shown = ", ".join(f"{n} {v:.3g}" for n, v in zip(names, np.exp(vector), strict=True))
-        bar.update(f"stage {stage + 1} of {len(STAGES)}, {value:.4f} nats a datum: {shown}")
+        bar.update(f"stage {shown_stage}, {value:.4f} nats a datum: {shown}")
 
     return report
