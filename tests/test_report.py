@@ -87,6 +87,7 @@ def test_slice_browser_works_in_chromium(volume, tmp_path):
     done = subprocess.run(
         [
             CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
             f"--user-data-dir={tmp_path / 'user'}",
             "--virtual-time-budget=3000", "--enable-logging=stderr", "--dump-dom", f"file://{tmp_path / 'page.html'}",
         ],
