@@ -40,6 +40,8 @@ class FirstTwoColumns(hg.HIPGPRegressor):
 
 
 def _first_two(X):
+    if hasattr(X, "iloc"):
+        return X.iloc[:, :2]
     return X[:, :2] if getattr(X, "ndim", 1) == 2 else np.asarray(X)[:, :2]
 
 
