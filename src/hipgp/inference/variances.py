@@ -26,7 +26,8 @@ from hipgp.precision import float64_available
 from hipgp.vecchia import Conditionals
 
 ALONE = (1, 30)  # points given points: in groups of one, with 30 neighbours
-MOST_TOGETHER, NEIGHBOURS = 32, 512  # where there are lines or areas: they share their neighbours
+MOST_TOGETHER = 32  # where there are lines or areas: they share their neighbours,
+FEW, NEIGHBOURS = 4096, (512, 256)  # 512 for up to FEW targets, 256 for more
 
 
 def local_conditional(post: BatchPosterior, functional: Functional) -> Conditionals:
@@ -43,24 +44,26 @@ def _near(nodes: Nodes, targets: Nodes, scale: np.ndarray) -> Groups:
     many, of_targets = nodes.x.shape[1] > 1, targets.x.shape[1] > 1
     if many == of_targets:
         both = neighbours.features(Nodes.concatenate([nodes, targets]), scale)
-        sizes = (_group_size(len(nodes), len(targets)), NEIGHBOURS) if many else ALONE
+        sizes = _sizes(len(nodes), len(targets)) if many else ALONE
         return neighbours.around(both[: len(nodes)], both[len(nodes) :], *sizes)
     n, q, d = nodes.x.shape
     middle = np.asarray(targets.x[:, targets.x.shape[1] // 2] / scale)
-    groups = neighbours.together(middle, _group_size(n, len(middle)))
+    size, k = _sizes(n, len(middle))
+    groups = neighbours.together(middle, size)
     tree = KDTree((nodes.x / scale).reshape(-1, d))
-    count = min(n * q, 4 * NEIGHBOURS)
+    count = min(n * q, 4 * k)
     centres = np.array([middle[rows].mean(axis=0) for rows in groups])
     owner = np.asarray(tree.query(centres, k=count, workers=-1)[1]).reshape(len(groups), count) // q
-    first = np.sort(np.where(_first_seen(owner), np.arange(count), count), axis=1)[:, : min(NEIGHBOURS, n)]
+    first = np.sort(np.where(_first_seen(owner), np.arange(count), count), axis=1)[:, : min(k, n)]
     used = first < count
     near = Neighbours(np.take_along_axis(owner, np.minimum(first, count - 1), axis=1), used)
     return neighbours.after(near, groups, n)
 
 
-def _group_size(observations: int, targets: int) -> int:
-    """So many that a group spans about a quarter of its neighbours' region: few targets lie far apart."""
-    return int(np.clip(NEIGHBOURS * targets / (4 * observations), 1, MOST_TOGETHER))
+def _sizes(observations: int, targets: int) -> tuple[int, int]:
+    """How many together, such that a group spans about a quarter of its neighbours' region, and how many neighbours."""
+    k = NEIGHBOURS[targets > FEW]
+    return int(np.clip(k * targets / (4 * observations), 1, MOST_TOGETHER)), k
 
 
 def _first_seen(owner: np.ndarray) -> np.ndarray:
