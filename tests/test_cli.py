@@ -244,4 +244,4 @@ def test_list_and_version():
     assert "tomography" in hipgp("demo", "--list").output
     assert hg.__version__ in hipgp("version").output
     assert "expected one of dust" in hipgp("demo", "dusk", code=2).output
-    assert "not installed" in hipgp("reproduce", "figure-3", code=2).output
+    assert "expected one of preconditioner" in hipgp("reproduce", "figure-3", code=2).output
