@@ -164,10 +164,14 @@ deviance.defvjp(_forward, _backward)
 def _conditional_chunk(
     kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, own: int
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
-    factor = jnp.linalg.cholesky(covariances(kernel, nodes, noise, index, used), symmetrize_input=False)
-    below, last = factor[:, -own:, :-own], factor[:, -own:, -own:]
-    solve = lambda f, v: jax.scipy.linalg.solve_triangular(f, v.T, trans=1, lower=True).T
-    return jax.vmap(solve)(factor[:, :-own, :-own], below), jnp.sum(last**2, axis=2)
+    # Targets have no noise, and two of them may be the same: only the neighbours' own covariance is factored.
+    matrix = covariances(kernel, nodes, noise, index, used)
+    factor = jnp.linalg.cholesky(matrix[:, :-own, :-own], symmetrize_input=False)
+    solve = lambda f, v, trans: jax.scipy.linalg.solve_triangular(f, v, trans=trans, lower=True)
+    half = jax.vmap(lambda f, v: solve(f, v, 0))(factor, matrix[:, :-own, -own:])
+    prior = jnp.diagonal(matrix[:, -own:, -own:], axis1=1, axis2=2)
+    variance = jnp.maximum(prior - jnp.sum(half**2, axis=1), jnp.finfo(matrix.dtype).eps * prior)
+    return jnp.swapaxes(jax.vmap(lambda f, v: solve(f, v, 1))(factor, half), 1, 2), variance
 
 
 @eqx.filter_jit

@@ -137,3 +137,13 @@ def test_the_nearest_are_near():
     for row in found.index:
         distance = np.linalg.norm(x - targets[row[-1] - 60], axis=1)
         np.testing.assert_array_equal(np.sort(row[:-1]), np.sort(np.argsort(distance)[:6]))
+
+
+def test_targets_may_be_the_same():
+    data, _, y, std = problem.mixture(("points",))
+    x = np.repeat(problem.places(90, 5), 3, axis=0)
+    nodes, targets = (vecchia.coarse_nodes(g, KERNEL) for g in (data.blocks[0].functional, Points(x)))
+    groups = neighbours.around(nodes.x[:, 0], x, 8, len(y))
+    found = vecchia.conditionals(KERNEL, nodes, std**2, targets, groups)
+    assert np.all(np.isfinite(found.variance)) and np.all(found.variance > 0)
+    np.testing.assert_allclose(found.variance[::3], found.variance[1::3], rtol=1e-9)
