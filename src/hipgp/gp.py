@@ -247,7 +247,10 @@ class Posterior(eqx.Module):
         return self.engine.sample(count, as_key(key), at, columns)
 
     def log_evidence(self, probes: int = 16, key: Any = 0) -> Estimate:
-        """The log-probability of the data under this model, with its Monte Carlo error: to choose between models."""
+        """The log-probability of the data under this model, with its Monte Carlo error: to choose between models.
+
+        Of the variational engine its bound, which is below it.
+        """
         if isinstance(self.engine, VariationalPosterior):
             return Estimate(self.engine.elbo(), 0.0)
         return log_evidence(self.engine, probes, as_key(key))

@@ -76,9 +76,8 @@ class ExactWeights(Weights):
 
     rows: Float[Array, "N M"]
     residual: Float[Array, " N"]
-    unconverged: int = eqx.field(
-        static=True, default=0
-    )  # solves that stopped short: `residual` knows, w is not best
+    # solves that stopped short: their `residual` is right, their w not the best
+    unconverged: int = eqx.field(static=True, default=0)
 
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
         return u @ self.rows.T

@@ -1,7 +1,7 @@
 """Learning kernel, noise and trend from the data by the Vecchia likelihood (`likelihood.py`).
 
 The search goes from coarse to fine: many starts on few data (a lengthscale cannot be found from one bad start), the
-best one on more, then on all.
+best one on more, then on all (of points; of lines and areas, whose likelihood is dear, on some thousands).
 """
 
 import itertools
@@ -79,7 +79,7 @@ def learn(
     stages = _stages(data)
     trace: list[dict[str, Any]] = []
     problem = fingerprint(
-        kernel, grid, data, noise, trend, start, seed, sorted((user_bounds or {}).items()), STAGES
+        kernel, grid, data, noise, trend, start, seed, sorted((user_bounds or {}).items()), stages
     )
     saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem)
     first_stage, vector = (0, None) if saved is None else (int(saved["stage"]), saved["vector"])
@@ -98,7 +98,7 @@ def learn(
                 vector, value = _best_start(starts, layout, terms, box, iterations, report)
             else:
                 vector = np.asarray(vector)
-                if stage + 1 < len(STAGES):
+                if iterations:
                     vector, value = _descend(vector, layout, terms, box, iterations, report)
                 if stage + 1 == len(stages):
                     vector, value = _polish(vector, layout, terms, box, NEWTON_STEPS, report)
@@ -164,7 +164,7 @@ def _starts(
     ladder = np.geomspace(2 * float(np.exp(np.mean(np.log(spacing)))), 0.5 * float(np.max(extent)), LADDER)
     per_axis = np.geomspace(2 * spacing, 0.5 * extent, LADDER)  # axes may have different units
     rungs = list(zip(ladder, per_axis, strict=True))
-    if any(np.ndim(part.lengthscale) for part in parts):  # or not
+    if any(np.ndim(part.lengthscale) for part in parts):  # or the same: a thin box need not hold a thin field
         rungs += [(one, np.full(len(spacing), one)) for one in ladder]
     mixtures = list(itertools.product(rungs, repeat=len(parts)))
     if len(mixtures) > LADDER**2:

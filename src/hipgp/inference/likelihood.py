@@ -1,10 +1,11 @@
 """The Vecchia likelihood of the data in the kernel's parameters, and its gradient.
 
 log p(y) ~ the sum over groups of log p(own | nearest predecessors), each term one small dense system: no FFT, no solve,
-any functional; a group is one point, or some functionals of several nodes that lie together. The trend's coefficients are at their best (generalised least squares) at every evaluation, so that the
-gradient at fixed coefficients is the whole gradient. Terms are evaluated some hundreds at a time, each chunk's gradient
-right after its value: nothing is kept, and no two factorisations can wait for one another (batched LAPACK calls that
-run side by side in one program can block every thread of a small CPU).
+any functional; a group is one point, or some functionals of several nodes that lie together. The trend's coefficients
+are at their best (generalised least squares) at every evaluation, so that the gradient at fixed coefficients is the
+whole gradient. Terms are evaluated some hundreds at a time, each chunk's gradient right after its value: nothing is
+kept, and no two factorisations can wait for one another (batched LAPACK calls that run side by side in one program can
+block every thread of a small CPU).
 """
 
 from typing import Any
