@@ -1,6 +1,6 @@
 """The paper's experiments, one file each: `hipgp reproduce NAME`, or `run(NAME, ...)` from Python.
 
-Every file has `run(size, data, folder, progress) -> Result`: `size` is "small" (under a minute on two cores) or "paper",
+Every file has `run(size, data, folder, progress) -> Result`: `size` is "small" (one or two minutes on two cores) or "paper",
 `data` the folder of the data sets, and figures go into `folder`. The names used are hipgp's public ones.
 """
 

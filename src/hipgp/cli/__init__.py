@@ -226,7 +226,7 @@ def info(map: MapFile, quiet: Quiet = False, json: AsJson = False) -> None:
 def reproduce(
     name: Annotated[str, typer.Argument(help="Which experiment; see --list.", show_default=False)] = "",
     data: Annotated[Path | None, typer.Option(envvar="HIPGP_DATA", help="Folder of the data sets.")] = None,
-    size: Annotated[str, typer.Option(help="small (a minute on two cores) or paper (the paper's).")] = "small",
+    size: Annotated[str, typer.Option(help="small (one or two minutes on two cores) or paper (the paper's).")] = "small",
     output: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for figures and tables [./hipgp-reproduce-NAME].")
     ] = None,
