@@ -143,10 +143,12 @@ def test_resuming_is_the_same_as_going_on():
 
 
 def test_lanczos_finds_the_log_determinant():
-    """With every unit vector as probe and as many steps as rows it is exact, to rounding."""
+    """With every unit vector as probe and steps enough it is exact, to rounding; and so is the inverse."""
     a = matrix(1e3)
     probes = jnp.eye(SIZE)
-    coefficients = solvers.lanczos(product(a), probes, SIZE)
+    found = solvers.probe(product(a), probes, 3 * SIZE, 1e-12)
+    np.testing.assert_allclose(found.value, np.linalg.inv(a), rtol=1e-7, atol=1e-9)
+    coefficients = found.coefficients
     total = float(jnp.sum(solvers.quadratic_form(coefficients, probes, jnp.log)))
     assert total == pytest.approx(np.linalg.slogdet(a)[1], rel=1e-10)
     trace = float(jnp.sum(solvers.quadratic_form(coefficients, probes, lambda x: 1 / x)))
@@ -158,12 +160,13 @@ def test_stochastic_lanczos_is_unbiased_and_converges_in_its_steps():
     a = matrix(10.0)
     probes = jnp.asarray(np.random.default_rng(9).choice([-1.0, 1.0], size=(400, SIZE)))
     forms = {
-        k: solvers.quadratic_form(solvers.lanczos(product(a), probes, k), probes, jnp.log) for k in (3, 12)
+        k: solvers.quadratic_form(solvers.probe(product(a), probes, k, 1e-9).coefficients, probes, jnp.log)
+        for k in (3, 12)
     }
     values, vectors = np.linalg.eigh(a)
     exact = ((np.asarray(probes) @ vectors) ** 2) @ np.log(values)
     errors = {k: float(np.max(np.abs(f - exact))) for k, f in forms.items()}
-    assert errors[12] < 1e-6 < errors[3] < 1.0
+    assert errors[12] < 1e-5 < errors[3] < 1.0
     standard_error = float(np.std(exact)) / np.sqrt(400)
     assert abs(float(jnp.mean(forms[12])) - np.linalg.slogdet(a)[1]) < 4 * standard_error
 
@@ -173,6 +176,7 @@ def test_lanczos_survives_an_early_end():
     q, _ = np.linalg.qr(np.random.default_rng(10).normal(size=(SIZE, SIZE)))
     a = (q * np.repeat([0.5, 1.0, 4.0], SIZE // 3)) @ q.T
     probes = jnp.asarray(np.random.default_rng(11).normal(size=(5, SIZE)))
-    got = jax.jit(lambda p: solvers.quadratic_form(solvers.lanczos(product(a), p, 10), p, jnp.log))(probes)
+    form = lambda p: solvers.quadratic_form(solvers.probe(product(a), p, 10, 1e-12).coefficients, p, jnp.log)
+    got = jax.jit(form)(probes)
     exact = np.asarray(probes) @ (q * np.log(np.repeat([0.5, 1.0, 4.0], SIZE // 3))) @ q.T
     np.testing.assert_allclose(got, np.sum(exact * probes, axis=1), rtol=1e-9)

@@ -137,27 +137,42 @@ class Tridiagonal(NamedTuple):
     off_diagonal: Float[Array, "B k-1"]
 
 
-def lanczos(matmul: Product, probes: Float[Array, "B n"], steps: int) -> Tridiagonal:
-    """`steps` Lanczos steps from each probe, reorthogonalised against all earlier vectors."""
-    batch, n = probes.shape
-    first = probes / jnp.linalg.norm(probes, axis=-1, keepdims=True)
-    basis = jnp.zeros((steps, batch, n), probes.dtype).at[0].set(first)
+class Probed(NamedTuple):
+    """A^-1 of each probe and, from the same steps, its Lanczos coefficients."""
 
-    def step(carry: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        vectors, current = carry
-        product = matmul(current)
-        alpha = jnp.sum(product * current, axis=-1)
-        for _ in range(2):  # twice is enough
-            overlap = jnp.einsum("kbn,bn->kb", vectors, product)
-            product = product - jnp.einsum("kb,kbn->bn", overlap, vectors)
-        beta = jnp.linalg.norm(product, axis=-1)
-        small = beta <= 10 * jnp.finfo(probes.dtype).eps * jnp.abs(alpha)
-        after = jnp.where(small[:, None], 0.0, product / jnp.where(small, 1.0, beta)[:, None])
-        vectors = vectors.at[i + 1].set(after, mode="drop")
-        return (vectors, after), (alpha, jnp.where(small, 0.0, beta))
+    value: Float[Array, "B n"]
+    coefficients: Tridiagonal
 
-    _, (alphas, betas) = jax.lax.scan(step, (basis, first), jnp.arange(steps))
-    return Tridiagonal(alphas.T, betas.T[:, :-1])
+
+def probe(matmul: Product, probes: Float[Array, "B n"], steps: int, tolerance: float | Array) -> Probed:
+    """At most `steps` of conjugate gradients on each probe, until |r| <= tolerance |probe|.
+
+    Their step lengths are the Lanczos coefficients (Golub and Van Loan, section 11.3), so that quadratures cost no
+    product of their own, and no basis is kept. A probe that is done leaves ones and zeros behind, of no weight.
+    """
+    enough = tolerance**2 * squared_norm(probes)
+
+    def step(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        i, value, residual, direction, size, before, diagonal, off = carry
+        product = matmul(direction)
+        curvature = jnp.sum(direction * product, axis=-1)
+        go = (size > enough) & (curvature > 0)
+        length = jnp.where(go, size / jnp.where(go, curvature, 1.0), 1.0)
+        move = jnp.where(go, length, 0.0)[:, None]
+        residual = residual - move * product
+        after = jnp.where(go, squared_norm(residual), 0.0)
+        ratio = jnp.where(go, after / jnp.where(go, size, 1.0), 0.0)
+        diagonal = diagonal.at[i].set(jnp.where(go, 1 / length + before, 1.0))
+        off = off.at[i].set(jnp.where(after > enough, jnp.sqrt(ratio) / length, 0.0))
+        value, direction = value + move * direction, residual + ratio[:, None] * direction
+        return i + 1, value, residual, direction, after, ratio / length, diagonal, off
+
+    nothing = jnp.zeros(probes.shape[0], probes.dtype)
+    table = jnp.zeros((steps, probes.shape[0]), probes.dtype)
+    begin = 0, jnp.zeros_like(probes), probes, probes, squared_norm(probes), nothing, table + 1, table
+    going = lambda carry: (carry[0] < steps) & jnp.any(carry[4] > enough)
+    _, value, *_, diagonal, off = jax.lax.while_loop(going, step, begin)
+    return Probed(value, Tridiagonal(diagonal.T, off.T[:, :-1]))
 
 
 def quadratic_form(

@@ -186,6 +186,13 @@ def stencil_shape(grid: Grid, p: int) -> tuple[int, ...]:
     return tuple(min(p, n) for n in grid.shape)
 
 
+def stencil_steps(grid: Grid, p: int) -> tuple[np.ndarray, np.ndarray]:
+    """From a stencil's first point to each of its points: in cells per axis, and in the grid's flat order."""
+    axes = [np.arange(w) for w in stencil_shape(grid, p)]
+    steps = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, grid.ndim)
+    return steps, np.asarray(np.ravel_multi_index(tuple(steps.T), grid.shape))
+
+
 def place(grid: Grid, x: Float[np.ndarray, "n D"], p: int) -> tuple[np.ndarray, np.ndarray]:
     """For each node: the first index of its stencil per axis, and its offset from there in cells."""
     corner, within = grid.cells(x)
@@ -204,8 +211,7 @@ def stencil_weights(
 ) -> tuple[Float[Array, "n P"], Float[Array, " n"]]:
     """Weights of nodes at `offset` (in cells from their stencil's first point) and their residual variances."""
     spacing = jnp.asarray(grid.spacing)
-    index = np.stack(np.meshgrid(*[np.arange(w) for w in stencil_shape(grid, p)], indexing="ij"), axis=-1)
-    points = jnp.asarray(index.reshape(-1, grid.ndim)) * spacing
+    points = jnp.asarray(stencil_steps(grid, p)[0]) * spacing
     k_stencil = kernel.evaluate(points.T[:, :, None] - points.T[:, None, :])
     # Smooth kernels on a fine grid are singular to rounding; this much moves nothing else.
     jitter = 10 * jnp.finfo(k_stencil.dtype).eps * jnp.trace(k_stencil)
@@ -238,11 +244,8 @@ def local_weights(
 
 def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> tuple[Any, np.ndarray]:
     """One block's rows and residual variances, a few thousand nodes at a time."""
-    width = int(np.prod(stencil_shape(grid, p)))
-    steps = np.stack(
-        np.meshgrid(*[np.arange(w) for w in stencil_shape(grid, p)], indexing="ij"), axis=-1
-    ).reshape(-1, grid.ndim)
-    flat_steps = np.ravel_multi_index(tuple(steps.T), grid.shape)
+    flat_steps = stencil_steps(grid, p)[1]
+    width = len(flat_steps)
     pieces, alone, owners = [], np.zeros(len(functional)), []
     for rows, part in functional.pieces(grid.spacing, nodes_at_once()):
         w, v, first = _chunk_weights(kernel, grid, p, part)

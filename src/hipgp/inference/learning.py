@@ -1,7 +1,9 @@
-"""Learning kernel, noise and trend from the data by the Vecchia likelihood (`likelihood.py`).
+"""Learning kernel, noise and trend from the data: by the Vecchia likelihood (`likelihood.py`), then by the exact bound.
 
 The search goes from coarse to fine: many starts on few data (a lengthscale cannot be found from one bad start), the
-best one on more, then on all (of points; of lines and areas, whose likelihood is dear, on some thousands).
+best one on more, then on all (of points; of lines and areas, whose likelihood is dear, on some thousands). None of that
+needs a large solve. The last steps are Newton's on the collapsed bound of all the data (`evidence.py`), each a solve
+with a few more right-hand sides, with the Vecchia likelihood's curvature.
 """
 
 import itertools
@@ -20,6 +22,7 @@ from scipy.optimize import minimize
 from hipgp.data import Data
 from hipgp.grid import Grid
 from hipgp.inference.checkpoint import fingerprint, read_arrays, write_arrays
+from hipgp.inference.evidence import log_evidence_slope
 from hipgp.inference.likelihood import Terms, negative_log_likelihood, prepare, value_and_gradient
 from hipgp.inference.parameters import Bounds, Layout, bounds
 from hipgp.inference.progress import Progress
@@ -37,6 +40,10 @@ DEAR_STAGES = (STAGES[0], (4_096, 1.0, 25))  # where covariances are double sums
 NEWTON_STEPS = 10
 LADDER = 8  # lengthscales tried
 DESCENTS = 3  # starts from which the search goes on
+PROBES = 8  # of the bound's gradient: its error is a third of the parameters' own at most
+BOUND_STEPS = 4
+WORTHWHILE = 0.1  # nats: what a step on the bound must promise
+POLISHED_UP_TO = 150_000, 20_000  # observations from which the bound is not worth its solves: points, others
 
 
 class Learned(NamedTuple):
@@ -65,6 +72,7 @@ def learn(
     start: str = "data",
     user_bounds: dict[str, Any] | None = None,
     seed: int = 0,
+    polish: bool | None = None,
     progress: bool = True,
     checkpoint: Any = None,
 ) -> Learned:
@@ -101,10 +109,16 @@ def learn(
                 if iterations:
                     vector, value = _descend(vector, layout, terms, box, iterations, report)
                 if stage + 1 == len(stages):
-                    vector, value = _polish(vector, layout, terms, box, NEWTON_STEPS, report)
+                    vector, value = _newton(vector, layout, terms, box, NEWTON_STEPS, report)
             if checkpoint is not None and stage + 1 < len(stages):
                 write_arrays(_path(checkpoint), fingerprint=problem, stage=stage + 1, vector=vector)
-    assert vector is not None
+        assert vector is not None
+        if _affordable(data) if polish is None else polish:
+            slope = _bound_slope(layout, grid, data, trend, noise, seed)
+            report = _reporter(bar, trace, "exact bound", len(stages), layout)
+            vector, value = _polish(
+                vector, slope, _scaled(vector, layout, terms, box), box, len(data), report
+            )
     on_bound = box.touching(vector)
     log_std = _uncertainty(vector, layout, terms, len(data), on_bound)
     found, found_noise = layout.unpack(jnp.asarray(vector))
@@ -244,7 +258,30 @@ def _curvature(vector: np.ndarray, layout: Layout, terms: Terms, free: np.ndarra
     return (np.array(rows) + np.array(rows).T) / 2 if rows else np.zeros((0, 0))
 
 
-def _polish(
+class Curved(NamedTuple):
+    """Second derivatives in the free parameters, by their eigenvalues, none of them near zero."""
+
+    free: np.ndarray
+    values: np.ndarray
+    vectors: np.ndarray
+
+    def step(self, gradient: np.ndarray) -> np.ndarray:
+        """Newton's, in all parameters; none more than doubles at once."""
+        step = np.zeros(len(gradient))
+        step[self.free] = -self.vectors @ ((self.vectors.T @ gradient[self.free]) / self.values)
+        return step * min(1.0, 0.7 / max(np.max(np.abs(step)), 1e-300))
+
+
+def _scaled(vector: np.ndarray, layout: Layout, terms: Terms, box: Bounds) -> Curved | None:
+    """The curvature of a part of the data; None where there is none to speak of."""
+    free = np.flatnonzero(~box.touching(vector))
+    values, vectors = np.linalg.eigh(_curvature(vector, layout, terms.some(STAGES[1][0]), free))
+    if len(free) == 0 or not np.all(np.isfinite(values)):
+        return None
+    return Curved(free, np.maximum(np.abs(values), 1e-3 * np.max(np.abs(values))), vectors)
+
+
+def _newton(
     vector: np.ndarray,
     layout: Layout,
     terms: Terms,
@@ -255,21 +292,16 @@ def _polish(
     """Newton steps on all the data with the curvature of a part of them: along the ridge between a variance and its
     lengthscale, where L-BFGS creeps, these take a handful of evaluations. Ends when less than 0.01 nats are to gain.
     """
-    free = np.flatnonzero(~box.touching(vector))
-    values, vectors = np.linalg.eigh(_curvature(vector, layout, terms.some(STAGES[1][0]), free))
-    if len(free) == 0 or not np.all(np.isfinite(values)):
+    curved = _scaled(vector, layout, terms, box)
+    if curved is None:
         return _descend(vector, layout, terms, box, iterations, report)
-    values = np.maximum(np.abs(values), 1e-3 * np.max(np.abs(values)))
     value, gradient = (np.asarray(a) for a in value_and_gradient(jnp.asarray(vector), layout, terms))
     for _ in range(iterations):
-        step = -vectors @ ((vectors.T @ gradient[free]) / values)
-        if -0.5 * float(step @ gradient[free]) * float(terms.count) < 0.01:
+        step = curved.step(gradient)
+        if -0.5 * float(step @ gradient) * float(terms.count) < 0.01:
             break
-        step *= min(1.0, 0.7 / np.max(np.abs(step)))  # no parameter more than doubles at once
         for shrink in (1.0, 0.3, 0.1):
-            trial = vector.copy()
-            trial[free] += shrink * step
-            trial = box.clip(trial)
+            trial = box.clip(vector + shrink * step)
             found, slope = (np.asarray(a) for a in value_and_gradient(jnp.asarray(trial), layout, terms))
             report(trial, float(found))
             if found < value:
@@ -278,6 +310,50 @@ def _polish(
             break
         vector, value, gradient = trial, found, slope
     return vector, float(value)
+
+
+def _affordable(data: Data) -> bool:
+    single = all(block.functional.single for block in data.blocks)
+    return len(data) <= POLISHED_UP_TO[0 if single else 1]
+
+
+def _bound_slope(
+    layout: Layout, grid: Grid, data: Data, trend: Trend, noise: float | None, seed: int
+) -> Callable[[np.ndarray], tuple[float, float, np.ndarray]]:
+    """The bound per observation (negative), its Monte Carlo error, and its gradient; always with the same probes."""
+
+    def slope(vector: np.ndarray) -> tuple[float, float, np.ndarray]:
+        key = jax.random.key(seed)
+        found = log_evidence_slope(vector, layout, grid, data, trend, noise, PROBES, key)
+        count = len(data)
+        value, error = -found.evidence.value / count, found.evidence.error / count
+        return value, error, -found.gradient / count
+
+    return slope
+
+
+def _polish(
+    vector: np.ndarray,
+    slope: Callable[[np.ndarray], tuple[float, float, np.ndarray]],
+    curved: Curved | None,
+    box: Bounds,
+    count: int,
+    report: Callable[..., None],
+) -> tuple[np.ndarray, float]:
+    """Newton steps on the bound while they promise anything, and as long as they keep it."""
+    value, error, gradient = slope(vector)
+    report(vector, value)
+    for _ in range(BOUND_STEPS if curved is not None else 0):
+        assert curved is not None
+        trial = box.clip(vector + curved.step(gradient))
+        if not -0.5 * float((trial - vector) @ gradient) * count > WORTHWHILE:
+            break
+        found, error, after = slope(trial)
+        report(trial, found)
+        if not found < value + error or not np.all(np.isfinite(after)):
+            break
+        vector, value, gradient = trial, found, after
+    return vector, value
 
 
 def _uncertainty(

@@ -1,0 +1,92 @@
+"""The collapsed bound's gradient against differences of the dense bound."""
+
+import batch_problem as problem
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from batch_problem import GRID, KERNEL
+
+import hipgp as hg
+from hipgp.inference import evidence
+from hipgp.inference.parameters import Layout
+
+
+def dense_bound(vector, layout, data, trend, noise):
+    """log p(y) from the engine's own matrices, the trend's coefficients at their best."""
+    kernel, found = layout.unpack(jnp.asarray(vector))
+    gp = hg.GP(jax.tree.map(np.asarray, kernel), GRID, noise if found is None else float(found), trend)
+    w, k, variance, x = problem.matrices(gp.condition(data, hg.Batch(space="data")))
+    a = w @ k @ w.T + np.diag(variance)
+    y = data.y
+    if x.shape[1]:
+        y = y - x @ np.linalg.solve(x.T @ np.linalg.solve(a, x), x.T @ np.linalg.solve(a, y))
+    return -0.5 * (y @ np.linalg.solve(a, y) + np.linalg.slogdet(a)[1] + len(y) * np.log(2 * np.pi))
+
+
+def every_probe(post):
+    """All unit vectors, so that the trace is no estimate; scaled, for the mean over probes is taken."""
+    rows = np.flatnonzero(np.asarray(evidence._signs(post.system, 2, jax.random.key(0)))[0])
+    probes = np.zeros((len(rows), evidence._signs(post.system, 1, jax.random.key(0)).shape[1]))
+    probes[np.arange(len(rows)), rows] = np.sqrt(len(rows))
+    return jnp.asarray(probes)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "trend", "learn_noise"),
+    [
+        (("points",), None, True),
+        (("points",), "linear", True),
+        (("derivatives",), None, False),
+        (("points", "derivatives"), "constant", False),
+        (("rays",), None, True),
+        (("boxes", "points"), None, False),
+        (("own",), "constant", False),
+    ],
+    ids=str,
+)
+def test_the_gradient_is_that_of_the_dense_bound(kinds, trend, learn_noise):
+    """To rounding for points. Of several nodes, how their residuals correlate is held: a few percent of the gradient's
+    own statistical std, about sqrt(N / 2)."""
+    data, _, y, _ = problem.mixture(kinds)
+    if learn_noise:
+        data = hg.observe(data.blocks[0].functional, y)
+    layout = Layout.of(KERNEL, learn_noise)
+    vector = layout.pack(KERNEL, 0.12) + 0.1
+    kernel, found = layout.unpack(jnp.asarray(vector))
+    noise = None if found is None else float(found)
+    tight = hg.Batch(space="data", tolerance=1e-12)
+    post = tight.fit(
+        jax.tree.map(np.asarray, kernel), GRID, data, noise, hg.GP(KERNEL, GRID, trend=trend).trend
+    )
+    slope = evidence._slope(vector, layout, post, every_probe(post), 1e-12)
+    bound = lambda v: dense_bound(v, layout, data, trend, noise)
+    assert slope.evidence.value == pytest.approx(bound(vector), abs=1e-4)
+    steps = 1e-4 * np.eye(len(vector))
+    exact = np.array([(bound(vector + e) - bound(vector - e)) / 2e-4 for e in steps])
+    single = all(block.functional.single for block in data.blocks)
+    atol = 1e-4 * np.max(np.abs(exact)) if single else 0.03 * np.sqrt(len(data) / 2)
+    np.testing.assert_allclose(slope.gradient, exact, rtol=0, atol=atol)
+
+
+def test_a_few_probes_estimate_it_with_the_spread_that_theory_gives():
+    """Over many keys the mean is right, and one key's error is below the statistical error of the parameters."""
+    data, _, _, _ = problem.mixture(("points",))
+    layout = Layout.of(KERNEL, False)
+    vector = layout.pack(KERNEL, None)
+    trend = hg.GP(KERNEL, GRID).trend
+    found = [
+        evidence.log_evidence_slope(vector, layout, GRID, data, trend, None, 8, jax.random.key(i)).gradient
+        for i in range(24)
+    ]
+    exact = [
+        (
+            dense_bound(vector + e, layout, data, None, None)
+            - dense_bound(vector - e, layout, data, None, None)
+        )
+        / 2e-4
+        for e in 1e-4 * np.eye(3)
+    ]
+    spread = np.std(found, axis=0, ddof=1)
+    assert np.all(np.abs(np.mean(found, axis=0) - exact) < 4 * spread / np.sqrt(24) + 1e-4)
+    assert np.all(spread < 0.3 * np.sqrt(len(data)))
