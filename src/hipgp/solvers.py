@@ -169,7 +169,16 @@ def probe(matmul: Product, probes: Float[Array, "B n"], steps: int, tolerance: f
 
     nothing = jnp.zeros(probes.shape[0], probes.dtype)
     table = jnp.zeros((steps, probes.shape[0]), probes.dtype)
-    begin = 0, jnp.zeros_like(probes), probes, probes, squared_norm(probes), nothing, table + 1, table
+    begin = (
+        jnp.array(0),
+        jnp.zeros_like(probes),
+        probes,
+        probes,
+        squared_norm(probes),
+        nothing,
+        table + 1,
+        table,
+    )
     going = lambda carry: (carry[0] < steps) & jnp.any(carry[4] > enough)
     _, value, *_, diagonal, off = jax.lax.while_loop(going, step, begin)
     return Probed(value, Tridiagonal(diagonal.T, off.T[:, :-1]))

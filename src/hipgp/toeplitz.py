@@ -45,6 +45,15 @@ class Torus(eqx.Module):
         per_axis = zip(self.shape, self.grid.shape, self.grid.spacing, strict=True)
         return tuple(h * _wrapped(m, n, self.flattened) for m, n, h in per_axis)
 
+    def multiplicity(self) -> np.ndarray:
+        """How many of the full spectrum's modes each of rfftn's half stands for, along the last axis."""
+        last = self.shape[-1]
+        twice = np.full(last // 2 + 1, 2.0)
+        twice[0] = 1.0
+        if last % 2 == 0:
+            twice[-1] = 1.0
+        return twice
+
 
 def _wrapped(m: int, n: int, flattened: bool) -> np.ndarray:
     lag = np.minimum(np.arange(m), m - np.arange(m)).astype(float)
@@ -125,8 +134,16 @@ class Toeplitz(eqx.Module):
     def filter(self, spectrum: Array, v: Array) -> Array:
         """The circulant with eigenvalues `spectrum`, applied on the torus."""
         axes = tuple(range(-len(self.torus.shape), 0))
-        modes = jnp.fft.rfftn(v, s=self.torus.shape, axes=axes)  # pads with zeros up to the torus
-        return jnp.fft.irfftn(spectrum * modes, s=self.torus.shape, axes=axes)
+        return jnp.fft.irfftn(spectrum * self.modes(v), s=self.torus.shape, axes=axes)
+
+    def modes(self, v: Float[Array, "..."]) -> Array:
+        """The Fourier modes of v on the torus, zero where v is not defined."""
+        return jnp.fft.rfftn(v, s=self.torus.shape, axes=tuple(range(-len(self.torus.shape), 0)))
+
+    def from_modes(self, modes: Array) -> Float[Array, "..."]:
+        """Back to the grid."""
+        axes = tuple(range(-len(self.torus.shape), 0))
+        return self._crop(jnp.fft.irfftn(modes, s=self.torus.shape, axes=axes))
 
     def _crop(self, v: Array) -> Array:
         return v[(..., *(slice(0, n) for n in self.shape))]
@@ -137,7 +154,7 @@ def on_torus(kernel: Kernel, torus: Torus) -> Toeplitz:
     lags = tuple(jnp.asarray(a) for a in torus.lags())
     row = kernel.evaluate(jnp.stack(jnp.meshgrid(*lags, indexing="ij")))
     raw = jnp.fft.rfftn(row).real
-    return Toeplitz(torus, jnp.maximum(raw, 0.0), _negative_share(raw, torus.shape[-1], jnp))
+    return Toeplitz(torus, jnp.maximum(raw, 0.0), _negative_share(raw, torus, jnp))
 
 
 @float64_available
@@ -174,7 +191,7 @@ def _tabulated(kernel: Kernel, torus: Torus) -> Toeplitz:
     for axis, m in enumerate(torus.shape):
         row = np.take(row, np.minimum(np.arange(m), m - np.arange(m)), axis=axis)
     raw = np.real(np.asarray(scipy.fft.rfftn(row, workers=-1)))
-    share = float(_negative_share(raw, torus.shape[-1], np))
+    share = float(_negative_share(raw, torus, np))
     return Toeplitz(torus, jnp.asarray(np.maximum(raw, 0.0)), share)
 
 
@@ -212,10 +229,7 @@ def _torus_shape(sizes: list[tuple[list[int], np.ndarray]], far: float) -> tuple
     return tuple(s[int(np.argmax(ok)) if ok.any() else -1] for (s, _), ok in zip(sizes, enough, strict=True))
 
 
-def _negative_share(raw: Any, last: int, xp: Any) -> Any:
-    """Negative eigenvalues' share of the total, each counted as often as rfftn's half stands for it."""
-    twice = np.full(raw.shape[-1], 2.0)
-    twice[0] = 1.0
-    if last % 2 == 0:
-        twice[-1] = 1.0
-    return xp.sum(twice * xp.maximum(-raw, 0.0)) / xp.sum(twice * xp.abs(raw))
+def _negative_share(raw: Any, torus: Torus, xp: Any) -> Any:
+    """Negative eigenvalues' share of the total."""
+    times = torus.multiplicity()
+    return xp.sum(times * xp.maximum(-raw, 0.0)) / xp.sum(times * xp.abs(raw))

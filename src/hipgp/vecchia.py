@@ -22,6 +22,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.bins import Binned, bin_noise, bins_of, centres
 from hipgp.covariance import Columns, gram
 from hipgp.data import Data
 from hipgp.functionals import Functional, Nodes
@@ -32,6 +33,7 @@ from hipgp.sparse import Blocks, Sparse
 from hipgp.threads import one_blas_thread
 
 NEIGHBOURS = 20  # of a point
+BIN_NEIGHBOURS = 40  # of a bin: there are fewer of them
 GROUP, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
 MOST_NODES = 12  # per functional in a covariance of two functionals
 ENTRIES_AT_ONCE = 2**18  # of the small matrices in one chunk: they stay in cache
@@ -54,7 +56,7 @@ class Conditionals(NamedTuple):
 class Vecchia(eqx.Module):
     """The factor S with A^-1 ~ S'S (rows in any order), and log|A| ~ log_determinant."""
 
-    factor: Sparse | Blocks
+    factor: Sparse | Blocks | Binned
     log_determinant: Float[Array, ""]
     description: str = eqx.field(static=True)
 
@@ -243,16 +245,47 @@ def preconditioner(
 ) -> Vecchia:
     """The factor S of the data's covariance plus `noise` (variances).
 
-    By default points stand alone and have 20 neighbours; functionals of several nodes come in groups of 32 with 96.
+    By default points stand alone and have 20 neighbours, or 40 bins where they crowd in their noise (`bins.py`);
+    functionals of several nodes come in groups of 32 with 96.
     """
-    nodes = data_nodes(data, kernel)
+    nodes, noise = data_nodes(data, kernel), np.asarray(noise, float)
     usual = group_sizes(nodes)
-    group, k = usual[0] if group is None else group, usual[1] if k is None else k
-    places = features(nodes, typical_lengthscale(kernel, data.ndim))
-    groups = in_groups(nodes, places, group, k)
+    group = usual[0] if group is None else group
+    scale = typical_lengthscale(kernel, data.ndim)
+    bins = (
+        bins_of(kernel, np.asarray(nodes.x)[:, 0], noise, scale)
+        if group == 1 and plain_points(nodes)
+        else None
+    )
+    if bins is not None:
+        return _of_bins(kernel, nodes, noise, bins, scale, BIN_NEIGHBOURS if k is None else k, dtype)
+    return _factor_of(kernel, nodes, noise, scale, group, usual[1] if k is None else k, dtype)
+
+
+def plain_points(nodes: Nodes) -> bool:
+    """Whether all are the field's value at one place."""
+    return nodes.direction is None and nodes.x.shape[1] == 1 and bool(np.all(nodes.weights == 1))
+
+
+def _of_bins(
+    kernel: Kernel, nodes: Nodes, noise: np.ndarray, bins: np.ndarray, scale: np.ndarray, k: int, dtype: Any
+) -> Vecchia:
+    means, spread = centres(np.asarray(nodes.x)[:, 0], bins, noise), bin_noise(bins, noise)
+    binned = Nodes(means[:, None], np.ones((len(means), 1)), None, None)
+    inner = _factor_of(kernel, binned, spread, scale, 1, k, np.float64)
+    assert isinstance(inner.factor, Sparse)
+    logs = np.sum(np.log(noise)) - np.sum(np.log(spread)) + float(inner.log_determinant)
+    words = f"{inner.description} of {len(means)} bins"
+    return Vecchia(Binned.of(inner.factor, bins, noise, dtype), jnp.asarray(logs, dtype), words)
+
+
+def _factor_of(
+    kernel: Kernel, nodes: Nodes, noise: np.ndarray, scale: np.ndarray, group: int, k: int, dtype: Any
+) -> Vecchia:
+    groups = in_groups(nodes, features(nodes, scale), group, k)
     chunk = functools.partial(_factor_chunk, own=groups.own)
     blocks = np.concatenate(_in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used))
-    return _assembled(blocks, groups, len(data), dtype)
+    return _assembled(blocks, groups, len(nodes), dtype)
 
 
 def _assembled(blocks: np.ndarray, groups: Groups, count: int, dtype: Any) -> Vecchia:

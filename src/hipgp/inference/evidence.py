@@ -5,8 +5,7 @@
 log|A| = log|P| + tr log(S A S') with P^-1 = S'S the preconditioner, whose own determinant is known; the rest is small,
 and estimated by stochastic Lanczos quadrature with its Monte Carlo error. The same steps give (S A S')^-1 e for each
 probe e, and with h = S'e, g = S' (S A S')^-1 e the gradient's trace, tr(A^-1 dA) = E g' dA h; its fit is
--alpha' dA alpha. So all of the gradient is that of a few forms a' A b in the kernel's parameters: through the torus'
-eigenvalues, through W, and through the residual variances.
+-alpha' dA alpha. So all of the gradient is that of a few forms a' A b (`forms.py`).
 """
 
 from typing import Any, NamedTuple
@@ -18,18 +17,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.data import Data
-from hipgp.functionals import Nodes
 from hipgp.grid import Grid
 from hipgp.inference.batch import Batch, BatchPosterior
+from hipgp.inference.forms import Forms, kernel_gradient
 from hipgp.inference.parameters import Layout
 from hipgp.inference.systems import DataSystem, GridSystem, System
-from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
 from hipgp.solvers import Probed, probe, quadratic_form
 from hipgp.sparse import Blocks
-from hipgp.toeplitz import on_torus
 from hipgp.trend import Trend
-from hipgp.weights import nodes_at_once, place, stencil_steps, stencil_weights
 
 STEPS = 100  # of Lanczos, at most
 TOLERANCE = 1e-3  # of the probes' solves
@@ -48,14 +44,6 @@ class Slope(NamedTuple):
 
     evidence: Estimate
     gradient: Float[np.ndarray, " p"]
-
-
-class Forms(NamedTuple):
-    """sum over i of weight_i a_i' A b_i."""
-
-    a: Float[Array, "F N"]
-    b: Float[Array, "F N"]
-    weight: Float[Array, " F"]
 
 
 @float64_available
@@ -99,15 +87,15 @@ def _slope(
     assert isinstance(system, DataSystem)
     logs, probed = _logarithms(system, signs, tolerance)
     forms = _forms(system, post.alpha, signs, probed.value)
-    of_kernel = _kernel_gradient(post, system, forms)
-    diagonal = forms.weight @ (forms.a * forms.b)
+    p = post.method.points_per_axis(post.data)
+    of_kernel = kernel_gradient(post.kernel, post.grid, post.data, p, system, forms)
+    unknown = float(jnp.sum(jnp.where(post.data.noise_known, 0.0, forms.diagonal())))
 
     def total(v: Array) -> Array:
         kernel, noise = layout.unpack(v)
         pull = jax.tree.map(lambda g, leaf: jnp.sum(g * leaf), of_kernel, kernel)
-        unknown = jnp.asarray(~post.data.noise_known)
-        extra = 0.0 if noise is None else noise**2 * jnp.sum(jnp.where(unknown, diagonal, 0.0))
-        return sum(jax.tree.leaves(pull)) + extra
+        from_noise = jnp.zeros(()) if noise is None else unknown * noise**2
+        return sum(jax.tree.leaves(pull), start=from_noise)
 
     return Slope(_evidence(post, logs), -0.5 * np.asarray(jax.grad(total)(jnp.asarray(vector))))
 
@@ -180,137 +168,3 @@ def _forms(
     g, h = _root_transpose(system, solved), _root_transpose(system, signs)
     weight = jnp.concatenate([-jnp.ones(1), jnp.full(len(signs), 1 / len(signs))])
     return Forms(jnp.concatenate([alpha[None], g]), jnp.concatenate([alpha[None], h]), weight)
-
-
-# --- the gradient of a form in the kernel -----------------------------------------------------------------------------
-
-
-def _kernel_gradient(post: BatchPosterior, system: DataSystem, forms: Forms) -> Kernel:
-    """Of the forms, at the posterior's own kernel: through K, W and the residual variances."""
-    kernel = jax.tree.map(jnp.asarray, post.kernel)
-    total, fields = _through_grid(kernel, system, forms)
-    residual = np.asarray(system.weights.residual, float)
-    diagonal = np.asarray(forms.weight @ (forms.a * forms.b), float)
-    a, b = (np.asarray(v, float) for v in (forms.a, forms.b))
-    begin, p = 0, post.method.points_per_axis(post.data)
-    for block in post.data.blocks:
-        for rows, part in block.functional.pieces(post.grid.spacing, nodes_at_once()):
-            own = begin + rows
-            sizes = residual[own], diagonal[own], a[:, own], b[:, own]
-            piece = _through_weights(kernel, post.grid, p, part, *sizes, forms.weight, *fields)
-            total = jax.tree.map(jnp.add, total, piece)
-        begin += len(block.y)
-    return total
-
-
-@eqx.filter_jit
-def _through_grid(kernel: Kernel, system: DataSystem, forms: Forms) -> tuple[Kernel, tuple[Array, Array]]:
-    """The part through K with W held, and K W' of both sides for the part through W."""
-    toeplitz = system.toeplitz
-    down = lambda v: system.weights.transpose_matmul(v).reshape(-1, *toeplitz.shape)
-    spectrum = jnp.zeros_like(toeplitz.eigenvalues)
-    axes = tuple(range(-len(toeplitz.shape), 0))
-
-    def one(total: Array, form: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        a, b, weight = form
-        modes = [jnp.fft.rfftn(down(v[None]), s=toeplitz.torus.shape, axes=axes)[0] for v in (a, b)]
-        fields = [
-            jnp.fft.irfftn(toeplitz.eigenvalues * m, s=toeplitz.torus.shape)[
-                tuple(slice(0, n) for n in toeplitz.shape)
-            ].ravel()
-            for m in modes
-        ]
-        return total + weight * (jnp.conj(modes[0]) * modes[1]).real, (fields[0], fields[1])
-
-    spectrum, fields = jax.lax.scan(one, spectrum, (forms.a, forms.b, forms.weight))
-    last = toeplitz.torus.shape[-1]
-    twice = jnp.full(spectrum.shape[-1], 2.0).at[0].set(1.0)
-    if last % 2 == 0:
-        twice = twice.at[-1].set(1.0)
-    pull = spectrum * twice / toeplitz.torus.size
-    value = lambda k: jnp.sum(pull * on_torus(k, toeplitz.torus).eigenvalues)
-    return jax.grad(value)(kernel), fields
-
-
-def _through_weights(
-    kernel: Kernel,
-    grid: Grid,
-    p: int,
-    part: Nodes,
-    residual: np.ndarray,
-    diagonal: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
-    weight: Array,
-    field_a: Array,
-    field_b: Array,
-) -> Kernel:
-    """The part through W and the residual variances of some functionals, the grid's fields held."""
-    count, per = part.x.shape[:2]
-    first, offset = place(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
-    start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape)).reshape(count, per)
-    full = 1 << (count - 1).bit_length()  # few shapes: few compilations
-    pad = lambda v, axis=0: np.pad(
-        v, [(0, full - count if i == axis else 0) for i in range(np.ndim(v))], mode="edge"
-    )
-    zero = lambda v, axis=0: np.pad(v, [(0, full - count if i == axis else 0) for i in range(np.ndim(v))])
-    spread = lambda v: None if v is None else np.repeat(pad(np.asarray(v, float)), per, axis=0)
-    nodes = (
-        pad(offset.reshape(count, per, -1)).reshape(full * per, -1),
-        spread(part.value),
-        spread(part.direction),
-    )
-    share = zero(np.asarray(part.weights, float))
-    return _weights_gradient(
-        kernel,
-        grid,
-        p,
-        nodes,
-        share,
-        pad(start),
-        pad(residual),
-        zero(diagonal),
-        zero(a, 1),
-        zero(b, 1),
-        weight,
-        field_a,
-        field_b,
-    )
-
-
-@eqx.filter_jit
-def _weights_gradient(
-    kernel: Kernel,
-    grid: Grid,
-    p: int,
-    nodes: tuple[Any, Any, Any],
-    share: Array,
-    start: Array,
-    residual: Array,
-    diagonal: Array,
-    a: Array,
-    b: Array,
-    weight: Array,
-    field_a: Array,
-    field_b: Array,
-) -> Kernel:
-    places = jnp.asarray(start)[..., None] + jnp.asarray(stencil_steps(grid, p)[1])
-
-    def add(total: Array, form: tuple[Array, ...]) -> tuple[Array, None]:
-        one_a, one_b, one_weight, fa, fb = form
-        seen = one_a[:, None, None] * fb[places] + one_b[:, None, None] * fa[places]
-        return total + one_weight * seen, None
-
-    begin = jnp.zeros(places.shape)
-    seen = jax.lax.scan(add, begin, (a, b, weight, field_a, field_b))[0]  # what each weight is multiplied by
-    pull = (jnp.asarray(share)[..., None] * seen).reshape(-1, seen.shape[-1])
-
-    def value(k: Kernel) -> Array:
-        w, v = stencil_weights(k, grid, p, *nodes)
-        alone = jnp.sum(v.reshape(share.shape) * jnp.asarray(share) ** 2, axis=1)
-        # v of a sum of nodes is `alone` times what their correlation makes of it, and that is held
-        now = jax.lax.stop_gradient(alone)
-        ratio = jnp.where(now > 0, residual / jnp.where(now > 0, now, 1.0), 0.0)
-        return jnp.sum(pull * w) + jnp.sum(diagonal * ratio * alone)
-
-    return jax.grad(value)(kernel)

@@ -41,8 +41,8 @@ NEWTON_STEPS = 10
 LADDER = 8  # lengthscales tried
 DESCENTS = 3  # starts from which the search goes on
 PROBES = 8  # of the bound's gradient: its error is a third of the parameters' own at most
-BOUND_STEPS = 4
-WORTHWHILE = 0.1  # nats: what a step on the bound must promise
+BOUND_STEPS = 3
+WORTHWHILE = 0.3  # nats: what a step on the bound must promise
 POLISHED_UP_TO = 150_000, 20_000  # observations from which the bound is not worth its solves: points, others
 
 

@@ -1,0 +1,85 @@
+"""Bins of points: who goes together, and the factor against the dense matrix that it stands for."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dense
+import hipgp as hg
+from hipgp import bins, vecchia
+
+KERNEL, DENSE = hg.Matern12(1.0, 0.5), dense.Matern12(1.0, 0.5)
+
+
+def crowded(count=120, seed=0):
+    """Points in a few tight crowds, with different noises, some at one place."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(size=(12, 2))[rng.integers(12, size=count)] + 0.01 * rng.standard_normal((count, 2))
+    x[10:20] = x[10]
+    return x, rng.uniform(0.3, 0.6, count) ** 2
+
+
+def found_bins(x, noise, kernel=KERNEL):
+    return bins.bins_of(kernel, x, noise, vecchia.typical_lengthscale(kernel, x.shape[1]))
+
+
+def test_the_factor_is_that_of_the_bins_exactly():
+    x, noise = crowded()
+    own = found_bins(x, noise)
+    assert own is not None and own.max() + 1 < 60
+    data = hg.observe(hg.Points(x), np.zeros(len(x)), noise=1.0)
+    found = vecchia.preconditioner(KERNEL, data, noise, k=len(x))
+    assert "bins" in found.description
+    f = dense.points(bins.centres(x, own, noise))
+    belongs = np.eye(own.max() + 1)[own]
+    p = belongs @ dense.covariance(DENSE, f, f) @ belongs.T + np.diag(noise)
+    s = np.asarray(found.factor.matmul(jnp.eye(len(x)))).T
+    np.testing.assert_allclose(s.T @ s, np.linalg.inv(p), rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found.factor.transpose_matmul(jnp.eye(len(x))), s, rtol=1e-10, atol=1e-10)
+    assert float(found.log_determinant) == pytest.approx(np.linalg.slogdet(p)[1], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "share"), [(hg.Matern12(1.0, 0.5), bins.ROUGH), (hg.Matern32(1.0, 0.5), bins.SMOOTH)]
+)
+def test_no_bin_is_wider_than_its_noise_allows_and_none_could_be_twice_as_wide(kernel, share):
+    x, noise = crowded(600)
+    own = found_bins(x, noise, kernel)
+    wide = 0
+    for b in range(own.max() + 1):
+        rows = np.flatnonzero(own == b)
+        assert 1 <= len(rows) <= bins.MOST
+        width = np.linalg.norm(np.ptp(x[rows], axis=0) / 0.5)
+        gap = 2 * (1.0 - float(kernel.evaluate(jnp.array([[0.5 * width], [0.0]]))[0]))
+        assert len(rows) == 1 or len(rows) * gap <= 1.001 * share * noise[rows].min()
+        wide += len(rows) * gap > 0.05 * share * noise[rows].min()
+    assert wide > 0.3 * own.max()
+
+
+def test_points_that_the_noise_can_tell_apart_stand_alone():
+    x = np.random.default_rng(1).uniform(size=(200, 2))
+    assert found_bins(x, np.full(200, 1e-6)) is None
+    assert (
+        "bins"
+        not in vecchia.preconditioner(
+            KERNEL, hg.observe(hg.Points(x), np.zeros(200), 1e-3), np.full(200, 1e-6)
+        ).description
+    )
+
+
+def test_a_crowd_at_one_place_is_shared_out():
+    own = found_bins(np.zeros((100, 2)), np.ones(100))
+    assert np.bincount(own).max() <= bins.MOST and np.bincount(own).min() > 5
+
+
+def test_crowded_noisy_points_take_fewer_steps_and_the_same_answer():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(6000, 2))
+    data = hg.observe(hg.Points(x), np.sin(9 * x[:, 0]) + rng.standard_normal(6000), noise=1.0)
+    gp = hg.GP(hg.Matern32(1.0, 0.3), hg.Grid.cover((0, 0), (1, 1), shape=(60, 60)))
+    post = gp.condition(data, hg.Batch(space="data"))
+    plain = gp.condition(data, hg.Batch(space="data", neighbours=0))
+    assert "bins" in post.diagnostics["preconditioner"]
+    assert post.diagnostics["iterations"] < 0.5 * plain.diagnostics["iterations"]
+    std = post.std()
+    assert np.max(np.abs(post.mean - plain.mean) / std) < 0.1
