@@ -1,6 +1,6 @@
 """How do seconds and memory grow with the data and with the grid? One figure, slopes stated.
 
-    python benchmarks/growth.py [--most 7]
+    python benchmarks/growth.py [--most 7] [--over N M]
 
 Points uniform in a square, Matern 3/2 with a lengthscale of 8 cells, noise a third of the field's std; set-up and solve of
 the posterior mean to 0.01 nats, second run (no compilation), each size in a process of its own so that peak memory is
@@ -78,20 +78,22 @@ def draw(rows: dict[str, list[dict[str, float]]], slopes: dict[str, float]) -> N
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--most", type=float, default=7)
+    parser.add_argument("--over", nargs="+", choices=("N", "M"), default=["N", "M"])
     parser.add_argument("--one", type=int, nargs=2)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(*args.one)))
         return
     sizes = np.arange(4, args.most + 0.01, 0.5)
-    rows = {
-        "N": [apart(round(10**p), 1000) for p in sizes],
-        "M": [apart(100_000, round(10 ** (p / 2))) for p in sizes],
-    }
-    slopes = {name: slope(part, name) for name, part in rows.items()}
-    write_result("growth", {"facts": facts(), "rows": rows, "slopes": slopes})
-    draw(rows, slopes)
-    print(slopes)
+    of = {"N": lambda p: apart(round(10**p), 1000), "M": lambda p: apart(100_000, round(10 ** (p / 2)))}
+    for name in args.over:
+        rows = [of[name](p) for p in sizes]
+        write_result(f"growth-{name}", {"facts": facts(), "rows": rows, "slope": slope(rows, name)})
+    found = [RESULTS / f"growth-{name}.json" for name in of]
+    if all(path.exists() for path in found):
+        both = {name: json.loads(path.read_text()) for name, path in zip(of, found, strict=True)}
+        draw({k: v["rows"] for k, v in both.items()}, {k: v["slope"] for k, v in both.items()})
+        print({k: v["slope"] for k, v in both.items()})
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--simulated", type=int)
     parser.add_argument("--shape", type=int, default=200)
-    parser.add_argument("--neighbours", type=int, default=20)
+    parser.add_argument("--neighbours", type=int)
     args = parser.parse_args()
     x, y, x_test, y_test = simulated(args.simulated) if args.simulated else real(args.data)
     lower, upper = (f(np.concatenate([x, x_test]), axis=0) for f in (np.min, np.max))

@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--shape", type=int, nargs=3, default=(50, 50, 25))
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--dtype", default="float64")
-    parser.add_argument("--neighbours", type=int, default=20)
+    parser.add_argument("--neighbours", type=int)
     args = parser.parse_args()
     grid, kernel, data, truth = simulate(args.stars, tuple(args.shape), args.dtype)
     result = {"facts": facts(), "stars": args.stars, "grid": grid.shape, "dtype": args.dtype}
