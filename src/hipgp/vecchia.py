@@ -33,7 +33,6 @@ from hipgp.sparse import Blocks, Sparse
 from hipgp.threads import one_blas_thread
 
 NEIGHBOURS = 20  # of a point
-BIN_NEIGHBOURS = 40  # of a bin: there are fewer of them
 GROUP, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
 MOST_NODES = 12  # per functional in a covariance of two functionals
 ENTRIES_AT_ONCE = 2**18  # of the small matrices in one chunk: they stay in cache
@@ -245,12 +244,12 @@ def preconditioner(
 ) -> Vecchia:
     """The factor S of the data's covariance plus `noise` (variances).
 
-    By default points stand alone and have 20 neighbours, or 40 bins where they crowd in their noise (`bins.py`);
+    By default points, or bins of them where they crowd in their noise (`bins.py`), stand alone and have 20 neighbours;
     functionals of several nodes come in groups of 32 with 96.
     """
     nodes, noise = data_nodes(data, kernel), np.asarray(noise, float)
     usual = group_sizes(nodes)
-    group = usual[0] if group is None else group
+    group, k = usual[0] if group is None else group, usual[1] if k is None else k
     scale = typical_lengthscale(kernel, data.ndim)
     bins = (
         bins_of(kernel, np.asarray(nodes.x)[:, 0], noise, scale)
@@ -258,8 +257,8 @@ def preconditioner(
         else None
     )
     if bins is not None:
-        return _of_bins(kernel, nodes, noise, bins, scale, BIN_NEIGHBOURS if k is None else k, dtype)
-    return _factor_of(kernel, nodes, noise, scale, group, usual[1] if k is None else k, dtype)
+        return _of_bins(kernel, nodes, noise, bins, scale, k, dtype)
+    return _factor_of(kernel, nodes, noise, scale, group, k, dtype)
 
 
 def plain_points(nodes: Nodes) -> bool:

@@ -41,9 +41,11 @@ NEWTON_STEPS = 10
 LADDER = 8  # lengthscales tried
 DESCENTS = 3  # starts from which the search goes on
 PROBES = 8  # of the bound's gradient: its error is a third of the parameters' own at most
-BOUND_STEPS = 3
+BOUND_STEPS = 5
+FLATTEST = 1e-4  # no direction is taken to be flatter than this share of the steepest
 WORTHWHILE = 0.3  # nats: what a step on the bound must promise
-POLISHED_UP_TO = 150_000, 20_000  # observations from which the bound is not worth its solves: points, others
+# observations and grid points from which the bound is not worth its solves: of points, of others
+POLISHED_UP_TO = 300_000, 100_000
 
 
 class Learned(NamedTuple):
@@ -85,6 +87,7 @@ def learn(
     spacing = np.asarray(grid.spacing)
     box = bounds(layout, _field_spread(data, spread), spacing, extent, user_bounds or {}, spread)
     stages = _stages(data)
+    exact = _affordable(data, grid) if polish is None else polish
     trace: list[dict[str, Any]] = []
     problem = fingerprint(
         kernel, grid, data, noise, trend, start, seed, sorted((user_bounds or {}).items()), stages
@@ -109,11 +112,12 @@ def learn(
                 if iterations:
                     vector, value = _descend(vector, layout, terms, box, iterations, report)
                 if stage + 1 == len(stages):
-                    vector, value = _newton(vector, layout, terms, box, NEWTON_STEPS, report)
+                    enough = 1.0 if exact else 0.01  # nats; the bound's optimum is some nats away in any case
+                    vector, value = _newton(vector, layout, terms, box, enough, report)
             if checkpoint is not None and stage + 1 < len(stages):
                 write_arrays(_path(checkpoint), fingerprint=problem, stage=stage + 1, vector=vector)
         assert vector is not None
-        if _affordable(data) if polish is None else polish:
+        if exact:
             slope = _bound_slope(layout, grid, data, trend, noise, seed)
             report = _reporter(bar, trace, "exact bound", len(stages), layout)
             vector, value = _polish(
@@ -259,17 +263,26 @@ def _curvature(vector: np.ndarray, layout: Layout, terms: Terms, free: np.ndarra
 
 
 class Curved(NamedTuple):
-    """Second derivatives in the free parameters, by their eigenvalues, none of them near zero."""
+    """Second derivatives in the free parameters."""
 
     free: np.ndarray
-    values: np.ndarray
-    vectors: np.ndarray
+    hessian: np.ndarray
 
     def step(self, gradient: np.ndarray) -> np.ndarray:
         """Newton's, in all parameters; none more than doubles at once."""
+        values, vectors = np.linalg.eigh(self.hessian)
+        values = np.maximum(np.abs(values), FLATTEST * np.max(np.abs(values)))
         step = np.zeros(len(gradient))
-        step[self.free] = -self.vectors @ ((self.vectors.T @ gradient[self.free]) / self.values)
+        step[self.free] = -vectors @ ((vectors.T @ gradient[self.free]) / values)
         return step * min(1.0, 0.7 / max(np.max(np.abs(step)), 1e-300))
+
+    def corrected(self, step: np.ndarray, change: np.ndarray) -> "Curved":
+        """With what a step told of them: the gradient's `change` along it (BFGS)."""
+        s, y = step[self.free], change[self.free]
+        if not s @ y > 1e-3 * np.linalg.norm(s) * np.linalg.norm(y):
+            return self
+        seen = self.hessian @ s
+        return Curved(self.free, self.hessian + np.outer(y, y) / (y @ s) - np.outer(seen, seen) / (s @ seen))
 
 
 def _scaled(vector: np.ndarray, layout: Layout, terms: Terms, box: Bounds) -> Curved | None:
@@ -278,7 +291,8 @@ def _scaled(vector: np.ndarray, layout: Layout, terms: Terms, box: Bounds) -> Cu
     values, vectors = np.linalg.eigh(_curvature(vector, layout, terms.some(STAGES[1][0]), free))
     if len(free) == 0 or not np.all(np.isfinite(values)):
         return None
-    return Curved(free, np.maximum(np.abs(values), 1e-3 * np.max(np.abs(values))), vectors)
+    values = np.maximum(np.abs(values), FLATTEST * np.max(np.abs(values)))
+    return Curved(free, (vectors * values) @ vectors.T)
 
 
 def _newton(
@@ -286,19 +300,19 @@ def _newton(
     layout: Layout,
     terms: Terms,
     box: Bounds,
-    iterations: int,
+    enough: float,
     report: Callable[..., None],
 ) -> tuple[np.ndarray, float]:
     """Newton steps on all the data with the curvature of a part of them: along the ridge between a variance and its
-    lengthscale, where L-BFGS creeps, these take a handful of evaluations. Ends when less than 0.01 nats are to gain.
+    lengthscale, where L-BFGS creeps, these take a handful of evaluations. Ends when less than `enough` nats are to gain.
     """
     curved = _scaled(vector, layout, terms, box)
     if curved is None:
-        return _descend(vector, layout, terms, box, iterations, report)
+        return _descend(vector, layout, terms, box, NEWTON_STEPS, report)
     value, gradient = (np.asarray(a) for a in value_and_gradient(jnp.asarray(vector), layout, terms))
-    for _ in range(iterations):
+    for _ in range(NEWTON_STEPS):
         step = curved.step(gradient)
-        if -0.5 * float(step @ gradient) * float(terms.count) < 0.01:
+        if -0.5 * float(step @ gradient) * float(terms.count) < enough:
             break
         for shrink in (1.0, 0.3, 0.1):
             trial = box.clip(vector + shrink * step)
@@ -308,13 +322,14 @@ def _newton(
                 break
         else:
             break
+        curved = curved.corrected(trial - vector, slope - gradient)
         vector, value, gradient = trial, found, slope
     return vector, float(value)
 
 
-def _affordable(data: Data) -> bool:
+def _affordable(data: Data, grid: Grid) -> bool:
     single = all(block.functional.single for block in data.blocks)
-    return len(data) <= POLISHED_UP_TO[0 if single else 1]
+    return len(data) + grid.size <= POLISHED_UP_TO[0 if single else 1]
 
 
 def _bound_slope(
@@ -343,8 +358,9 @@ def _polish(
     """Newton steps on the bound while they promise anything, and as long as they keep it."""
     value, error, gradient = slope(vector)
     report(vector, value)
-    for _ in range(BOUND_STEPS if curved is not None else 0):
-        assert curved is not None
+    for _ in range(BOUND_STEPS):
+        if curved is None:
+            break
         trial = box.clip(vector + curved.step(gradient))
         if not -0.5 * float((trial - vector) @ gradient) * count > WORTHWHILE:
             break
@@ -352,6 +368,7 @@ def _polish(
         report(trial, found)
         if not found < value + error or not np.all(np.isfinite(after)):
             break
+        curved = curved.corrected(trial - vector, after - gradient)
         vector, value, gradient = trial, found, after
     return vector, value
 
