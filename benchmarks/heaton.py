@@ -20,9 +20,7 @@ KERNELS = {
     "m12": lambda: hg.Matern12(),
     "m32": lambda: hg.Matern32(),
     "m12ard+m32ard": lambda: hg.Matern12(1.0, (1.0, 1.0)) + hg.Matern32(1.0, (1.0, 1.0)),
-    "m12ard+m32ard+m32": lambda: (
-        hg.Matern12(1.0, (1.0, 1.0)) + hg.Matern32(1.0, (1.0, 1.0)) + hg.Matern32()
-    ),
+    "m12ard+m32ard+m32": lambda: hg.Matern12(1.0, (1.0, 1.0)) + hg.Matern32(1.0, (1.0, 1.0)) + hg.Matern32(),
 }
 
 

@@ -245,3 +245,31 @@ def test_list_and_version():
     assert hg.__version__ in hipgp("version").output
     assert "expected one of dust" in hipgp("demo", "dusk", code=2).output
     assert "expected one of preconditioner" in hipgp("reproduce", "figure-3", code=2).output
+
+
+def ecsv(frame, units, name="table.ecsv"):
+    table = pytest.importorskip("astropy.table").Table.from_pandas(frame)
+    for column, unit in units.items():
+        table[column].unit = unit
+    table.write(name, format="ascii.ecsv")
+    return name
+
+
+def test_units_of_a_file_are_kept_and_converted():
+    units = {"x": "pc", "y": "pc", "value": "mag", "error": "mmag"}
+    scaled = TABLE.assign(x=1000 * TABLE["x"], y=1000 * TABLE["y"], error=1000 * TABLE["error"])
+    hipgp("fit", ecsv(scaled, units), *FIXED, "--axis-unit", "kpc", "--std", "none", "-q")
+    post = hg.load("map.hipgp")
+    assert post.labels.axis_units == ("kpc", "kpc") and post.labels.unit == "mag"
+    hipgp("fit", written(TABLE), *FIXED, "--std", "none", "-q", "-o", "plain.hipgp")
+    np.testing.assert_allclose(post.mean, hg.load("plain.hipgp").mean, rtol=1e-9, atol=1e-12)
+    places = ecsv(scaled[["x", "y"]].head(5), {"x": "pc", "y": "pc"}, "places.ecsv")
+    hipgp("predict", "map.hipgp", places, "-o", "a.csv", "-q")
+    made = pd.read_csv("a.csv")["mean"]
+    np.testing.assert_allclose(made, post.predict(hg.Points(X[:5])).mean, rtol=1e-9)
+
+
+def test_units_that_do_not_convert_are_named():
+    table = ecsv(TABLE, {"x": "pc", "y": "s", "value": "mag"})
+    told = hipgp("fit", table, *FIXED, code=2).output
+    assert "'y' is in 's'" in told.replace("\n", " ") and not Path("map.hipgp").exists()

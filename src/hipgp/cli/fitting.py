@@ -75,9 +75,22 @@ def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel:
     return total
 
 
-def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> tuple[hg.Data, tables.Columns]:
-    """Every table's rows as measurements, in one data set."""
-    data, columns = None, None
+class Loaded(NamedTuple):
+    """Every table's rows as measurements, in one data set, and what they are called and measured in."""
+
+    data: hg.Data
+    columns: tables.Columns
+    units: tables.Units
+
+    def labels(self, s: Settings) -> Labels:
+        kind = self.columns.kind
+        names = ("X", "Y", "Z") if kind == "sky" else self.columns.first if kind == "points" else None
+        unit = s.unit or self.units.of_field(self.columns, s.average)
+        return Labels.of(self.data.ndim, names, self.units.axis, s.name or self.columns.value, unit)
+
+
+def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> Loaded:
+    data, columns, units = None, None, tables.Units(s.axis_unit)
     for path in paths:
         sheet = tables.read_table(path)
         columns = tables.infer(
@@ -85,7 +98,10 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> tuple[hg.
             error=s.error, path=path,
         )  # fmt: skip
         voice.note(f"{path}: {columns.described()}")
-        functional, rest, good = tables.functional(sheet, columns, s.drop_nan, s.average, path)
+        if columns.kind in ("points", "averages") and s.unit:
+            units = units._replace(value=s.unit)
+        units = units.completed(sheet, columns)
+        functional, rest, good = tables.functional(sheet, columns, s.drop_nan, s.average, path, units)
         if not np.all(good):
             voice.note(f"{path}: left out {int(np.sum(~good))} rows with empty cells")
         noise = rest[:, 1] if columns.error else s.noise
@@ -94,7 +110,7 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> tuple[hg.
         one = hg.observe(functional, rest[:, 0], noise)
         data = one if data is None else data + one
     assert data is not None and columns is not None
-    return data, columns
+    return Loaded(data, columns, units)
 
 
 def fit(
@@ -106,7 +122,8 @@ def fit(
     if not resume:
         checkpoint.unlink(missing_ok=True)
         of_learning.unlink(missing_ok=True)
-    data, columns = load_data(paths, s, voice)
+    loaded = load_data(paths, s, voice)
+    data = loaded.data
     kernel = parse_kernel(s.kernel, data.ndim, s)
     trend = None if s.trend == "none" else s.trend
     given = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
@@ -127,7 +144,8 @@ def fit(
             f"grid: {' x '.join(map(str, gp.grid.shape))} points, "
             f"spacing {', '.join(f'{h:.3g}' for h in gp.grid.spacing)}"
         )
-    finish(gp, data, columns, output, checkpoint, s, voice)
+    finish(gp, loaded, output, checkpoint, s, voice)
+    of_learning.unlink(missing_ok=True)
 
 
 def with_learned(gp: hg.GP, learned: Any) -> hg.GP:
@@ -142,21 +160,17 @@ def checkpoints_of(output: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def finish(
-    gp: hg.GP, data: hg.Data, columns: tables.Columns, output: pathlib.Path, checkpoint: pathlib.Path, s: Settings,
-    voice: Voice,
-) -> None:  # fmt: skip
+    gp: hg.GP, loaded: Loaded, output: pathlib.Path, checkpoint: pathlib.Path, s: Settings, voice: Voice
+) -> None:
     if s.engine == "batch":
         method = hg.Batch(tolerance=s.tolerance)
-        post = gp.condition(data, method=method, progress=voice.progress, checkpoint=checkpoint)
+        post = gp.condition(loaded.data, method=method, progress=voice.progress, checkpoint=checkpoint)
     elif s.engine == "variational":
         gp = hg.GP(gp.kernel, gp.grid, gp.noise)
-        post = gp.condition(data, method=hg.Variational(), progress=voice.progress)
+        post = gp.condition(loaded.data, method=hg.Variational(), progress=voice.progress)
     else:
         raise BadInput(f"engine: expected batch or variational, got {s.engine!r}")
-    names = ("X", "Y", "Z") if columns.kind == "sky" else columns.first if columns.kind == "points" else None
-    unit = s.axis_unit or ("kpc" if columns.kind == "sky" else "")
-    labels = Labels.of(data.ndim, names, unit, s.name or columns.value, s.unit)
-    post = post.labelled(*labels)
+    post = post.labelled(*loaded.labels(s))
     std = None if s.std == "none" else post.std(s.std)  # type: ignore[arg-type]
     draws = post.sample(s.samples, key=s.seed) if s.samples else None
     post.save(output, std=std, samples=draws)

@@ -32,7 +32,8 @@ def predict(
     drop, average = columns.pop("drop_nan"), columns.pop("average")
     found = tables.infer(sheet, need_value=False, path=table, **columns)
     voice.note(f"{table}: {found.described()}")
-    functional, _, good = tables.functional(sheet, found, drop, average, table)
+    units = tables.Units(post.labels.axis_units[0])
+    functional, _, good = tables.functional(sheet, found, drop, average, table, units)
     p = post.predict(functional, std=std)  # type: ignore[arg-type]
     frame = sheet.frame.loc[good].reset_index(drop=True)
     frame["mean"], frame["std"] = p.mean, p.std

@@ -38,6 +38,25 @@ class Sheet(NamedTuple):
     units: dict[str, str]
 
 
+class Units(NamedTuple):
+    """What coordinates and measured values are in, as the user or the first file says; empty where nobody does."""
+
+    axis: str = ""
+    value: str = ""
+
+    def completed(self, sheet: Sheet, columns: "Columns") -> "Units":
+        """With what the file says where nothing else was said."""
+        axis = self.axis or (
+            "kpc" if columns.kind == "sky" else sheet.units.get((columns.first + columns.second)[0], "")
+        )
+        return Units(axis, self.value or sheet.units.get(columns.value or "", ""))
+
+    def of_field(self, columns: "Columns", average: bool) -> str:
+        """An integral's unit is the field's times a length."""
+        integral = columns.kind in ("rays", "sky") and not average
+        return f"{self.value}/{self.axis}" if integral and self.value and self.axis else self.value
+
+
 class Columns(NamedTuple):
     """Which columns mean what."""
 
@@ -212,13 +231,40 @@ def numbers(
     return table[good], good
 
 
+def _converted(sheet: Sheet, names: Sequence[str], table: np.ndarray, unit: str, path: Any) -> np.ndarray:
+    """Columns that the file gives in another unit, in this one."""
+    factors = np.ones(len(names))
+    for i, name in enumerate(names):
+        own = sheet.units.get(name, "")
+        if own and unit and own != unit:
+            import astropy.units as u  # the file's units came through it
+
+            try:
+                factors[i] = u.Unit(own).to(u.Unit(unit))
+            except (u.UnitConversionError, ValueError) as error:
+                raise BadInput(
+                    f"{path}: column {name!r} is in {own!r}, which does not convert to {unit!r} ({error})"
+                ) from None
+    return table * factors
+
+
 def functional(
-    sheet: Sheet, columns: Columns, drop_nan: bool, average: bool, path: Any = "table"
+    sheet: Sheet,
+    columns: Columns,
+    drop_nan: bool,
+    average: bool,
+    path: Any = "table",
+    units: Units | None = None,
 ) -> tuple[Any, np.ndarray, np.ndarray]:
-    """The functional of every row, the value and error columns' numbers, and which rows are used."""
+    """The functional of every row, the value and error columns' numbers, and which rows are used; in `units`."""
     extra = [c for c in (columns.value, columns.error) if c]
     table, good = numbers(sheet, [*columns.first, *columns.second, *extra], drop_nan, path)
     n = len(columns.first)
+    if units is not None:
+        places = [] if columns.kind == "sky" else [*columns.first, *columns.second]  # the sky has its own
+        table[:, : len(places)] = _converted(sheet, places, table[:, : len(places)], units.axis, path)
+        if extra:
+            table[:, -len(extra) :] = _converted(sheet, extra, table[:, -len(extra) :], units.value, path)
     one, two, rest = table[:, :n], table[:, n : n + len(columns.second)], table[:, n + len(columns.second) :]
     if columns.error and np.any(rest[:, -1] <= 0):
         rows = np.flatnonzero(good)[rest[:, -1] <= 0] + 2
@@ -231,13 +277,19 @@ def functional(
     if columns.kind == "averages":
         return hg.BoxAverages(one, two), rest, good
     if columns.kind == "sky":
-        return hg.LineIntegrals(np.zeros(3), from_sky(sheet, columns, one, path), average=average), rest, good
+        return (
+            hg.LineIntegrals(np.zeros(3), from_sky(sheet, columns, one, path, units), average=average),
+            rest,
+            good,
+        )
     start = one if n else np.zeros(two.shape[1])
     return hg.LineIntegrals(start, two, average=average), rest, good
 
 
-def from_sky(sheet: Sheet, columns: Columns, rows: np.ndarray, path: Any) -> np.ndarray:
-    """Galactic Cartesian coordinates in kpc with the Sun at the origin, through astropy."""
+def from_sky(
+    sheet: Sheet, columns: Columns, rows: np.ndarray, path: Any, units: Units | None = None
+) -> np.ndarray:
+    """Galactic Cartesian coordinates with the Sun at the origin, in kpc unless another length is wanted."""
     try:
         import astropy.units as u
         from astropy.coordinates import Distance, SkyCoord
@@ -251,8 +303,10 @@ def from_sky(sheet: Sheet, columns: Columns, rows: np.ndarray, path: Any) -> np.
         if parallax and np.any(rows[:, 2] <= 0):
             raise BadInput(f"{path}: parallaxes must be positive to give a distance")
         distance = Distance(parallax=far) if parallax else far.to(u.kpc)
+        length = u.Unit((units and units.axis) or "kpc")
+        u.kpc.to(length)
     except (u.UnitConversionError, ValueError) as error:
         raise BadInput(f"{path}: units do not convert ({error})") from None
     frame = "galactic" if columns.first[0].lower() == "l" else "icrs"
     found = SkyCoord(angles[0], angles[1], distance=distance, frame=frame).galactic.cartesian
-    return np.stack([found.x.to_value(u.kpc), found.y.to_value(u.kpc), found.z.to_value(u.kpc)], axis=1)
+    return np.stack([a.to_value(length) for a in (found.x, found.y, found.z)], axis=1)

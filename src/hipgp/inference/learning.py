@@ -37,6 +37,7 @@ STAGES = (  # data, share of the preconditioner's neighbours, iterations at most
     (122_880, 1.0, 0),
 )
 DEAR_STAGES = (STAGES[0], (4_096, 1.0, 25))  # where covariances are double sums over nodes
+DONE = 99  # the stage in the checkpoint of one that came to its end
 NEWTON_STEPS = 10
 LADDER = 8  # lengthscales tried
 DESCENTS = 3  # starts from which the search goes on
@@ -93,6 +94,10 @@ def learn(
         kernel, grid, data, noise, trend, start, seed, sorted((user_bounds or {}).items()), stages
     )
     saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem)
+    if saved is not None and int(saved["stage"]) == DONE:
+        return _learned(
+            layout, noise, box, saved["vector"], saved["log_std"], float(saved["value"]), trace, began
+        )
     first_stage, vector = (0, None) if saved is None else (int(saved["stage"]), saved["vector"])
     with Progress("learning", progress) as bar:
         for stage, (count, share, iterations) in list(enumerate(stages))[first_stage:]:
@@ -123,20 +128,33 @@ def learn(
             vector, value = _polish(
                 vector, slope, _scaled(vector, layout, terms, box), box, len(data), report
             )
-    on_bound = box.touching(vector)
-    log_std = _uncertainty(vector, layout, terms, len(data), on_bound)
-    found, found_noise = layout.unpack(jnp.asarray(vector))
-    names = layout.names()
+    log_std = _uncertainty(vector, layout, terms, len(data), box.touching(vector))
     if checkpoint is not None:
-        _path(checkpoint).unlink(missing_ok=True)
+        found = {"vector": vector, "log_std": log_std, "value": float(value)}
+        write_arrays(_path(checkpoint), fingerprint=problem, stage=DONE, **found)
+    return _learned(layout, noise, box, vector, log_std, float(value), trace, began)
+
+
+def _learned(
+    layout: Layout,
+    noise: float | None,
+    box: Bounds,
+    vector: np.ndarray,
+    log_std: np.ndarray,
+    value: float,
+    trace: list[dict[str, Any]],
+    began: float,
+) -> Learned:
+    kernel, found = layout.unpack(jnp.asarray(vector))
+    names, loose = layout.names(), box.touching(vector) | (log_std > 2.0)
     return Learned(
-        jax.tree.map(lambda a: np.asarray(a, float), found),
-        noise if found_noise is None else float(found_noise),
+        jax.tree.map(lambda a: np.asarray(a, float), kernel),
+        noise if found is None else float(found),
         names,
         np.exp(vector),
         log_std,
-        [name for name, on in zip(names, on_bound | (log_std > 2.0), strict=True) if on],
-        float(value),
+        [name for name, on in zip(names, loose, strict=True) if on],
+        value,
         trace,
         time.perf_counter() - began,
     )
