@@ -14,17 +14,18 @@ import numpy as np
 from machine import facts, write_result
 
 import hipgp as hg
+from hipgp.functionals import Functional
 
 KERNEL, GRID = hg.Matern32(1.0, 0.2), hg.Grid.cover((0, 0, 0), (1, 1, 1), shape=(40, 40, 40))
 OBSERVED, EXACT, TARGETS = 4_000, 200, 1_000
 
 
-def functional(kind: str, count: int, rng: np.random.Generator) -> hg.Functional:
+def functional(kind: str, count: int, rng: np.random.Generator) -> Functional:
     ends = rng.uniform(0.02, 0.98, (2, count, 3))
     return hg.Points(ends[0]) if kind == "points" else hg.LineIntegrals(*ends)
 
 
-def problem(kinds: tuple[str, ...], seed: int) -> tuple[hg.Data, dict[str, tuple[hg.Functional, np.ndarray]]]:
+def problem(kinds: tuple[str, ...], seed: int) -> tuple[hg.Data, dict[str, tuple[Functional, np.ndarray]]]:
     """Data of these kinds, and targets of every kind with their true values, all of one draw of the prior."""
     rng = np.random.default_rng(seed)
     seen = {kind: functional(kind, OBSERVED // len(kinds), rng) for kind in kinds}
@@ -41,7 +42,7 @@ def problem(kinds: tuple[str, ...], seed: int) -> tuple[hg.Data, dict[str, tuple
     return data, {kind: (f, draw(f)) for kind, f in asked.items()}
 
 
-def row(post: hg.Posterior, method: str, target: hg.Functional, truth: np.ndarray, exact: np.ndarray) -> dict:
+def row(post: hg.Posterior, method: str, target: Functional, truth: np.ndarray, exact: np.ndarray) -> dict:
     post.predict(target, method)  # compiles
     began = time.perf_counter()
     found = post.predict(target, method)

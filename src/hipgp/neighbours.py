@@ -129,8 +129,18 @@ def around(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], 
     groups = together(targets, size) if size > 1 else list(np.arange(len(targets))[:, None])
     middle = np.array([targets[rows].mean(axis=0) for rows in groups])
     k = min(k, len(places))
-    near = np.asarray(KDTree(places).query(middle, k=k, workers=-1)[1]).reshape(len(groups), k)
+    if places.shape[1] == 1:
+        near = _either_side(places[:, 0], middle[:, 0], k)
+    else:
+        near = np.asarray(KDTree(places).query(middle, k=k, workers=-1)[1]).reshape(len(groups), k)
     return after(Neighbours(near, np.ones_like(near, bool)), groups, len(places))
+
+
+def _either_side(places: np.ndarray, middle: np.ndarray, k: int) -> Int[np.ndarray, "G k"]:
+    """On a line, as many from below as from above: across a gap the nearest ones may all be on one side."""
+    order = np.argsort(places, kind="stable")
+    first = np.searchsorted(places[order], middle) - k // 2
+    return order[np.clip(first, 0, len(places) - k)[:, None] + np.arange(k)]
 
 
 def after(near: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:

@@ -147,3 +147,12 @@ def test_targets_may_be_the_same():
     found = vecchia.conditionals(KERNEL, nodes, std**2, targets, groups)
     assert np.all(np.isfinite(found.variance)) and np.all(found.variance > 0)
     np.testing.assert_allclose(found.variance[::3], found.variance[1::3], rtol=1e-9)
+
+
+def test_on_a_line_neighbours_come_from_both_sides():
+    """In a gap, and at the ends, where there is but one."""
+    places = np.concatenate([np.linspace(0, 1, 50), np.linspace(3, 4, 40)])[::-1, None]
+    found = neighbours.around(places, np.array([[1.2], [-1.0], [2.9]]), 1, 10)
+    near = np.sort(places[found.index[:, :10], 0], axis=1)
+    np.testing.assert_array_equal(np.sum(near < 2, axis=1), [5, 10, 5])
+    np.testing.assert_allclose(near[1], np.linspace(0, 1, 50)[:10])
