@@ -23,7 +23,7 @@ from hipgp.toeplitz import evaluate_all
 
 # How far the field may vary across a bin, times its points, in noise variances. A field with slopes errs alike over a
 # whole lengthscale, one without only within the bin.
-ROUGH, SMOOTH = 5.0, 0.05
+ROUGH, SMOOTH = 1.0, 0.05
 LEAST_GAIN = 0.8  # bins per point from which they are not worth it
 MOST = 32  # points in a bin
 
