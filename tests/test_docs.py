@@ -2,6 +2,9 @@
 
 import importlib
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ pytestmark = pytest.mark.slow  # every example of the documentation is run
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text() and page.stem != "command_line"]
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.stem)
@@ -19,6 +22,25 @@ def test_code_runs(page):
     names = {"__name__": page.stem}
     for number, block in enumerate(blocks, 1):
         exec(compile(block, f"{page.name}, block {number}", "exec"), names)
+
+
+def test_the_command_line_page_runs_as_printed(tmp_path):
+    """In order: Python, files of settings, and every command."""
+    text = (ROOT / "docs" / "command_line.md").read_text()
+    for kind, block in re.findall(r"```(python|toml|console)\n(.*?)```", text, flags=re.DOTALL):
+        if kind == "toml":
+            (tmp_path / block.splitlines()[0].strip("# ")).write_text(block)
+            continue
+        lines = (
+            [["-c", block]]
+            if kind == "python"
+            else [["-m", "hipgp", *shlex.split(c)[1:]] for c in block.splitlines()]
+        )
+        for line in lines:
+            done = subprocess.run([sys.executable, *line], cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode == 0, (line, done.stderr)
+    made = {"seabed.hipgp", "predicted.csv", "draws.nc", "seabed.png", "seabed.html", "pictures"}
+    assert made <= {p.name for p in tmp_path.iterdir()}
 
 
 def test_references_exist():
