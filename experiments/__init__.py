@@ -53,6 +53,12 @@ EXPERIMENTS = {
         "dust_clusters_hunt2023",
         "hunt2023_clusters.csv.gz: Hunt & Reffert 2023, from CDS",
     ),
+    "large-n": Experiment(
+        "large_n",
+        "half a million aeromagnetic readings, in place of 3droad (appendix C.3)",
+        "gb_aeromagnetic",
+        "gb_aeromagnetic.npz: British Geological Survey, by way of github.com/fatiando/harmonica",
+    ),
 }
 
 

@@ -228,3 +228,16 @@ def test_dust_clusters(tmp_path, data_folder):
     plain, robust = table.rows
     assert robust["log_likelihood"] > plain["log_likelihood"]  # the tails are heavy
     assert robust["median_error"] < 1.1 * plain["median_error"]
+
+
+@pytest.mark.data
+@pytest.mark.slow  # fits every engine on two splits
+def test_large_n(tmp_path, data_folder):
+    _, at_random, by_line = small("large-n", tmp_path, data_folder).tables
+    for table in (at_random, by_line):
+        hip, svgp = (rows(table, system=s)[0] for s in ("HIP-GP", "SVGP"))
+        assert hip["RMSE"] == pytest.approx(svgp["RMSE"], rel=1e-2)
+        coarse, fine = rows(table, system="batch engine")
+        assert fine["RMSE"] < 0.9 * coarse["RMSE"]  # RMSE keeps falling with M
+        assert fine["RMSE"] < 1.05 * rows(table, system="exact GP")[0]["RMSE"]  # which sees a third of the data
+    assert rows(by_line, system="SGPR")[0]["RMSE"] > rows(at_random, system="SGPR")[0]["RMSE"]
