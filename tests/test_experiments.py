@@ -239,5 +239,7 @@ def test_large_n(tmp_path, data_folder):
         assert hip["RMSE"] == pytest.approx(svgp["RMSE"], rel=1e-2)
         coarse, fine = rows(table, system="batch engine")
         assert fine["RMSE"] < 0.9 * coarse["RMSE"]  # RMSE keeps falling with M
-        assert fine["RMSE"] < 1.05 * rows(table, system="exact GP")[0]["RMSE"]  # which sees a third of the data
+        assert (
+            fine["RMSE"] < 1.05 * rows(table, system="exact GP")[0]["RMSE"]
+        )  # which sees a third of the data
     assert rows(by_line, system="SGPR")[0]["RMSE"] > rows(at_random, system="SGPR")[0]["RMSE"]

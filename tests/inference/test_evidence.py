@@ -35,13 +35,11 @@ def every_probe(post):
 @pytest.mark.parametrize(
     ("kinds", "trend", "learn_noise"),
     [
-        (("points",), None, True),
         (("points",), "linear", True),
-        (("derivatives",), None, False),
-        (("points", "derivatives"), "constant", False),
         (("rays",), None, True),
-        (("boxes", "points"), None, False),
-        (("own",), "constant", False),
+        (("points", "derivatives"), "constant", False),
+        pytest.param(("boxes", "points"), None, False, marks=pytest.mark.slow),  # a compilation each
+        pytest.param(("own",), "constant", False, marks=pytest.mark.slow),
     ],
     ids=str,
 )
