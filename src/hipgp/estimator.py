@@ -191,7 +191,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         """Plain NumPy arrays: JAX would cut its own to float32 when unpickled without 64-bit types."""
-        state = dict(super().__getstate__())
+        whole: Any = super().__getstate__()
+        state: dict[str, Any] = dict(whole)
         for name in ("gp_", "posterior_"):
             if name in state:
                 state[name] = jax.tree.map(lambda a: np.asarray(a) if eqx.is_array(a) else a, state[name])
@@ -223,10 +224,11 @@ def _widened(grid: Grid, X: np.ndarray, most: int) -> Grid:
 @float64_available
 def mean_from_data(engine: BatchPosterior, X: Float[np.ndarray, "T D"]) -> Float[np.ndarray, " T"]:
     """k(x, data) A^-1 (y - trend) + trend: the posterior mean without the grid, for points beyond it."""
-    seen = _places(engine.data)
+    seen = jnp.asarray(_places(engine.data))
     size = max(1, PAIRS_AT_ONCE // len(seen))
     parts = [
-        _covariance_sum(engine.kernel, X[i : i + size], seen, engine.alpha) for i in range(0, len(X), size)
+        _covariance_sum(engine.kernel, jnp.asarray(X[i : i + size]), seen, engine.alpha)
+        for i in range(0, len(X), size)
     ]
     trend = engine.trend.of(Points(X), engine.grid) @ engine.beta
     return np.concatenate([np.asarray(p) for p in parts]) + trend

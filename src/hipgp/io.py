@@ -73,7 +73,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 def write(path: str | os.PathLike[str], record: Record) -> None:
     """Write a map. An older file of that name is replaced only once the new one is complete."""
-    import zarr
+    import zarr.storage
 
     store = zarr.storage.MemoryStore()
     description = {
@@ -92,7 +92,7 @@ def write(path: str | os.PathLike[str], record: Record) -> None:
 
 def read(path: str | os.PathLike[str]) -> Record:
     """Read a map; a ValueError for anything that is not one."""
-    import zarr
+    import zarr.storage
     from zarr.core.buffer.cpu import Buffer
 
     entries = _entries(path)
@@ -104,10 +104,8 @@ def read(path: str | os.PathLike[str]) -> Record:
         fields = xr.open_zarr(store, consolidated=False, chunks=None).load()
         model = zarr.open_group(store, path="model", mode="r")
         arrays = {name: np.asarray(array[...]) for name, array in model.arrays()}
-        labels = Labels.of(
-            len(root["labels"]["axes"]),
-            **{k: tuple(v) if isinstance(v, list) else v for k, v in root["labels"].items()},
-        )
+        named: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in root["labels"].items()}
+        labels = Labels.of(len(named["axes"]), **named)
         return Record(fields, arrays, json.loads(root["model"]), labels)
     except Exception as error:
         raise ValueError(

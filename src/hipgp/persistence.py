@@ -67,7 +67,9 @@ def unpack(arrays: Arrays, model: Json) -> tuple[Engine, Learned | None]:
     try:
         kernel, grid = kernel_from_json(model["kernel"]), Grid(**model["grid"])
         learned = None if model["learned"] is None else learned_from_json(model["learned"])
-        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in model["settings"].items()}
+        settings: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in model["settings"].items()
+        }
         if model["engine"] == "variational":
             return _variational(kernel, grid, arrays, model, Variational(**settings)), learned
         return _batch(kernel, grid, arrays, model, Batch(**settings)), learned
@@ -84,8 +86,11 @@ def _batch(kernel: hk.Kernel, grid: Grid, arrays: Arrays, model: Json, method: B
         if arrays[name].shape != shape:
             raise ValueError(f"map: expected {name} of shape {shape}, got {arrays[name].shape}")
     system = Deferred(method, kernel, grid, data, noise)
-    solved = [arrays[name] for name in ("alpha", "field", "beta", "beta_covariance", "noise_variance")]
-    return BatchPosterior(kernel, grid, noise, data, trend, method, system, *solved, model["diagnostics"])
+    solved: dict[str, Any] = {
+        name: arrays[name] for name in ("alpha", "field", "beta", "beta_covariance", "noise_variance")
+    }
+    found = {"deferred": system, "diagnostics": model["diagnostics"]} | solved
+    return BatchPosterior(kernel, grid, noise, data, trend, method, **found)
 
 
 @float64_available

@@ -20,7 +20,7 @@ from hipgp.labels import Labels, with_unit
 Array = np.ndarray
 VALUE, SPREAD, SIGNED = "inferno", "viridis", "PuOr_r"  # colour maps: the field, its uncertainty, differences
 INK, ACCENT, SECOND = "#20242c", "#b5403a", "#2a6f97"
-STYLE = {
+STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.labelsize": 10,
@@ -157,7 +157,16 @@ def slices(
         low, high = (0.0, limits(*parts)[1]) if own else shared
         for row, part in enumerate(parts):
             ax = table[row, column]
-            drawn = image(ax, part, grid, labels, across, vmin=low, vmax=high, cmap=SPREAD if own else VALUE)
+            drawn = image(
+                ax,
+                part,
+                grid,
+                labels,
+                (across[0], across[1]),
+                vmin=low,
+                vmax=high,
+                cmap=SPREAD if own else VALUE,
+            )
             ax.label_outer()
             if row == 0:
                 ax.set_title(name)

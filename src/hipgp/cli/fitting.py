@@ -54,7 +54,8 @@ def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
     if unknown:
         raise BadInput(f"{config}: unknown setting {unknown[0]!r}; there are {', '.join(Settings._fields)}")
     told |= {k: v for k, v in flags.items() if v not in (None, (), False)}
-    return Settings(**{k: tuple(v) if isinstance(v, list) else v for k, v in told.items()})
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}
+    return Settings(**given)
 
 
 def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel:
@@ -132,10 +133,9 @@ def fit(
     if learning:
         start = "kernel" if s.lengthscale else "data"
         gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress, checkpoint=of_learning)
-        voice.note(
-            "learned: "
-            + ", ".join(f"{n} {v:.4g}" for n, v in zip(gp.learned.names, gp.learned.values, strict=True))
-        )  # type: ignore
+        assert gp.learned is not None
+        pairs = zip(gp.learned.names, gp.learned.values, strict=True)
+        voice.note("learned: " + ", ".join(f"{n} {v:.4g}" for n, v in pairs))
     if given is None:
         learned = gp.learned
         gp = hg.GP(gp.kernel, grids.fitted(data, gp), gp.noise, trend)

@@ -35,9 +35,9 @@ def wanted(data: hg.Data, spacing: tuple[float, ...], shape: tuple[int, ...]) ->
     """The grid that covers the data with the given spacing, or the given shape."""
     low, high = extent(data)
     if shape:
-        grid = hg.Grid.cover(low, high, shape=shape if len(shape) > 1 else shape[0])
+        grid = hg.Grid.cover(low, high, shape=shape[0] if len(shape) == 1 else shape)
     else:
-        grid = hg.Grid.cover(low, high, spacing=spacing if len(spacing) > 1 else spacing[0])
+        grid = hg.Grid.cover(low, high, spacing=spacing[0] if len(spacing) == 1 else spacing)
     return checked(grid)
 
 

@@ -208,7 +208,8 @@ def numbers(
     columns = []
     for name in names:
         raw = sheet.frame[name]
-        values = pd.to_numeric(raw, errors="coerce").to_numpy(float, na_value=np.nan)
+        cells: Any = pd.to_numeric(raw, errors="coerce")
+        values = cells.to_numpy(float, na_value=np.nan)
         words = np.flatnonzero(np.isnan(values) & raw.notna().to_numpy())
         if len(words):
             where = ", ".join(
@@ -295,7 +296,7 @@ def from_sky(
         from astropy.coordinates import Distance, SkyCoord
     except ModuleNotFoundError:
         raise BadInput(f"{path}: sky coordinates need astropy: pip install 'hipgp[astro]'") from None
-    unit = lambda i, default: u.Unit(sheet.units.get(columns.first[i], default))
+    unit: Any = lambda i, default: u.Unit(sheet.units.get(columns.first[i]) or default)
     parallax = columns.first[2].lower() in ("parallax", "plx")
     try:
         angles = [(rows[:, i] * unit(i, "deg")).to(u.deg) for i in (0, 1)]
@@ -303,10 +304,11 @@ def from_sky(
         if parallax and np.any(rows[:, 2] <= 0):
             raise BadInput(f"{path}: parallaxes must be positive to give a distance")
         distance = Distance(parallax=far) if parallax else far.to(u.kpc)
-        length = u.Unit((units and units.axis) or "kpc")
+        length: Any = u.Unit("kpc" if units is None else units.axis or "kpc")
         u.kpc.to(length)
     except (u.UnitConversionError, ValueError) as error:
         raise BadInput(f"{path}: units do not convert ({error})") from None
     frame = "galactic" if columns.first[0].lower() == "l" else "icrs"
-    found = SkyCoord(angles[0], angles[1], distance=distance, frame=frame).galactic.cartesian
+    sky: Any = SkyCoord(angles[0], angles[1], distance=distance, frame=frame)
+    found = sky.galactic.cartesian
     return np.stack([a.to_value(length) for a in (found.x, found.y, found.z)], axis=1)
