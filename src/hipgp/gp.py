@@ -114,8 +114,8 @@ class GP(eqx.Module):
 
         Starting values come from the data unless `start="kernel"`. `bounds` limits parameters by name, e.g.
         {"lengthscale": (0.1, 10), "Matern32.variance": (1e-3, 1)}. `polish` says whether the last steps are taken on
-        the exact bound, which needs solves; by default where observations and grid points are at most 300,000 (points)
-        or 100,000 (lines, areas) in all. `checkpoint` names a file to go on from after a stop; it stays when learning
+        the exact bound, which needs solves; by default where observations and grid points are at most 100,000 in
+        all. `checkpoint` names a file to go on from after a stop; it stays when learning
         is done, so that a run stopped later need not learn again.
         """
         self._check(data)

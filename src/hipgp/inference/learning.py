@@ -45,8 +45,7 @@ PROBES = 8  # of the bound's gradient: its error is a third of the parameters' o
 BOUND_STEPS = 5
 FLATTEST = 1e-4  # no direction is taken to be flatter than this share of the steepest
 WORTHWHILE = 0.3  # nats: what a step on the bound must promise
-# observations and grid points from which the bound is not worth its solves: of points, of others
-POLISHED_UP_TO = 300_000, 100_000
+POLISHED_UP_TO = 100_000  # observations and grid points from which the bound is not worth its solves
 
 
 class Learned(NamedTuple):
@@ -88,7 +87,7 @@ def learn(
     spacing = np.asarray(grid.spacing)
     box = bounds(layout, _field_spread(data, spread), spacing, extent, user_bounds or {}, spread)
     stages = _stages(data)
-    exact = _affordable(data, grid) if polish is None else polish
+    exact = len(data) + grid.size <= POLISHED_UP_TO if polish is None else polish
     trace: list[dict[str, Any]] = []
     problem = fingerprint(
         kernel, grid, data, noise, trend, start, seed, sorted((user_bounds or {}).items()), stages
@@ -343,11 +342,6 @@ def _newton(
         curved = curved.corrected(trial - vector, slope - gradient)
         vector, value, gradient = trial, found, slope
     return vector, float(value)
-
-
-def _affordable(data: Data, grid: Grid) -> bool:
-    single = all(block.functional.single for block in data.blocks)
-    return len(data) + grid.size <= POLISHED_UP_TO[0 if single else 1]
 
 
 def _bound_slope(
