@@ -9,7 +9,6 @@ with a few more right-hand sides, with the Vecchia likelihood's curvature.
 import itertools
 import pathlib
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import minimize
 
 from hipgp.data import Data
 from hipgp.grid import Grid
 from hipgp.inference.checkpoint import fingerprint, read_arrays, write_arrays
+from hipgp.inference.descent import Report, Slope, curved_at, descend, newton, on_bound, uncertainty
 from hipgp.inference.evidence import log_evidence_slope
-from hipgp.inference.likelihood import Terms, negative_log_likelihood, prepare, value_and_gradient
+from hipgp.inference.likelihood import Terms, negative_log_likelihood, prepare
 from hipgp.inference.parameters import Bounds, Layout, bounds
 from hipgp.inference.progress import Progress
 from hipgp.kernels import Kernel
@@ -38,13 +37,9 @@ STAGES = (  # data, share of the preconditioner's neighbours, iterations at most
 )
 DEAR_STAGES = (STAGES[0], (4_096, 1.0, 25))  # where covariances are double sums over nodes
 DONE = 99  # the stage in the checkpoint of one that came to its end
-NEWTON_STEPS = 10
 LADDER = 8  # lengthscales tried
 DESCENTS = 3  # starts from which the search goes on
 PROBES = 8  # of the bound's gradient: its error is a third of the parameters' own at most
-BOUND_STEPS = 5
-FLATTEST = 1e-4  # no direction is taken to be flatter than this share of the steepest
-WORTHWHILE = 0.3  # nats: what a step on the bound must promise
 POLISHED_UP_TO = 100_000  # observations and grid points from which the bound is not worth its solves
 
 
@@ -114,20 +109,20 @@ def learn(
             else:
                 vector = np.asarray(vector)
                 if iterations:
-                    vector, value = _descend(vector, layout, terms, box, iterations, report)
+                    vector, value = descend(vector, layout, terms, box, iterations, report)
                 if stage + 1 == len(stages):
                     enough = 1.0 if exact else 0.01  # nats; the bound's optimum is some nats away in any case
-                    vector, value = _newton(vector, layout, terms, box, enough, report)
+                    vector, value = newton(vector, layout, terms, box, enough, report)
             if checkpoint is not None and stage + 1 < len(stages):
                 write_arrays(_path(checkpoint), fingerprint=problem, stage=stage + 1, vector=vector)
         assert vector is not None
         if exact:
             slope = _bound_slope(layout, grid, data, trend, noise, seed)
             report = _reporter(bar, trace, "exact bound", len(stages), layout)
-            vector, value = _polish(
-                vector, slope, _scaled(vector, layout, terms, box), box, len(data), report
+            vector, value = on_bound(
+                vector, slope, curved_at(vector, layout, terms, box), box, len(data), report
             )
-    log_std = _uncertainty(vector, layout, terms, len(data), box.touching(vector))
+    log_std = uncertainty(vector, layout, terms, len(data), box.touching(vector))
     if checkpoint is not None:
         found = {"vector": vector, "log_std": log_std, "value": float(value)}
         write_arrays(_path(checkpoint), fingerprint=problem, stage=DONE, **found)
@@ -234,7 +229,7 @@ def _best_start(
     terms: Terms,
     box: Bounds,
     iterations: int,
-    report: Callable[..., None],
+    report: Report,
 ) -> tuple[np.ndarray, float]:
     """The likelihood at every start, a few steps from the most promising, and the best of them."""
     values = [
@@ -242,111 +237,13 @@ def _best_start(
         for s in starts
     ]
     promising = np.argsort(values)[:DESCENTS]
-    ends = [_descend(starts[i], layout, terms, box, iterations, report) for i in promising]
+    ends = [descend(starts[i], layout, terms, box, iterations, report) for i in promising]
     return min(ends, key=lambda end: end[1])
-
-
-def _descend(
-    vector: np.ndarray,
-    layout: Layout,
-    terms: Terms,
-    box: Bounds,
-    iterations: int,
-    report: Callable[..., None],
-) -> tuple[np.ndarray, float]:
-    """L-BFGS within the bounds; a point where the likelihood is not finite counts as very bad."""
-
-    def evaluate(v: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = (np.asarray(a) for a in value_and_gradient(jnp.asarray(v), layout, terms))
-        if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
-            return 1e10, np.zeros_like(v)
-        report(v, float(value))
-        return float(value), gradient
-
-    options = {"maxiter": iterations, "maxfun": 2 * iterations, "ftol": 1e-9, "gtol": 1e-6}
-    limits = list(zip(box.lower, box.upper, strict=True))
-    found = minimize(evaluate, box.clip(vector), jac=True, method="L-BFGS-B", bounds=limits, options=options)
-    return np.asarray(found.x), float(found.fun)
-
-
-def _curvature(vector: np.ndarray, layout: Layout, terms: Terms, free: np.ndarray) -> np.ndarray:
-    """The likelihood's second derivatives in the free parameters, by differences of its gradient."""
-    step = 1e-3
-    gradient = lambda v: np.asarray(value_and_gradient(jnp.asarray(v), layout, terms)[1])[free]
-    rows = [
-        (gradient(vector + e) - gradient(vector - e)) / (2 * step) for e in step * np.eye(len(vector))[free]
-    ]
-    return (np.array(rows) + np.array(rows).T) / 2 if rows else np.zeros((0, 0))
-
-
-class Curved(NamedTuple):
-    """Second derivatives in the free parameters."""
-
-    free: np.ndarray
-    hessian: np.ndarray
-
-    def step(self, gradient: np.ndarray) -> np.ndarray:
-        """Newton's, in all parameters; none more than doubles at once."""
-        values, vectors = np.linalg.eigh(self.hessian)
-        values = np.maximum(np.abs(values), FLATTEST * np.max(np.abs(values)))
-        step = np.zeros(len(gradient))
-        step[self.free] = -vectors @ ((vectors.T @ gradient[self.free]) / values)
-        return step * min(1.0, 0.7 / max(np.max(np.abs(step)), 1e-300))
-
-    def corrected(self, step: np.ndarray, change: np.ndarray) -> "Curved":
-        """With what a step told of them: the gradient's `change` along it (BFGS)."""
-        s, y = step[self.free], change[self.free]
-        if not s @ y > 1e-3 * np.linalg.norm(s) * np.linalg.norm(y):
-            return self
-        seen = self.hessian @ s
-        return Curved(self.free, self.hessian + np.outer(y, y) / (y @ s) - np.outer(seen, seen) / (s @ seen))
-
-
-def _scaled(vector: np.ndarray, layout: Layout, terms: Terms, box: Bounds) -> Curved | None:
-    """The curvature of a part of the data; None where there is none to speak of."""
-    free = np.flatnonzero(~box.touching(vector))
-    values, vectors = np.linalg.eigh(_curvature(vector, layout, terms.some(STAGES[1][0]), free))
-    if len(free) == 0 or not np.all(np.isfinite(values)):
-        return None
-    values = np.maximum(np.abs(values), FLATTEST * np.max(np.abs(values)))
-    return Curved(free, (vectors * values) @ vectors.T)
-
-
-def _newton(
-    vector: np.ndarray,
-    layout: Layout,
-    terms: Terms,
-    box: Bounds,
-    enough: float,
-    report: Callable[..., None],
-) -> tuple[np.ndarray, float]:
-    """Newton steps on all the data with the curvature of a part of them: along the ridge between a variance and its
-    lengthscale, where L-BFGS creeps, these take a handful of evaluations. Ends when less than `enough` nats are to gain.
-    """
-    curved = _scaled(vector, layout, terms, box)
-    if curved is None:
-        return _descend(vector, layout, terms, box, NEWTON_STEPS, report)
-    value, gradient = (np.asarray(a) for a in value_and_gradient(jnp.asarray(vector), layout, terms))
-    for _ in range(NEWTON_STEPS):
-        step = curved.step(gradient)
-        if -0.5 * float(step @ gradient) * float(terms.count) < enough:
-            break
-        for shrink in (1.0, 0.3, 0.1):
-            trial = box.clip(vector + shrink * step)
-            found, slope = (np.asarray(a) for a in value_and_gradient(jnp.asarray(trial), layout, terms))
-            report(trial, float(found))
-            if found < value:
-                break
-        else:
-            break
-        curved = curved.corrected(trial - vector, slope - gradient)
-        vector, value, gradient = trial, found, slope
-    return vector, float(value)
 
 
 def _bound_slope(
     layout: Layout, grid: Grid, data: Data, trend: Trend, noise: float | None, seed: int
-) -> Callable[[np.ndarray], tuple[float, float, np.ndarray]]:
+) -> Slope:
     """The bound per observation (negative), its Monte Carlo error, and its gradient; always with the same probes."""
 
     def slope(vector: np.ndarray) -> tuple[float, float, np.ndarray]:
@@ -359,58 +256,9 @@ def _bound_slope(
     return slope
 
 
-def _polish(
-    vector: np.ndarray,
-    slope: Callable[[np.ndarray], tuple[float, float, np.ndarray]],
-    curved: Curved | None,
-    box: Bounds,
-    count: int,
-    report: Callable[..., None],
-) -> tuple[np.ndarray, float]:
-    """Newton steps on the bound while they promise anything, and as long as they keep it."""
-    value, error, gradient = slope(vector)
-    report(vector, value)
-    for _ in range(BOUND_STEPS):
-        if curved is None:
-            break
-        trial = box.clip(vector + curved.step(gradient))
-        if not -0.5 * float((trial - vector) @ gradient) * count > WORTHWHILE:
-            break
-        found, error, after = slope(trial)
-        report(trial, found)
-        if not found < value + error or not np.all(np.isfinite(after)):
-            break
-        curved = curved.corrected(trial - vector, after - gradient)
-        vector, value, gradient = trial, found, after
-    return vector, value
-
-
-def _uncertainty(
-    vector: np.ndarray, layout: Layout, terms: Terms, total: int, on_bound: np.ndarray
-) -> np.ndarray:
-    """Standard deviations of the log-parameters from the likelihood's curvature.
-
-    Parameters on a bound have none, and count as known in those of the others. The curvature is that of some of the
-    data, but for its flattest direction, where these tell nothing: all of them are asked there.
-    """
-    free = np.flatnonzero(~on_bound)
-    curvature = _curvature(vector, layout, terms.some(STAGES[1][0]), free)
-    out = np.full(len(vector), np.inf)
-    if len(free) and np.all(np.isfinite(curvature)):
-        values, vectors = np.linalg.eigh(curvature)
-        along = np.zeros(len(vector))
-        along[free] = 0.3 * vectors[:, 0]
-        value = lambda v: float(negative_log_likelihood(jnp.asarray(v), layout, terms))
-        values[0] = (value(vector + along) + value(vector - along) - 2 * value(vector)) / 0.3**2
-        flat = values <= 0  # directions that the data leave open
-        variance = vectors[:, ~flat] ** 2 @ (1 / (total * values[~flat]))
-        out[free] = np.where(np.sum(vectors[:, flat] ** 2, axis=1) > 0.1, np.inf, np.sqrt(variance))
-    return out
-
-
 def _reporter(
     bar: Progress, trace: list[dict[str, Any]], shown_stage: str, stage: int, layout: Layout
-) -> Callable[..., None]:
+) -> Report:
     names = layout.names()
 
     def report(vector: np.ndarray, value: float) -> None:
