@@ -31,7 +31,7 @@ from hipgp.toeplitz import embed
 from hipgp.trend import Trend
 from hipgp.weights import STENCIL, LocalWeights, Weights, exact_weights, local_weights
 
-GRID_SPACE_RATIO = 30  # observations per grid point from which the grid-space form is the faster one
+GRID_SPACE_RATIO = 10  # observations per grid point from which the grid-space form is the faster one
 
 Residual = Literal["noise", "bound"]
 
