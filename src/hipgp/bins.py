@@ -76,28 +76,44 @@ def bin_noise(bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]) -> Fl
     return 1 / np.bincount(bins, 1 / noise)
 
 
+def bin_means(
+    y: Float[np.ndarray, "... N"], bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, "... n"]:
+    """The mean of each bin, each member weighted by what its noise leaves of it."""
+    spread = bin_noise(bins, noise)
+    out = np.empty((*np.shape(y)[:-1], len(spread)))
+    for row in np.ndindex(out.shape[:-1]):
+        out[row] = np.bincount(bins, y[row] / noise) * spread
+    return out
+
+
 def centres(
     x: Float[np.ndarray, "N D"], bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, "n D"]:
     """The mean place of each bin, weighted as its mean is."""
-    return np.stack([np.bincount(bins, a / noise) for a in x.T], axis=1) * bin_noise(bins, noise)[:, None]
+    return bin_means(x.T, bins, noise).T
 
 
 def bins_of(
-    kernel: Kernel, x: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"], lengthscale: np.ndarray
+    kernel: Kernel,
+    x: Float[np.ndarray, "N D"],
+    noise: Float[np.ndarray, " N"],
+    lengthscale: np.ndarray,
+    share: float | None = None,
+    most: int = MOST,
 ) -> Int[np.ndarray, " N"] | None:
     """The bin of each point; None where too few can be taken together to be worth it.
 
     Bins are cut in two along their widest axis (in lengthscales) until the field's variation across each, times its
-    points, is a small share of the noise.
+    points, is at most `share` of the noise, and they hold at most `most`.
     """
     places = x / lengthscale
-    share = SMOOTH if kernel.differentiable else ROUGH
+    share = (SMOOTH if kernel.differentiable else ROUGH) if share is None else share
     reach, variation = _variation(kernel, lengthscale)
     order, starts, ends = np.arange(len(x)), np.array([0]), np.array([len(x)])
     done: list[np.ndarray] = []
     while len(starts):
-        order, starts, ends, whole = _cut(order, starts, ends, places, noise, share, reach, variation)
+        order, starts, ends, whole = _cut(order, starts, ends, places, noise, share, most, reach, variation)
         done.append(whole)
     begins = np.sort(np.concatenate(done))
     if len(begins) > LEAST_GAIN * len(x):
@@ -122,6 +138,7 @@ def _cut(
     places: np.ndarray,
     noise: np.ndarray,
     share: float,
+    most: int,
     reach: np.ndarray,
     variation: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -134,7 +151,7 @@ def _cut(
     low, high = (f.reduceat(here, first, axis=0) for f in (np.minimum, np.maximum))
     width = np.linalg.norm(high - low, axis=1)
     allowed = share * np.minimum.reduceat(noise[order[rows]], first)
-    fine = (np.interp(width, reach, variation) * count <= allowed) & (count <= MOST) | (count == 1)
+    fine = (np.interp(width, reach, variation) * count <= allowed) & (count <= most) | (count == 1)
     wide = ~fine
     if not wide.any():
         return order, np.array([], int), np.array([], int), starts

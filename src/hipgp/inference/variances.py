@@ -10,15 +10,16 @@
 - *exact*: one solve per functional.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 
 from hipgp import neighbours, vecchia
+from hipgp.bins import bin_means, bin_noise, bins_of, centres
 from hipgp.functionals import Functional, Nodes
 from hipgp.inference.batch import BatchPosterior, _simulate
 from hipgp.inference.systems import solve
@@ -27,17 +28,48 @@ from hipgp.precision import float64_available
 from hipgp.vecchia import Conditionals
 
 ALONE = (1, 30)  # points given points: in groups of one, with 30 neighbours
+# or given bins of them, as wide as leaves the std within some percent: a smooth field is nearly straight across one
+BIN_SHARE, BIN_SHARE_ROUGH, BIN_MOST = 1.0, 0.2, 1024
 MOST_TOGETHER = 32  # where there are lines or areas: they share their neighbours,
 FEW, NEIGHBOURS = 4096, (512, 256)  # 512 for up to FEW targets, 256 for more
 
 
-def local_conditional(post: BatchPosterior, functional: Functional) -> Conditionals:
-    """Each functional given its nearest observations."""
-    nodes = vecchia.data_nodes(post.data, post.kernel)
+class Local(NamedTuple):
+    """Functionals given their nearest observations, or the nearest bins of them."""
+
+    conditionals: Conditionals
+    bins: Int[np.ndarray, " N"] | None
+    noise: Float[np.ndarray, " N"]
+
+    @property
+    def variance(self) -> Float[np.ndarray, " T"]:
+        return self.conditionals.variance
+
+    def mean(self, y: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... T"]:
+        return self.conditionals.mean(y if self.bins is None else bin_means(y, self.bins, self.noise))
+
+
+def local_conditional(post: BatchPosterior, functional: Functional) -> Local:
+    """Each functional given its nearest observations.
+
+    Points that crowd in their noise are taken together first (`bins.py`): the nearest thirty of them would not reach far.
+    """
+    nodes, noise = vecchia.data_nodes(post.data, post.kernel), np.asarray(post.noise_variance, float)
     targets = vecchia.coarse_nodes(functional, post.kernel)
     scale = vecchia.typical_lengthscale(post.kernel, post.grid.ndim)
+    bins, spread = None, noise
+    if vecchia.plain_points(nodes) and targets.x.shape[1] == 1:
+        x = np.asarray(nodes.x)[:, 0]
+        share = BIN_SHARE if post.kernel.differentiable else BIN_SHARE_ROUGH
+        bins = bins_of(post.kernel, x, noise, scale, share, BIN_MOST)
+        if bins is not None:
+            means = centres(x, bins, noise)
+            nodes, spread = (
+                Nodes(means[:, None], np.ones((len(means), 1)), None, None),
+                bin_noise(bins, noise),
+            )
     near = _near(nodes, targets, scale)
-    return vecchia.conditionals(post.kernel, nodes, post.noise_variance, targets, near)
+    return Local(vecchia.conditionals(post.kernel, nodes, spread, targets, near), bins, noise)
 
 
 def _near(nodes: Nodes, targets: Nodes, scale: np.ndarray) -> Groups:
@@ -77,7 +109,7 @@ def _first_seen(owner: np.ndarray) -> np.ndarray:
     return out
 
 
-def _trend_variance(post: BatchPosterior, target: np.ndarray, local: Conditionals) -> np.ndarray:
+def _trend_variance(post: BatchPosterior, target: np.ndarray, local: Local) -> np.ndarray:
     """What not knowing the trend's coefficients adds: (x* - X'b)' Cov(beta) (x* - X'b)."""
     gap = target - local.mean(post.trend.of_data(post.data, post.grid).T).T
     return np.einsum("tp,pq,tq->t", gap, post.beta_covariance, gap)

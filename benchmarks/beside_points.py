@@ -1,0 +1,105 @@
+"""Points: hipgp beside GPyTorch, scikit-learn and GPBoost, everything learned, on the same machine.
+
+    python benchmarks/beside_points.py --problem heaton --data DIR --peer-python PYTHON [--systems hipgp svgp ...]
+
+Writes benchmarks/results/beside-points-<problem>.json; a system that runs again replaces its own row. RMSE and NLL are
+of held-out noisy values. Wall and CPU seconds (all threads) of learning, conditioning and predicting, compilation
+included. Peers have their documentation's settings and --seconds of CPU time to train; what else was tried is in their files.
+"""
+
+import argparse
+import pathlib
+
+import numpy as np
+from beside import keep, run_peer, timed
+from machine import gaussian_scores
+
+import hipgp as hg
+
+PEERS = {
+    "svgp": ("gpytorch_svgp", ["--seconds", "{}"]),
+    "svgp-natural": ("gpytorch_svgp", ["--optimizer", "natural", "--seconds", "{}"]),
+    "kissgp": ("gpytorch_kissgp", ["--seconds", "{}"]),
+    "sklearn": ("sklearn_subset", []),
+    "gpboost-1/2": ("gpboost_vecchia", ["--shape", "0.5"]),
+    "gpboost-3/2": ("gpboost_vecchia", ["--shape", "1.5"]),
+}
+LEAGUE = {  # Heaton et al. 2019, on their own machines
+    "heaton": {"system": "SPDE, best of the published league", "wall_s": 7200.0, "rmse": 1.53, "crps": 0.83}
+}
+
+
+def heaton(folder: pathlib.Path) -> tuple[dict, hg.GP]:
+    file = np.load(folder / "heaton" / "heaton_satellite.npz")
+    truth, train, test = file["true_temp"].astype(float), file["train_mask"], file["test_mask"]
+    x, x_test = (np.argwhere(mask).astype(float) for mask in (train, test))
+    kernel = hg.Matern12(1.0, (1.0, 1.0)) + hg.Matern32(1.0, (1.0, 1.0)) + hg.Matern32()
+    gp = hg.GP(kernel, hg.Grid((0, 0), 1.0, truth.shape), trend="linear")
+    return {"x": x, "y": truth[train], "x_test": x_test, "y_test": truth[test], "trend": "linear"}, gp
+
+
+def prices(folder: pathlib.Path) -> tuple[dict, hg.GP]:
+    file = np.load(folder / "uk_house_prices" / "uk_prices_2018_update.npz")
+    x, y = np.stack([file["lon"], file["lat"]], axis=1).astype(float), np.log(file["price"]).astype(float)
+    order = np.random.default_rng(0).permutation(len(y))
+    test, train = order[:20_000], order[20_000:]
+    grid = hg.Grid.cover(x.min(axis=0), x.max(axis=0), shape=(200, 200))
+    gp = hg.GP(hg.Matern12() + hg.Matern32(), grid, trend="constant")
+    return {
+        "x": x[train],
+        "y": y[train],
+        "x_test": x[test],
+        "y_test": y[test],
+        "trend": "constant",
+    }, gp
+
+
+def run_hipgp(problem: dict, gp: hg.GP) -> dict:
+    data = hg.observe(hg.Points(problem["x"]), problem["y"])
+    gp, learn = timed(lambda: gp.learn(data, progress=False))
+    post, condition = timed(lambda: gp.condition(data, progress=False))
+    found, predict = timed(lambda: post.predict(hg.Points(problem["x_test"])))
+    phases = {"learn": learn, "condition": condition, "predict": predict}
+    scores = gaussian_scores(problem["y_test"], found.mean, np.sqrt(found.std**2 + gp.noise**2))
+    return {
+        "system": f"hipgp {hg.__version__}",
+        "wall_s": sum(p["wall"] for p in phases.values()),
+        "cpu_s": sum(p["cpu"] for p in phases.values()),
+        "rmse": scores["rmse"],
+        "nll": -scores["log_likelihood"],
+        "crps": scores["crps"],
+        "coverage_95": scores["coverage_95"],
+        "phases": phases,
+        "parameters": dict(zip(gp.learned.names, gp.learned.values.tolist(), strict=True)),
+        "note": f"float64, {type(gp.kernel).__name__} learned, grid {gp.grid.shape}",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--problem", choices=("heaton", "prices"), required=True)
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--peer-python", required=True)
+    parser.add_argument(
+        "--systems", nargs="+", choices=("hipgp", *PEERS, "league"), default=["hipgp", *PEERS, "league"]
+    )
+    parser.add_argument("--seconds", type=float, default=480, help="CPU seconds of SVGP and KISS-GP training")
+    parser.add_argument("--most", type=float, default=900, help="CPU seconds before a peer is stopped")
+    args = parser.parse_args()
+    problem, gp = {"heaton": heaton, "prices": prices}[args.problem](args.data)
+    about = {"name": args.problem, "observations": len(problem["y"]), "held out": len(problem["y_test"])}
+    for name in args.systems:
+        if name == "hipgp":
+            row = run_hipgp(problem, gp)
+        elif name == "league":
+            row = LEAGUE.get(args.problem)
+        else:
+            script, options = PEERS[name]
+            options = [o.format(args.seconds) for o in options]
+            row = run_peer(args.peer_python, script, problem, options, most=args.most)
+        if row is not None:
+            keep(f"beside-points-{args.problem}", about, [row])
+
+
+if __name__ == "__main__":
+    main()

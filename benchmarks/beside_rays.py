@@ -1,0 +1,124 @@
+"""Line integrals: hipgp beside NIFTy.re's Wiener filter, the same prior, the same rays, on the same machine.
+
+    python benchmarks/beside_rays.py --peer-python PYTHON [--stars 20000] [--shape 50 50 25]
+
+Writes benchmarks/results/beside-rays-<stars>-<shape>.json: wall and CPU seconds of the posterior mean (first call with
+compilation, and again) and of one sample, and how far each map is from the truth. NIFTy is given the same circulant
+embedding of the kernel as hipgp, so that both have the same prior on the grid, and the simulator's own trilinear
+look-up, 64 nodes a ray, as response; hipgp has its default quadrature and stencil.
+"""
+
+import argparse
+
+import jax
+import numpy as np
+from beside import keep, run_peer, timed
+from rays import simulate
+from scipy import sparse
+
+import hipgp as hg
+from hipgp.toeplitz import embed
+
+COLUMNS = (
+    "system",
+    "mean_wall_s",
+    "mean_cpu_s",
+    "mean_again_wall_s",
+    "mean_again_cpu_s",
+    "sample_wall_s",
+    "sample_cpu_s",
+    "rmse",
+    "correlation",
+    "rms_from_hipgp",
+    "note",
+)
+
+
+def look_up(grid: hg.Grid, ends: np.ndarray, nodes: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    """Columns and weights of the trilinear look-up along each ray from the origin, padded to one width."""
+    stars = len(ends)
+    total = sparse.csr_matrix((stars, grid.size))
+    length = np.linalg.norm(ends, axis=1) / nodes
+    for q in range(nodes):
+        corner, within = grid.cells(ends * ((q + 0.5) / nodes))
+        for offset in np.ndindex(2, 2, 2):
+            share = np.prod(np.where(offset, within, 1 - within), axis=1) * length
+            at = np.ravel_multi_index(tuple((corner + np.array(offset)).T), grid.shape)
+            total = total + sparse.csr_matrix((share, at, np.arange(stars + 1)), total.shape)
+    width = np.diff(total.indptr).max()
+    slot = total.indptr[:-1, None] + np.arange(width)
+    used = slot < total.indptr[1:, None]
+    slot = np.minimum(slot, total.nnz - 1)
+    return np.where(used, total.indices[slot], 0), np.where(used, total.data[slot], 0.0)
+
+
+def amplitude(kernel: hg.Matern32, grid: hg.Grid) -> np.ndarray:
+    """Square roots of the circulant's eigenvalues, the full spectrum."""
+    toeplitz = embed(kernel, grid)
+    shape = toeplitz.torus.shape
+    with jax.enable_x64(True):
+        row = np.fft.irfftn(np.asarray(toeplitz.eigenvalues), s=shape, axes=range(len(shape)))
+    return np.sqrt(np.maximum(np.fft.fftn(row).real, 0.0))
+
+
+def run_hipgp(
+    kernel, grid: hg.Grid, data: hg.Data, truth: np.ndarray, samples: int
+) -> tuple[dict, np.ndarray]:
+    gp = hg.GP(kernel, grid)
+    solve = lambda: gp.condition(data, progress=False)
+    post, first = timed(solve)
+    post, again = timed(solve)
+    _, first_samples = timed(lambda: post.sample(samples, key=1))
+    draws, again_samples = timed(lambda: post.sample(samples, key=2))
+    mean = post.mean
+    return {
+        "system": f"hipgp {hg.__version__}",
+        "mean_wall_s": first["wall"],
+        "mean_cpu_s": first["cpu"],
+        "mean_again_wall_s": again["wall"],
+        "mean_again_cpu_s": again["cpu"],
+        "first_samples_wall_s": first_samples["wall"],
+        "sample_wall_s": again_samples["wall"] / samples,
+        "sample_cpu_s": again_samples["cpu"] / samples,
+        "samples": samples,
+        "rmse": float(np.sqrt(np.mean((mean - truth) ** 2))),
+        "correlation": float(np.corrcoef(mean.ravel(), truth.ravel())[0, 1]),
+        "sample_rmse": float(np.sqrt(np.mean((draws[0] - truth) ** 2))),
+        "diagnostics": {k: v for k, v in post.diagnostics.items() if k != "kl_trace"},
+        "note": f"float64, {post.diagnostics['iterations']} steps",
+    }, mean
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--peer-python", required=True)
+    parser.add_argument("--stars", type=int, default=20_000)
+    parser.add_argument("--shape", type=int, nargs=3, default=(50, 50, 25))
+    parser.add_argument("--samples", type=int, default=4)
+    parser.add_argument("--deltas", type=float, nargs="+", default=[1e-6, 1e-8])
+    parser.add_argument("--most", type=float, default=600, help="CPU seconds before a peer is stopped")
+    args = parser.parse_args()
+    grid, kernel, data, truth = simulate(args.stars, tuple(args.shape), "float64")
+    row, mean = run_hipgp(kernel, grid, data, truth, args.samples)
+    name = f"beside-rays-{args.stars}-{'x'.join(map(str, grid.shape))}"
+    about = {"rays": args.stars, "grid": grid.shape, "kernel": "Matern32(1.0, 0.3)"}
+    keep(name, about, [row], COLUMNS)
+    block = data.blocks[0]
+    columns, weights = look_up(grid, block.functional.end)
+    problem = {
+        "y": block.y,
+        "noise": np.asarray(block.noise).ravel()[0],
+        "shape": grid.shape,
+        "truth": truth,
+        "hipgp": mean,
+        "amplitude": amplitude(kernel, grid),
+        "columns": columns.astype(np.int32),
+        "weights": weights,
+    }
+    for delta in args.deltas:
+        options = ["--delta", str(delta), "--samples", "1"]
+        keep(name, about, [run_peer(args.peer_python, "nifty_rays", problem, options, args.most)], COLUMNS)
+
+
+if __name__ == "__main__":
+    main()
