@@ -83,6 +83,11 @@ def test_crowded_noisy_points_take_fewer_steps_and_the_same_answer():
     assert post.diagnostics["iterations"] < 0.5 * plain.diagnostics["iterations"]
     std = post.std()
     assert np.max(np.abs(post.mean - plain.mean) / std) < 0.1
+    small = hg.observe(hg.Points(np.float32(x)), np.float32(data.y), noise=np.float32(1.0))
+    single = gp.condition(small, hg.Batch(space="data"))
+    assert single.mean.dtype == np.float32 and single.diagnostics["converged"]
+    assert "bins" in single.diagnostics["preconditioner"]
+    assert np.max(np.abs(single.mean - plain.mean) / std) < 0.3
 
 
 @pytest.mark.parametrize("kernel", [hg.Matern32(1.0, 0.3), hg.Matern12(1.0, 0.5)], ids=["smooth", "rough"])

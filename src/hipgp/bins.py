@@ -12,6 +12,7 @@ exactly: differences within a bin are noise, and means go through the bins' fact
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
@@ -56,7 +57,8 @@ class Binned(eqx.Module):
         spread = bin_noise(bins, noise)
         q = np.sqrt(spread[bins] / noise)
         table = scipy.sparse.csr_array((q, (bins, np.arange(len(bins)))), shape=(len(spread), len(bins)))
-        scaled = _columns_scaled(inner, jnp.asarray(np.sqrt(spread), dtype))
+        scaled = _columns_scaled(inner, jnp.asarray(np.sqrt(spread)))
+        scaled = jax.tree.map(lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a, scaled)
         as_dtype = lambda v: jnp.asarray(v, dtype)
         scale = as_dtype(1 / np.sqrt(noise))
         return Binned(scaled, jnp.asarray(bins, jnp.int32), as_dtype(q), row_chunks(table, dtype), scale)
