@@ -7,6 +7,7 @@ import pytest
 import dense
 import hipgp as hg
 from hipgp import bins, vecchia
+from hipgp.inference import variances
 
 KERNEL, DENSE = hg.Matern12(1.0, 0.5), dense.Matern12(1.0, 0.5)
 
@@ -30,7 +31,7 @@ def test_the_factor_is_that_of_the_bins_exactly():
     data = hg.observe(hg.Points(x), np.zeros(len(x)), noise=1.0)
     found = vecchia.preconditioner(KERNEL, data, noise, k=len(x))
     assert "bins" in found.description
-    f = dense.points(bins.centres(x, own, noise))
+    f = dense.points(np.asarray(bins.as_points(x, own, noise)[0].x)[:, 0])
     belongs = np.eye(own.max() + 1)[own]
     p = belongs @ dense.covariance(DENSE, f, f) @ belongs.T + np.diag(noise)
     s = np.asarray(found.factor.matmul(jnp.eye(len(x)))).T
@@ -42,7 +43,7 @@ def test_the_factor_is_that_of_the_bins_exactly():
 @pytest.mark.parametrize(
     ("kernel", "share"), [(hg.Matern12(1.0, 0.5), bins.ROUGH), (hg.Matern32(1.0, 0.5), bins.SMOOTH)]
 )
-def test_no_bin_is_wider_than_its_noise_allows_and_none_could_be_twice_as_wide(kernel, share):
+def test_no_bin_is_wider_than_its_noise_allows_and_many_come_near_that(kernel, share):
     x, noise = crowded(600)
     own = found_bins(x, noise, kernel)
     wide = 0
@@ -91,12 +92,16 @@ def test_crowded_noisy_points_take_fewer_steps_and_the_same_answer():
 
 
 @pytest.mark.parametrize("kernel", [hg.Matern32(1.0, 0.3), hg.Matern12(1.0, 0.5)], ids=["smooth", "rough"])
-def test_std_of_crowded_noisy_points_is_the_exact_one(kernel):
-    """Thirty raw neighbours would leave it a third too wide."""
+def test_std_of_crowded_noisy_points_is_the_exact_one(kernel, monkeypatch):
+    """The nearest thirty points alone leave it wide where the field is smooth."""
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(4000, 2))
     data = hg.observe(hg.Points(x), rng.standard_normal(4000), noise=1.0)
     post = hg.GP(kernel, hg.Grid.cover((0, 0), (1, 1), shape=(40, 40)), trend="constant").condition(data)
     targets = hg.Points(rng.uniform(0.02, 0.98, (30, 2)))
-    ratio = post.predict(targets, "vecchia").std / post.predict(targets, "exact").std
+    exact = post.predict(targets, "exact").std
+    ratio = post.predict(targets, "vecchia").std / exact
     assert 0.97 < np.min(ratio) and np.max(ratio) < 1.1 and np.mean(ratio) < 1.06
+    if kernel.differentiable:
+        monkeypatch.setattr(variances, "bins_of", lambda *_: None)
+        assert np.mean(post.predict(targets, "vecchia").std / exact) > 1.15

@@ -185,6 +185,15 @@ def test_full_disk_is_told(monkeypatch):
     assert "disk is full" in hipgp("fit", written(TABLE), *FIXED, "--std", "none", code=2).output
 
 
+def test_a_folder_that_cannot_be_written_to_is_told(monkeypatch):
+    def forbidden(*_, **__):
+        raise PermissionError(13, "Permission denied", "map.hipgp")
+
+    monkeypatch.setattr(hg.Posterior, "save", forbidden)
+    found = hipgp("fit", written(TABLE), *FIXED, "--std", "none", code=2).output
+    assert "map.hipgp: may not be written here" in found and not os.path.exists("map.hipgp")
+
+
 def test_rays_boxes_and_the_sky_are_recognised():
     from hipgp.cli import tables
 
@@ -273,3 +282,19 @@ def test_units_that_do_not_convert_are_named():
     table = ecsv(TABLE, {"x": "pc", "y": "s", "value": "mag"})
     told = hipgp("fit", table, *FIXED, code=2).output
     assert "'y' is in 's'" in told.replace("\n", " ") and not Path("map.hipgp").exists()
+
+
+def test_an_integral_is_in_the_units_of_the_field_times_a_length():
+    """Points in mag/kpc and rays in mmag over pc, fused: every number in one pair of units."""
+    pytest.importorskip("astropy")
+    from hipgp.cli import tables
+
+    rays = pd.DataFrame({"x0": [0.0], "y0": [0.0], "x1": [2000.0], "y1": [0.0], "value": [3000.0]})
+    sheet = tables.Sheet(rays, dict.fromkeys(["x0", "y0", "x1", "y1"], "pc") | {"value": "mmag"})
+    columns = tables.infer(sheet)
+    units = tables.Units("kpc", "mag/kpc").completed(sheet, columns, False)
+    functional, rest, _ = tables.functional(sheet, columns, False, False, units=units)
+    np.testing.assert_allclose(functional.end, [[2.0, 0.0]])
+    np.testing.assert_allclose(rest, [[3.0]])
+    assert tables.Units().completed(sheet, columns, False) == ("pc", "mmag/pc")
+    assert tables.Units().completed(sheet, columns, True) == ("pc", "mmag")

@@ -9,7 +9,7 @@ import argparse
 import gpytorch
 import numpy as np
 import torch
-from common import Clock, scores, write
+from common import timed_twice, write
 
 parser = argparse.ArgumentParser()
 parser.add_argument("problem")
@@ -44,24 +44,6 @@ def fit():
         return found.mean[:, 0].numpy(), found.variance[:, 0].clamp_min(1e-12).sqrt().numpy()
 
 
-clocks = []
-for _ in range(2):
-    clocks.append(Clock())
-    mean, std = fit()
-    clocks[-1].stop()
-found = scores(file["f_test"], mean, std)
 solver = "Cholesky" if args.cholesky else "default solver"
-write(
-    args.row,
-    {
-        "system": f"GPyTorch {gpytorch.__version__} RBFKernelGrad, {solver}",
-        "wall_s": clocks[0].wall,
-        "cpu_s": clocks[0].cpu,
-        "again_wall_s": clocks[1].wall,
-        "again_cpu_s": clocks[1].cpu,
-        "rmse": found["rmse"],
-        "nll": found["nll"],
-        "coverage_95": found["coverage_95"],
-        "note": "float64",
-    },
-)
+name = f"GPyTorch {gpytorch.__version__} RBFKernelGrad, {solver}"
+write(args.row, {"system": name, **timed_twice(fit, file["f_test"]), "note": "float64"})

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tinygp
-from common import Clock, scores, write
+from common import timed_twice, write
 
 jax.config.update("jax_enable_x64", True)
 parser = argparse.ArgumentParser()
@@ -52,23 +52,5 @@ def fit(y):
     return found.loc, jnp.sqrt(jnp.maximum(found.variance, 0))
 
 
-clocks = []
-for _ in range(2):
-    clocks.append(Clock())
-    mean, deviation = jax.block_until_ready(fit(y))
-    clocks[-1].stop()
-found = scores(file["f_test"], np.asarray(mean), np.asarray(deviation))
-write(
-    args.row,
-    {
-        "system": f"tinygp {version('tinygp')}",
-        "wall_s": clocks[0].wall,
-        "cpu_s": clocks[0].cpu,
-        "again_wall_s": clocks[1].wall,
-        "again_cpu_s": clocks[1].cpu,
-        "rmse": found["rmse"],
-        "nll": found["nll"],
-        "coverage_95": found["coverage_95"],
-        "note": "float64, dense",
-    },
-)
+found = timed_twice(lambda: jax.block_until_ready(fit(y)), file["f_test"])
+write(args.row, {"system": f"tinygp {version('tinygp')}", **found, "note": "float64, dense"})

@@ -9,6 +9,7 @@ saying who is in which bin, N_b = (B' N^-1 B)^-1 and S_b'S_b ~ (K_b + N_b)^-1 fr
 exactly: differences within a bin are noise, and means go through the bins' factor.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -18,6 +19,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.functionals import Nodes
 from hipgp.kernels import Kernel
 from hipgp.sparse import Rows, Sparse, row_chunks
 from hipgp.toeplitz import evaluate_all
@@ -89,11 +91,12 @@ def bin_means(
     return out
 
 
-def centres(
+def as_points(
     x: Float[np.ndarray, "N D"], bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]
-) -> Float[np.ndarray, "n D"]:
-    """The mean place of each bin, weighted as its mean is."""
-    return bin_means(x.T, bins, noise).T
+) -> tuple[Nodes, Float[np.ndarray, " n"]]:
+    """One point for each bin, at the place of its mean, and the noise it is seen with."""
+    places = bin_means(x.T, bins, noise).T
+    return Nodes(places[:, None], np.ones((len(places), 1))), bin_noise(bins, noise)
 
 
 def bins_of(
@@ -110,12 +113,12 @@ def bins_of(
     points, is at most `share` of the noise, and they hold at most `most`.
     """
     places = x / lengthscale
-    share = (SMOOTH if kernel.differentiable else ROUGH) if share is None else share
-    reach, variation = _variation(kernel, lengthscale)
+    allowed = ((SMOOTH if kernel.differentiable else ROUGH) if share is None else share) * noise
+    variation = _variation(kernel, lengthscale)
     order, starts, ends = np.arange(len(x)), np.array([0]), np.array([len(x)])
     done: list[np.ndarray] = []
     while len(starts):
-        order, starts, ends, whole = _cut(order, starts, ends, places, noise, share, most, reach, variation)
+        order, starts, ends, whole = _cut(order, starts, ends, places, allowed, most, variation)
         done.append(whole)
     begins = np.sort(np.concatenate(done))
     if len(begins) > LEAST_GAIN * len(x):
@@ -125,12 +128,12 @@ def bins_of(
     return bins
 
 
-def _variation(kernel: Kernel, lengthscale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _variation(kernel: Kernel, lengthscale: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """E (f(x) - f(x'))^2 at distances in lengthscales."""
     reach = np.concatenate([[0.0], np.geomspace(1e-6, 1e2, 400)])
     along = reach[:, None] * (lengthscale / np.sqrt(len(lengthscale)))
     covariance = np.asarray(evaluate_all(kernel, along))
-    return reach, 2 * (covariance[0] - covariance)
+    return lambda width: np.interp(width, reach, 2 * (covariance[0] - covariance))
 
 
 def _cut(
@@ -138,11 +141,9 @@ def _cut(
     starts: np.ndarray,
     ends: np.ndarray,
     places: np.ndarray,
-    noise: np.ndarray,
-    share: float,
+    allowed: np.ndarray,
     most: int,
-    reach: np.ndarray,
-    variation: np.ndarray,
+    variation: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """All stretches of `order` that are too wide cut in two at their middle; also, where those begin that are not."""
     count = ends - starts
@@ -152,21 +153,17 @@ def _cut(
     here = places[order[rows]]
     low, high = (f.reduceat(here, first, axis=0) for f in (np.minimum, np.maximum))
     width = np.linalg.norm(high - low, axis=1)
-    allowed = share * np.minimum.reduceat(noise[order[rows]], first)
-    fine = (np.interp(width, reach, variation) * count <= allowed) & (count <= most) | (count == 1)
+    least = np.minimum.reduceat(allowed[order[rows]], first)
+    fine = (variation(width) * count <= least) & (count <= most) | (count == 1)
     wide = ~fine
-    if not wide.any():
-        return order, np.array([], int), np.array([], int), starts
-    middle = ((low + high) / 2)[owner]
-    axis = np.argmax(high - low, axis=1)[owner]
-    along = np.take_along_axis(here, axis[:, None], axis=1)[:, 0]
-    above = along > np.take_along_axis(middle, axis[:, None], axis=1)[:, 0]
-    same = (width == 0)[owner]  # more points at one place than a bin takes
-    above = np.where(same, np.arange(len(rows)) - first[owner] >= (count // 2)[owner], above) & wide[owner]
-    sorted_rows = np.lexsort((above, owner))
+    axis = np.argmax(high - low, axis=1)[owner, None]
+    along, middle = (np.take_along_axis(v, axis, axis=1)[:, 0] for v in (here, ((low + high) / 2)[owner]))
+    late = np.arange(len(rows)) - first[owner] >= (count // 2)[owner]
+    # where all are at one place, more than a bin takes, the later half
+    above = np.where((width == 0)[owner], late, along > middle) & wide[owner]
     order = order.copy()
-    order[rows] = order[rows][sorted_rows]
-    cut = starts + count - np.add.reduceat(above.astype(int), first)
+    order[rows] = order[rows][np.lexsort((above, owner))]
+    cut = ends - np.add.reduceat(above.astype(int), first)
     new_starts = np.concatenate([starts[wide], cut[wide]])
     new_ends = np.concatenate([cut[wide], ends[wide]])
     return order, new_starts, new_ends, starts[fine]

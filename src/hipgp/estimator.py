@@ -236,7 +236,7 @@ def mean_from_data(engine: BatchPosterior, X: Float[np.ndarray, "T D"]) -> Float
 
 @eqx.filter_jit
 def _covariance_sum(kernel: Kernel, x: Array, seen: Array, alpha: Array) -> Array:
-    return kernel.evaluate(jnp.asarray(x).T[:, :, None] - jnp.asarray(seen).T[:, None, :]) @ alpha
+    return kernel.evaluate(x.T[:, :, None] - seen.T[:, None, :]) @ alpha
 
 
 def _places(data: Data) -> Float[np.ndarray, "N D"]:

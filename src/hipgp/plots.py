@@ -143,7 +143,7 @@ def slices(
     title: str = "",
 ) -> Figure:
     """Slices of a volume across `axis`: a row for each place, a column for each quantity."""
-    across = tuple(i for i in range(3) if i != axis)
+    first, second = (i for i in range(3) if i != axis)
     where = np.unique(np.linspace(0, grid.shape[axis] - 1, count + 2).round().astype(int)[1:-1])
     bars = len(set(columns) & set(spread)) + (len(set(columns) - set(spread)) > 0)
     fig = figure(3.1 * len(columns) + 1.4 * bars, 3.2 * len(where) + 0.9)
@@ -157,16 +157,8 @@ def slices(
         low, high = (0.0, limits(*parts)[1]) if own else shared
         for row, part in enumerate(parts):
             ax = table[row, column]
-            drawn = image(
-                ax,
-                part,
-                grid,
-                labels,
-                (across[0], across[1]),
-                vmin=low,
-                vmax=high,
-                cmap=SPREAD if own else VALUE,
-            )
+            style = {"vmin": low, "vmax": high, "cmap": SPREAD if own else VALUE}
+            drawn = image(ax, part, grid, labels, (first, second), **style)
             ax.label_outer()
             if row == 0:
                 ax.set_title(name)

@@ -26,9 +26,7 @@ class Rows(eqx.Module):
     count: int = eqx.field(static=True)
 
     def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
-        if (
-            x.ndim > 1 and jax.default_backend() == "cpu"
-        ):  # one side after the other: half as slow again together
+        if x.ndim > 1 and jax.default_backend() == "cpu":  # sides take half as long again together as in turn
             return jax.lax.map(self.matmul, x)
         parts = jnp.sum(self.values * jnp.take(x, self.columns, axis=-1, mode="clip"), axis=-1)
         rows = self.rows

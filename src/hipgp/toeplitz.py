@@ -133,17 +133,18 @@ class Toeplitz(eqx.Module):
 
     def filter(self, spectrum: Array, v: Array) -> Array:
         """The circulant with eigenvalues `spectrum`, applied on the torus."""
-        axes = tuple(range(-len(self.torus.shape), 0))
-        return jnp.fft.irfftn(spectrum * self.modes(v), s=self.torus.shape, axes=axes)
+        return self._on_torus(spectrum * self.modes(v))
 
     def modes(self, v: Float[Array, "..."]) -> Array:
-        """The Fourier modes of v on the torus, zero where v is not defined."""
+        """The Fourier modes of v on the torus, padded with zeros."""
         return jnp.fft.rfftn(v, s=self.torus.shape, axes=tuple(range(-len(self.torus.shape), 0)))
 
     def from_modes(self, modes: Array) -> Float[Array, "..."]:
         """Back to the grid."""
-        axes = tuple(range(-len(self.torus.shape), 0))
-        return self._crop(jnp.fft.irfftn(modes, s=self.torus.shape, axes=axes))
+        return self._crop(self._on_torus(modes))
+
+    def _on_torus(self, modes: Array) -> Array:
+        return jnp.fft.irfftn(modes, s=self.torus.shape, axes=tuple(range(-len(self.torus.shape), 0)))
 
     def _crop(self, v: Array) -> Array:
         return v[(..., *(slice(0, n) for n in self.shape))]

@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.bins import Binned, bin_noise, bins_of, centres
+from hipgp.bins import Binned, as_points, bins_of
 from hipgp.covariance import Columns, gram
 from hipgp.data import Data
 from hipgp.functionals import Functional, Nodes
@@ -269,9 +269,8 @@ def plain_points(nodes: Nodes) -> bool:
 def _of_bins(
     kernel: Kernel, nodes: Nodes, noise: np.ndarray, bins: np.ndarray, scale: np.ndarray, k: int, dtype: Any
 ) -> Vecchia:
-    means, spread = centres(np.asarray(nodes.x)[:, 0], bins, noise), bin_noise(bins, noise)
-    binned = Nodes(means[:, None], np.ones((len(means), 1)), None, None)
-    inner = _factor_of(kernel, binned, spread, scale, 1, k, np.float64)
+    means, spread = as_points(np.asarray(nodes.x)[:, 0], bins, noise)
+    inner = _factor_of(kernel, means, spread, scale, 1, k, np.float64)
     assert isinstance(inner.factor, Sparse)
     logs = np.sum(np.log(noise)) - np.sum(np.log(spread)) + float(inner.log_determinant)
     words = f"{inner.description} of {len(means)} bins"

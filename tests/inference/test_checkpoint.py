@@ -64,6 +64,8 @@ def test_killed_learning_goes_on_to_the_same_answer(monkeypatch, tmp_path):
         np.testing.assert_allclose(getattr(third, name), getattr(whole.learned, name), rtol=1e-12)
     with pytest.raises(ValueError, match="belongs to another problem"):
         gp.learn(DATA, key=2, checkpoint=path)
+    with pytest.raises(ValueError, match="belongs to another problem"):
+        gp.learn(DATA, key=1, polish=False, checkpoint=path)
 
 
 @pytest.mark.parametrize(

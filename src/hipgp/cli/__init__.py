@@ -101,38 +101,14 @@ def fit(
     voice = _voice(quiet, json)
     again = "hipgp " + shlex.join(a for a in sys.argv[1:] if a != "--resume") + " --resume"
     with voice.guarded(again, fitting.checkpoints_of(output)):
-        given = {
-            n: _split(v)
-            for n, v in (
-                ("coordinates", coordinates),
-                ("start", start),
-                ("end", end),
-                ("lower", lower),
-                ("upper", upper),
-            )
-        }
+        names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
+        given: dict[str, Any] = {name: _split(columns) for name, columns in names.items()}
+        given |= {"lengthscale": _split(lengthscale, float), "spacing": _split(spacing, float)}
         given |= {
-            "lengthscale": _split(lengthscale, float),
-            "spacing": _split(spacing, float),
-            "shape": _split(shape, int),
-        }
-        given |= {
-            "value": value,
-            "error": error,
-            "noise": noise,
-            "average": average,
-            "drop_nan": drop_nan,
-            "kernel": kernel,
-        }
-        given |= {
-            "variance": variance,
-            "trend": trend,
-            "engine": engine,
-            "name": name,
-            "unit": unit,
-            "axis_unit": axis_unit,
-        }
-        given |= {"std": std, "samples": samples, "seed": seed}
+            "shape": _split(shape, int), "value": value, "error": error, "noise": noise, "average": average,
+            "drop_nan": drop_nan, "kernel": kernel, "variance": variance, "trend": trend, "engine": engine, "name": name,
+            "unit": unit, "axis_unit": axis_unit, "std": std, "samples": samples, "seed": seed,
+        }  # fmt: skip
         fitting.fit(tables, output, fitting.settings(config, given), overwrite, resume, voice)
 
 

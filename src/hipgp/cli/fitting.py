@@ -86,12 +86,12 @@ class Loaded(NamedTuple):
     def labels(self, s: Settings) -> Labels:
         kind = self.columns.kind
         names = ("X", "Y", "Z") if kind == "sky" else self.columns.first if kind == "points" else None
-        unit = s.unit or self.units.of_field(self.columns, s.average)
-        return Labels.of(self.data.ndim, names, self.units.axis, s.name or self.columns.value, unit)
+        axis, field = self.units
+        return Labels.of(self.data.ndim, names, axis, s.name or self.columns.value, field)
 
 
 def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> Loaded:
-    data, columns, units = None, None, tables.Units(s.axis_unit)
+    data, columns, units = None, None, tables.Units(s.axis_unit, s.unit)
     for path in paths:
         sheet = tables.read_table(path)
         columns = tables.infer(
@@ -99,9 +99,7 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> Loaded:
             error=s.error, path=path,
         )  # fmt: skip
         voice.note(f"{path}: {columns.described()}")
-        if columns.kind in ("points", "averages") and s.unit:
-            units = units._replace(value=s.unit)
-        units = units.completed(sheet, columns)
+        units = units.completed(sheet, columns, s.average)
         functional, rest, good = tables.functional(sheet, columns, s.drop_nan, s.average, path, units)
         if not np.all(good):
             voice.note(f"{path}: left out {int(np.sum(~good))} rows with empty cells")

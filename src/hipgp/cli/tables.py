@@ -1,6 +1,7 @@
 """Tables in: reading, finding the columns, and turning rows into measurements."""
 
 import difflib
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -39,22 +40,26 @@ class Sheet(NamedTuple):
 
 
 class Units(NamedTuple):
-    """What coordinates and measured values are in, as the user or the first file says; empty where nobody does."""
+    """What the coordinates and the field are in, as the user or the first file says; empty where nobody does."""
 
     axis: str = ""
-    value: str = ""
+    field: str = ""
 
-    def completed(self, sheet: Sheet, columns: "Columns") -> "Units":
+    def completed(self, sheet: Sheet, columns: "Columns", average: bool) -> "Units":
         """With what the file says where nothing else was said."""
-        axis = self.axis or (
-            "kpc" if columns.kind == "sky" else sheet.units.get((columns.first + columns.second)[0], "")
-        )
-        return Units(axis, self.value or sheet.units.get(columns.value or "", ""))
+        first = (columns.first + columns.second)[0]
+        axis = self.axis or ("kpc" if columns.kind == "sky" else sheet.units.get(first, ""))
+        value = sheet.units.get(columns.value or "", "")
+        if value and columns.integrates(average):  # a field times a length
+            value = f"{value}/{axis}" if axis else ""
+        return Units(axis, self.field or value)
 
-    def of_field(self, columns: "Columns", average: bool) -> str:
-        """An integral's unit is the field's times a length."""
-        integral = columns.kind in ("rays", "sky") and not average
-        return f"{self.value}/{self.axis}" if integral and self.value and self.axis else self.value
+    def of_values(self, columns: "Columns", average: bool) -> tuple[str, ...]:
+        """What measured values are in: the product of these."""
+        return (self.field, self.axis) if columns.integrates(average) else (self.field,)
+
+
+UNSAID = Units()
 
 
 class Columns(NamedTuple):
@@ -71,6 +76,9 @@ class Columns(NamedTuple):
     @property
     def ndim(self) -> int:
         return 3 if self.kind == "sky" else len(self.second or self.first)
+
+    def integrates(self, average: bool) -> bool:
+        return self.kind in ("rays", "sky") and not average
 
     def described(self) -> str:
         what = {"points": "values at", "rays": "integrals from", "averages": "averages over boxes from",
@@ -232,19 +240,22 @@ def numbers(
     return table[good], good
 
 
-def _converted(sheet: Sheet, names: Sequence[str], table: np.ndarray, unit: str, path: Any) -> np.ndarray:
-    """Columns that the file gives in another unit, in this one."""
+def _converted(
+    sheet: Sheet, names: Sequence[str], table: np.ndarray, units: tuple[str, ...], path: Any
+) -> np.ndarray:
+    """Columns that the file gives in another unit, in the product of these, if all are known."""
     factors = np.ones(len(names))
     for i, name in enumerate(names):
         own = sheet.units.get(name, "")
-        if own and unit and own != unit:
+        if own and all(units) and (own,) != units:
             import astropy.units as u  # the file's units came through it
 
             try:
-                factors[i] = u.Unit(own).to(u.Unit(unit))
+                factors[i] = u.Unit(own).to(math.prod((u.Unit(unit) for unit in units), start=u.Unit("")))
             except (u.UnitConversionError, ValueError) as error:
+                wanted = " times ".join(repr(unit) for unit in units)
                 raise BadInput(
-                    f"{path}: column {name!r} is in {own!r}, which does not convert to {unit!r} ({error})"
+                    f"{path}: column {name!r} is in {own!r}, which does not convert to {wanted} ({error})"
                 ) from None
     return table * factors
 
@@ -255,17 +266,16 @@ def functional(
     drop_nan: bool,
     average: bool,
     path: Any = "table",
-    units: Units | None = None,
+    units: Units = UNSAID,
 ) -> tuple[Any, np.ndarray, np.ndarray]:
     """The functional of every row, the value and error columns' numbers, and which rows are used; in `units`."""
     extra = [c for c in (columns.value, columns.error) if c]
     table, good = numbers(sheet, [*columns.first, *columns.second, *extra], drop_nan, path)
     n = len(columns.first)
-    if units is not None:
-        places = [] if columns.kind == "sky" else [*columns.first, *columns.second]  # the sky has its own
-        table[:, : len(places)] = _converted(sheet, places, table[:, : len(places)], units.axis, path)
-        if extra:
-            table[:, -len(extra) :] = _converted(sheet, extra, table[:, -len(extra) :], units.value, path)
+    places = [] if columns.kind == "sky" else [*columns.first, *columns.second]  # the sky has its own
+    table[:, : len(places)] = _converted(sheet, places, table[:, : len(places)], (units.axis,), path)
+    values = slice(table.shape[1] - len(extra), None)
+    table[:, values] = _converted(sheet, extra, table[:, values], units.of_values(columns, average), path)
     one, two, rest = table[:, :n], table[:, n : n + len(columns.second)], table[:, n + len(columns.second) :]
     if columns.error and np.any(rest[:, -1] <= 0):
         rows = np.flatnonzero(good)[rest[:, -1] <= 0] + 2
@@ -278,19 +288,14 @@ def functional(
     if columns.kind == "averages":
         return hg.BoxAverages(one, two), rest, good
     if columns.kind == "sky":
-        return (
-            hg.LineIntegrals(np.zeros(3), from_sky(sheet, columns, one, path, units), average=average),
-            rest,
-            good,
-        )
+        ends = from_sky(sheet, columns, one, path, units.axis or "kpc")
+        return hg.LineIntegrals(np.zeros(3), ends, average=average), rest, good
     start = one if n else np.zeros(two.shape[1])
     return hg.LineIntegrals(start, two, average=average), rest, good
 
 
-def from_sky(
-    sheet: Sheet, columns: Columns, rows: np.ndarray, path: Any, units: Units | None = None
-) -> np.ndarray:
-    """Galactic Cartesian coordinates with the Sun at the origin, in kpc unless another length is wanted."""
+def from_sky(sheet: Sheet, columns: Columns, rows: np.ndarray, path: Any, length: str) -> np.ndarray:
+    """Galactic Cartesian coordinates with the Sun at the origin, in the unit `length`, through astropy."""
     try:
         import astropy.units as u
         from astropy.coordinates import Distance, SkyCoord
@@ -304,11 +309,10 @@ def from_sky(
         if parallax and np.any(rows[:, 2] <= 0):
             raise BadInput(f"{path}: parallaxes must be positive to give a distance")
         distance = Distance(parallax=far) if parallax else far.to(u.kpc)
-        length: Any = u.Unit("kpc" if units is None else units.axis or "kpc")
-        u.kpc.to(length)
+        per_kpc = u.kpc.to(u.Unit(length))
     except (u.UnitConversionError, ValueError) as error:
         raise BadInput(f"{path}: units do not convert ({error})") from None
     frame = "galactic" if columns.first[0].lower() == "l" else "icrs"
     sky: Any = SkyCoord(angles[0], angles[1], distance=distance, frame=frame)
     found = sky.galactic.cartesian
-    return np.stack([a.to_value(length) for a in (found.x, found.y, found.z)], axis=1)
+    return np.stack([per_kpc * a.to_value(u.kpc) for a in (found.x, found.y, found.z)], axis=1)

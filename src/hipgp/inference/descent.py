@@ -1,6 +1,6 @@
-"""Ways down a likelihood: L-BFGS from afar, Newton's steps along the ridges near the optimum, and how sure it is there.
+"""Ways to the best parameters: L-BFGS from afar, Newton's steps along the ridges near them, and how sure they are.
 
-All work on a vector of log-parameters within bounds; objectives are negative, per observation.
+All work on a vector of log-parameters within bounds; what they return is the negative log-likelihood per observation.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
+from hipgp.inference.evidence import Slope
 from hipgp.inference.likelihood import Terms, negative_log_likelihood, value_and_gradient
 from hipgp.inference.parameters import Bounds, Layout
 
@@ -20,7 +21,6 @@ FLATTEST = 1e-4  # no direction is taken to be flatter than this share of the st
 CURVED_BY = 8_192  # observations that the curvature is taken from
 
 Report = Callable[[np.ndarray, float], None]
-Slope = Callable[[np.ndarray], tuple[float, float, np.ndarray]]  # value, its Monte Carlo error, gradient
 
 
 def descend(
@@ -57,17 +57,15 @@ def _curvature(vector: np.ndarray, layout: Layout, terms: Terms, free: np.ndarra
 
 
 class Curved(NamedTuple):
-    """Second derivatives in the free parameters."""
+    """Second derivatives in the free parameters, positive definite."""
 
     free: np.ndarray
     hessian: np.ndarray
 
     def step(self, gradient: np.ndarray) -> np.ndarray:
         """Newton's, in all parameters; none more than doubles at once."""
-        values, vectors = np.linalg.eigh(self.hessian)
-        values = np.maximum(np.abs(values), FLATTEST * np.max(np.abs(values)))
         step = np.zeros(len(gradient))
-        step[self.free] = -vectors @ ((vectors.T @ gradient[self.free]) / values)
+        step[self.free] = -np.linalg.solve(self.hessian, gradient[self.free])
         return step * min(1.0, 0.7 / max(np.max(np.abs(step)), 1e-300))
 
     def corrected(self, step: np.ndarray, change: np.ndarray) -> "Curved":
@@ -82,9 +80,10 @@ class Curved(NamedTuple):
 def curved_at(vector: np.ndarray, layout: Layout, terms: Terms, box: Bounds) -> Curved | None:
     """The curvature of a part of the data; None where there is none to speak of."""
     free = np.flatnonzero(~box.touching(vector))
-    values, vectors = np.linalg.eigh(_curvature(vector, layout, terms.some(CURVED_BY), free))
-    if len(free) == 0 or not np.all(np.isfinite(values)):
+    curvature = _curvature(vector, layout, terms.some(CURVED_BY), free)
+    if len(free) == 0 or not np.all(np.isfinite(curvature)):
         return None
+    values, vectors = np.linalg.eigh(curvature)
     values = np.maximum(np.abs(values), FLATTEST * np.max(np.abs(values)))
     return Curved(free, (vectors * values) @ vectors.T)
 
@@ -121,41 +120,42 @@ def newton(
     return vector, float(value)
 
 
-def on_bound(
+def climb(
     vector: np.ndarray,
-    slope: Slope,
+    slope: Callable[[np.ndarray], Slope],
     curved: Curved | None,
     box: Bounds,
     count: int,
     report: Report,
 ) -> tuple[np.ndarray, float]:
-    """Newton steps on the bound while they promise anything, and as long as they keep it."""
-    value, error, gradient = slope(vector)
-    report(vector, value)
+    """Newton steps on the log-evidence of `count` observations while they promise anything, and keep it."""
+    here = slope(vector)
+    report(vector, -here.evidence.value / count)
     for _ in range(BOUND_STEPS):
         if curved is None:
             break
-        trial = box.clip(vector + curved.step(gradient))
-        if not -0.5 * float((trial - vector) @ gradient) * count > WORTHWHILE:
+        trial = box.clip(vector + curved.step(-here.gradient / count))
+        if not 0.5 * float((trial - vector) @ here.gradient) > WORTHWHILE:
             break
-        found, error, after = slope(trial)
-        report(trial, found)
-        if not found < value + error or not np.all(np.isfinite(after)):
+        there = slope(trial)
+        report(trial, -there.evidence.value / count)
+        kept = there.evidence.value > here.evidence.value - there.evidence.error
+        if not kept or not np.all(np.isfinite(there.gradient)):
             break
-        curved = curved.corrected(trial - vector, after - gradient)
-        vector, value, gradient = trial, found, after
-    return vector, value
+        curved = curved.corrected(trial - vector, (here.gradient - there.gradient) / count)
+        vector, here = trial, there
+    return vector, -here.evidence.value / count
 
 
 def uncertainty(
-    vector: np.ndarray, layout: Layout, terms: Terms, total: int, on_bound: np.ndarray
+    vector: np.ndarray, layout: Layout, terms: Terms, total: int, fixed: np.ndarray
 ) -> np.ndarray:
     """Standard deviations of the log-parameters from the likelihood's curvature.
 
     Parameters on a bound have none, and count as known in those of the others. The curvature is that of some of the
     data, but for its flattest direction, where these tell nothing: all of them are asked there.
     """
-    free = np.flatnonzero(~on_bound)
+    free = np.flatnonzero(~fixed)
     curvature = _curvature(vector, layout, terms.some(CURVED_BY), free)
     out = np.full(len(vector), np.inf)
     if len(free) and np.all(np.isfinite(curvature)):

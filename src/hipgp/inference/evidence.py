@@ -112,8 +112,9 @@ def _evidence(post: BatchPosterior, logs: Float[np.ndarray, " B"]) -> Estimate:
 
 def _known(system: System) -> float:
     """The part of log|A| that is known."""
-    vecchia = getattr(system, "vecchia", None)
-    return float(jnp.sum(jnp.log(system.noise)) if vecchia is None else vecchia.log_determinant)  # type: ignore[attr-defined]
+    if isinstance(system, DataSystem) and system.vecchia is not None:
+        return float(system.vecchia.log_determinant)
+    return float(jnp.sum(jnp.log(system.noise)))  # type: ignore[attr-defined]
 
 
 def _signs(system: System, probes: int, key: Array) -> Float[Array, "B n"]:

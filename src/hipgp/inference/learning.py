@@ -20,7 +20,7 @@ from jaxtyping import Float
 from hipgp.data import Data
 from hipgp.grid import Grid
 from hipgp.inference.checkpoint import fingerprint, read_arrays, write_arrays
-from hipgp.inference.descent import Report, Slope, curved_at, descend, newton, on_bound, uncertainty
+from hipgp.inference.descent import Report, climb, curved_at, descend, newton, uncertainty
 from hipgp.inference.evidence import log_evidence_slope
 from hipgp.inference.likelihood import Terms, negative_log_likelihood, prepare
 from hipgp.inference.parameters import Bounds, Layout, bounds
@@ -84,14 +84,12 @@ def learn(
     stages = _stages(data)
     exact = len(data) + grid.size <= POLISHED_UP_TO if polish is None else polish
     trace: list[dict[str, Any]] = []
-    problem = fingerprint(
-        kernel, grid, data, noise, trend, start, seed, sorted((user_bounds or {}).items()), stages
-    )
+    wanted = sorted((user_bounds or {}).items())
+    problem = fingerprint(kernel, grid, data, noise, trend, start, seed, wanted, stages, exact)
     saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem)
     if saved is not None and int(saved["stage"]) == DONE:
-        return _learned(
-            layout, noise, box, saved["vector"], saved["log_std"], float(saved["value"]), trace, began
-        )
+        done = saved["vector"], saved["log_std"], float(saved["value"])
+        return _learned(layout, noise, box, *done, trace, began)
     first_stage, vector = (0, None) if saved is None else (int(saved["stage"]), saved["vector"])
     with Progress("learning", progress) as bar:
         for stage, (count, share, iterations) in list(enumerate(stages))[first_stage:]:
@@ -101,10 +99,9 @@ def learn(
                 centre = jax.tree.map(np.asarray, layout.unpack(jnp.asarray(vector))[0])
             terms = prepare(centre, data, columns, count, share, seed)
             if vector is None:
-                given = layout.pack(kernel, noise or 0.3 * spread)
-                starts = (
-                    [given] if start == "kernel" else _starts(layout, data, spread, spacing, extent, seed)
-                )
+                starts = [layout.pack(kernel, noise or 0.3 * spread)]
+                if start == "data":
+                    starts = _starts(layout, data, spread, spacing, extent, seed)
                 vector, value = _best_start(starts, layout, terms, box, iterations, report)
             else:
                 vector = np.asarray(vector)
@@ -117,15 +114,16 @@ def learn(
                 write_arrays(_path(checkpoint), fingerprint=problem, stage=stage + 1, vector=vector)
         assert vector is not None
         if exact:
-            slope = _bound_slope(layout, grid, data, trend, noise, seed)
+            key = jax.random.key(seed)  # the same probes at every step
+            slope = lambda v: log_evidence_slope(v, layout, grid, data, trend, noise, PROBES, key)
             report = _reporter(bar, trace, "exact bound", len(stages), layout)
-            vector, value = on_bound(
-                vector, slope, curved_at(vector, layout, terms, box), box, len(data), report
-            )
+            curved = curved_at(vector, layout, terms, box)
+            vector, value = climb(vector, slope, curved, box, len(data), report)
     log_std = uncertainty(vector, layout, terms, len(data), box.touching(vector))
     if checkpoint is not None:
-        found = {"vector": vector, "log_std": log_std, "value": float(value)}
-        write_arrays(_path(checkpoint), fingerprint=problem, stage=DONE, **found)
+        write_arrays(
+            _path(checkpoint), fingerprint=problem, stage=DONE, vector=vector, log_std=log_std, value=value
+        )
     return _learned(layout, noise, box, vector, log_std, float(value), trace, began)
 
 
@@ -239,21 +237,6 @@ def _best_start(
     promising = np.argsort(values)[:DESCENTS]
     ends = [descend(starts[i], layout, terms, box, iterations, report) for i in promising]
     return min(ends, key=lambda end: end[1])
-
-
-def _bound_slope(
-    layout: Layout, grid: Grid, data: Data, trend: Trend, noise: float | None, seed: int
-) -> Slope:
-    """The bound per observation (negative), its Monte Carlo error, and its gradient; always with the same probes."""
-
-    def slope(vector: np.ndarray) -> tuple[float, float, np.ndarray]:
-        key = jax.random.key(seed)
-        found = log_evidence_slope(vector, layout, grid, data, trend, noise, PROBES, key)
-        count = len(data)
-        value, error = -found.evidence.value / count, found.evidence.error / count
-        return value, error, -found.gradient / count
-
-    return slope
 
 
 def _reporter(

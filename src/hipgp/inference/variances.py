@@ -1,8 +1,8 @@
 """Standard deviations of the batch posterior, three ways.
 
-- *vecchia*: the functional given its nearest observations only. Deterministic, small systems, no solve. Fewer data
-  cannot say more, so it is wide rather than narrow; nearly equal to the truth for points, and for lines but for the few
-  nodes that their covariances are summed over.
+- *vecchia*: the functional given its nearest observations only, or the nearest bins of points that crowd in their noise.
+  Deterministic, small systems, no solve. Fewer data cannot say more, so it is wide rather than narrow, but for a few
+  percent that bins, and the few nodes that covariances of lines are summed over, may err by.
 - *samples*: the mean square error of the exact posterior mean over simulated data sets, with the Vecchia predictor's
   error as control variate: var = E[d^2] - c (E[d_V^2] - var_V), d and d_V the two predictors' errors on the same
   simulation. d is uncorrelated with d_V - d, so the best c is (var / var_V)^2: near one where Vecchia is good and few
@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 
 from hipgp import neighbours, vecchia
-from hipgp.bins import bin_means, bin_noise, bins_of, centres
+from hipgp.bins import as_points, bin_means, bins_of
 from hipgp.functionals import Functional, Nodes
 from hipgp.inference.batch import BatchPosterior, _simulate
 from hipgp.inference.systems import solve
@@ -63,11 +63,7 @@ def local_conditional(post: BatchPosterior, functional: Functional) -> Local:
         share = BIN_SHARE if post.kernel.differentiable else BIN_SHARE_ROUGH
         bins = bins_of(post.kernel, x, noise, scale, share, BIN_MOST)
         if bins is not None:
-            means = centres(x, bins, noise)
-            nodes, spread = (
-                Nodes(means[:, None], np.ones((len(means), 1)), None, None),
-                bin_noise(bins, noise),
-            )
+            nodes, spread = as_points(x, bins, noise)
     near = _near(nodes, targets, scale)
     return Local(vecchia.conditionals(post.kernel, nodes, spread, targets, near), bins, noise)
 
