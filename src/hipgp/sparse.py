@@ -15,6 +15,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+ROWS_AT_ONCE = 2**16
 
 
 class Rows(eqx.Module):
@@ -85,21 +86,25 @@ def row_chunks(csr: Any, dtype: Any) -> Rows:
     """One direction of a CSR matrix."""
     counts = np.diff(csr.indptr)
     width = _best_width(counts)
+    if np.all(counts == width):  # all rows alike: the arrays are there already
+        shaped = csr.indices.reshape(-1, width), csr.data.reshape(-1, width)
+        return Rows(jnp.asarray(shaped[0], jnp.int32), jnp.asarray(shaped[1], dtype), None, len(counts))
     chunks = -(-counts // width)
-    rows = np.repeat(np.arange(len(counts)), chunks)
-    first = np.concatenate([[0], np.cumsum(chunks)[:-1]])
-    within = np.arange(csr.nnz) - np.repeat(csr.indptr[:-1], counts)  # place of each entry in its row
-    slot = np.repeat(first, counts) * width + within
-    columns = np.zeros(len(rows) * width, np.int32)
-    values = np.zeros(len(rows) * width, dtype)
-    columns[slot] = csr.indices
-    values[slot] = csr.data
-    whole = len(rows) == len(counts) and bool(np.all(chunks == 1))
+    first = np.concatenate([[0], np.cumsum(chunks)])
+    columns = np.zeros(first[-1] * width, np.int32)
+    values = np.zeros(first[-1] * width, dtype)
+    for begin in range(
+        0, len(counts), ROWS_AT_ONCE
+    ):  # a few at a time: places take more memory than the entries
+        some = slice(begin, begin + ROWS_AT_ONCE)
+        entries = slice(csr.indptr[begin], csr.indptr[min(begin + ROWS_AT_ONCE, len(counts))])
+        shift = first[:-1][some] * width - csr.indptr[:-1][some]
+        slot = np.repeat(shift, counts[some]) + np.arange(entries.start, entries.stop)
+        columns[slot], values[slot] = csr.indices[entries], csr.data[entries]
+    whole = bool(np.all(chunks == 1))
+    rows = None if whole else jnp.asarray(np.repeat(np.arange(len(counts)), chunks), jnp.int32)
     return Rows(
-        jnp.asarray(columns.reshape(-1, width)),
-        jnp.asarray(values.reshape(-1, width)),
-        None if whole else jnp.asarray(rows, jnp.int32),
-        len(counts),
+        jnp.asarray(columns.reshape(-1, width)), jnp.asarray(values.reshape(-1, width)), rows, len(counts)
     )
 
 

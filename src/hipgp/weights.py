@@ -237,30 +237,41 @@ def local_weights(
     if p < 2 or p % 2:
         raise ValueError(f"stencil: expected an even number of points per axis, at least 2, got {p}")
     blocks = [_local_block(kernel, grid, block.functional, p) for block in data.blocks]
-    matrix = scipy.sparse.vstack([m for m, _ in blocks], format="csr")
     residual = jnp.asarray(np.concatenate([v for _, v in blocks]), dtype)
+    matrix = blocks[0][0] if len(blocks) == 1 else scipy.sparse.vstack([m for m, _ in blocks], format="csr")
     return LocalWeights(sparse=Sparse.from_scipy(matrix, dtype), residual=residual)
 
 
 def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> tuple[Any, np.ndarray]:
     """One block's rows and residual variances, a few thousand nodes at a time."""
-    flat_steps = stencil_steps(grid, p)[1]
+    flat_steps = stencil_steps(grid, p)[1].astype(np.int32)
     width = len(flat_steps)
-    pieces, alone, owners = [], np.zeros(len(functional)), []
+    pieces, alone = [], np.zeros(len(functional))
     for rows, part in functional.pieces(grid.spacing, nodes_at_once()):
         w, v, first = _chunk_weights(kernel, grid, p, part)
-        start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape))
+        start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape), np.int32)
         per = part.x.shape[1]
         columns = (start[:, None] + flat_steps).reshape(len(part), per * width)
         values = (w * np.asarray(part.weights, float).reshape(-1, 1)).reshape(len(part), per * width)
-        pieces.append(_merged(columns, values, grid.size))
+        pieces.append((rows, _merged(columns, values, grid.size)))
         # as if nodes had independent residuals: right where there is but one
         alone[rows] = np.sum(v.reshape(len(part), per) * np.asarray(part.weights, float) ** 2, axis=1)
-        owners.append(rows)
-    back = np.argsort(np.concatenate(owners))
-    matrix: Any = scipy.sparse.vstack(pieces, format="csr")
-    matrix = matrix[back]
+    matrix = _assembled(pieces, len(functional), grid.size)
     return matrix, alone if functional.single else _residual_of_sums(kernel, grid, functional, matrix, alone)
+
+
+def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> Any:
+    """One matrix of `count` rows out of pieces of it, which are let go one by one."""
+    counts = np.zeros(count + 1, np.int64)
+    for rows, piece in pieces:
+        counts[rows + 1] = np.diff(piece.indptr)
+    starts = np.cumsum(counts)
+    columns, values = np.empty(starts[-1], np.int32), np.empty(starts[-1])
+    while pieces:
+        rows, piece = pieces.pop()
+        at = np.repeat(starts[rows] - piece.indptr[:-1], np.diff(piece.indptr)) + np.arange(piece.nnz)
+        columns[at], values[at] = piece.indices, piece.data
+    return scipy.sparse.csr_array((values, columns, starts), shape=(count, size))
 
 
 def nodes_at_once() -> int:

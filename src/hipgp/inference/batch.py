@@ -22,9 +22,10 @@ from hipgp.data import Data, observe
 from hipgp.functionals import Functional, Points
 from hipgp.grid import Grid
 from hipgp.inference.checkpoint import Checkpoint, fingerprint
+from hipgp.inference.grid_space import grid_system
 from hipgp.inference.least_squares import combine, right_hand_sides, row_tolerances
 from hipgp.inference.progress import Progress
-from hipgp.inference.systems import DataSystem, System, grid_system, solve
+from hipgp.inference.systems import DataSystem, System, solve
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
 from hipgp.toeplitz import embed
@@ -146,10 +147,9 @@ class Batch(eqx.Module):
         }
         if self._in_grid_space(data, grid, weights):
             assert isinstance(weights, LocalWeights)
-            return grid_system(toeplitz, weights, variance), info | {
-                "space": "grid",
-                "preconditioner": "circulant",
-            }
+            on_grid = grid_system(toeplitz, weights, variance)
+            name = f"{len(on_grid.low.inverse)} modes and a circulant"
+            return on_grid, info | {"space": "grid", "preconditioner": name}
         factor, name = None, "none"
         if self.neighbours != 0:
             factor = vecchia.preconditioner(kernel, data, variance, self.neighbours, dtype=dtype)

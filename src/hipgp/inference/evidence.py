@@ -20,8 +20,9 @@ from hipgp.data import Data
 from hipgp.grid import Grid
 from hipgp.inference.batch import Batch, BatchPosterior
 from hipgp.inference.forms import Forms, kernel_gradient
+from hipgp.inference.grid_space import GridSystem
 from hipgp.inference.parameters import Layout
-from hipgp.inference.systems import DataSystem, GridSystem, System
+from hipgp.inference.systems import DataSystem, System
 from hipgp.precision import float64_available
 from hipgp.solvers import Probed, probe, quadratic_form
 from hipgp.sparse import Blocks
@@ -118,14 +119,15 @@ def _known(system: System) -> float:
 
 
 def _signs(system: System, probes: int, key: Array) -> Float[Array, "B n"]:
-    """Random signs for every row of S that is real; in grid space, for every point of the torus."""
+    """Random signs for every row of S that is real; in grid space, for every point of the torus, as its unknowns."""
     if isinstance(system, GridSystem):
-        rows = jnp.ones(system.toeplitz.torus.size)
-    else:
-        assert isinstance(system, DataSystem)
-        rows = jnp.ones_like(system.noise)
-        if system.vecchia is not None and isinstance(system.vecchia.factor, Blocks):
-            rows = jnp.any(system.vecchia.factor.values != 0, axis=2).ravel().astype(rows.dtype)
+        torus = system.toeplitz.torus
+        signs = jax.random.rademacher(key, (probes, torus.size), system.noise.dtype)
+        return system.unknowns(system.modes(signs, torus.shape))
+    assert isinstance(system, DataSystem)
+    rows = jnp.ones_like(system.noise)
+    if system.vecchia is not None and isinstance(system.vecchia.factor, Blocks):
+        rows = jnp.any(system.vecchia.factor.values != 0, axis=2).ravel().astype(rows.dtype)
     return jax.random.rademacher(key, (probes, len(rows)), rows.dtype) * rows
 
 

@@ -31,7 +31,7 @@ from hipgp.weights import (
     stencil_weights,
 )
 
-TABLE = 2**27  # weights held at once (1 GiB in float64)
+TABLE = 2**30  # bytes of weights held at once, without a GPU; with one, a third of its memory
 
 
 class Selection(NamedTuple):
@@ -216,6 +216,14 @@ def local_source(grid: Grid, functionals: list[Functional], p: int) -> Local:
     return Local(grid, tuple(parts), p)
 
 
+def table_limit() -> int:
+    """How many weights are held at once."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return TABLE // 8
+    return (device.memory_stats() or {}).get("bytes_limit", 3 * TABLE) // 3 // 8
+
+
 def tabulated(
     source: Source, kernel: Kernel, whitening: Whitening, counts: tuple[int, ...], batches: int
 ) -> tuple[Table, Solves]:
@@ -231,8 +239,10 @@ def tabulated(
         order.append(where)
         v[where] = np.asarray(rows.v)[used]
         solves = solves.merged(Solves.of(rows, selection.mask), 1 / (number + 1))
-    back = np.argsort(np.concatenate(order))
-    return Table(ExactWeights(jnp.concatenate(w)[back], jnp.asarray(v)), None, starts_of(counts)), solves
+    back, together = np.argsort(np.concatenate(order)), jnp.concatenate(w)
+    if len(counts) > 1:  # of one block, they are in order
+        together = together[back]
+    return Table(ExactWeights(together, jnp.asarray(v)), None, starts_of(counts)), solves
 
 
 @eqx.filter_jit

@@ -1,12 +1,9 @@
-"""The one linear system behind the exact full-rank posterior, in two forms with the same answer.
+"""The one linear system behind the exact full-rank posterior, and its certified solve.
 
 With A = W K W' + N, everything is A^-1 applied to data-sized vectors: the posterior mean on the grid is K W' A^-1 y.
-
-- *data space*: conjugate gradients on A itself, preconditioned by the Vecchia factor. The distance of the approximate
-  posterior from the exact one is KL <= r' N^-1 r / 2 nats, r the residual (proof in docs/certificate.md).
-- *grid space*: conjugate gradients on the whitened L = I + R' G R with G = W' N^-1 W, a fixed stencil: after one pass
-  over the data a step does not depend on N. There KL = rho' L^-1 rho / 2 <= rho' rho / 2. Then
-  A^-1 z = N^-1 (z - W field) with field = R L^-1 R' W' N^-1 z.
+There are two forms of it with the same answer. In *data space*, here: conjugate gradients on A itself, preconditioned by
+the Vecchia factor. The distance of the approximate posterior from the exact one is KL <= r' N^-1 r / 2 nats, r the
+residual (proof in docs/certificate.md). For *grid space* see `grid_space.py`.
 """
 
 import abc
@@ -18,15 +15,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
 from jaxtyping import Array, Float
 
 from hipgp.inference.checkpoint import Checkpoint
 from hipgp.solvers import State, advance, start
-from hipgp.sparse import Sparse
 from hipgp.toeplitz import Toeplitz
 from hipgp.vecchia import Vecchia
-from hipgp.weights import LocalWeights, Weights
+from hipgp.weights import Weights
 
 REFINEMENTS = 8  # restarts from the true residual, in float64, before a solve is given up
 
@@ -88,66 +83,6 @@ class DataSystem(System):
 
     def to_data(self, z: Float[Array, "B N"], x: Float[Array, "B n"]) -> tuple[Array, Array]:
         return x, self.field(x)
-
-
-class GridSystem(System):
-    """L = I + R' G R on the torus; the circulant of the mean density preconditions it."""
-
-    toeplitz: Toeplitz
-    weights: Weights
-    noise: Float[Array, " N"]
-    stencil: Sparse  # G
-    density: Float[Array, ""]  # mean of G's row sums
-
-    def _grid(self, f: Callable[[Array], Array], v: Array, shape: tuple[int, ...]) -> Array:
-        return f(v.reshape(-1, *shape)).reshape(v.shape[0], -1)
-
-    def root(self, v: Float[Array, "B n"]) -> Float[Array, "B M"]:
-        return self._grid(self.toeplitz.root, v, self.toeplitz.torus.shape)
-
-    def root_transpose(self, u: Float[Array, "B M"]) -> Float[Array, "B n"]:
-        return self._grid(self.toeplitz.root_transpose, u, self.toeplitz.shape)
-
-    def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return v + self.root_transpose(self.stencil.matmul(self.root(v)))
-
-    def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        gain = 1 / (1 + self.density * self.toeplitz.eigenvalues)
-        return self._grid(lambda v: self.toeplitz.filter(gain, v), r, self.toeplitz.torus.shape)
-
-    def nats(self, r: Float[Array, "B n"]) -> Float[Array, " B"]:
-        return 0.5 * jnp.sum(r**2, axis=-1)
-
-    def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
-        return self.root_transpose(self.weights.transpose_matmul(z / self.noise))
-
-    def to_data(self, z: Float[Array, "B N"], x: Float[Array, "B n"]) -> tuple[Array, Array]:
-        field = self.root(x)
-        return (z - self.weights.matmul(field)) / self.noise, field
-
-
-def grid_system(toeplitz: Toeplitz, weights: LocalWeights, noise: Float[np.ndarray, " N"]) -> GridSystem:
-    """The grid-space form; one sparse product W' N^-1 W on the host."""
-    rows = weights.sparse.forward
-    count, width = rows.columns.shape
-    owner = np.arange(count) if rows.rows is None else np.asarray(rows.rows)
-    shape = (rows.count, toeplitz.torus.grid.size)
-    entries = (
-        np.asarray(rows.values, float).ravel(),
-        (np.repeat(owner, width), np.asarray(rows.columns).ravel()),
-    )
-    matrix = scipy.sparse.coo_array(entries, shape=shape).tocsr()
-    scaled = matrix * (1 / np.sqrt(np.asarray(noise, float)))[:, None]
-    stencil = (scaled.T @ scaled).tocsr()
-    dtype = toeplitz.eigenvalues.dtype
-    density = stencil.sum() / toeplitz.torus.grid.size
-    return GridSystem(
-        toeplitz,
-        weights,
-        jnp.asarray(noise, dtype),
-        Sparse.from_scipy(stencil, dtype),
-        jnp.asarray(density, dtype),
-    )
 
 
 @eqx.filter_jit

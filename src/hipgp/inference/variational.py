@@ -42,7 +42,6 @@ from hipgp.inference.reporting import (
 )
 from hipgp.inference.sources import (
     NO_SOLVES,
-    TABLE,
     Solves,
     Source,
     Table,
@@ -50,6 +49,7 @@ from hipgp.inference.sources import (
     local_source,
     local_table,
     parts,
+    table_limit,
     tabulated,
 )
 from hipgp.inference.variational_posterior import VariationalPosterior
@@ -196,7 +196,7 @@ class Variational(eqx.Module):
             return local_table(kernel, grid, data, self.stencil, data.dtype), NO_SOLVES
         functionals = [b.functional for b in data.blocks]
         source = exact_source(kernel, grid, functionals, self.tolerance, self.max_iterations)
-        if len(data) * grid.size > TABLE:
+        if len(data) * grid.size > table_limit():
             return source, NO_SOLVES
         counts = tuple(len(b.y) for b in data.blocks)
         return tabulated(source, kernel, whitening, counts, self._batches(len(data)))
@@ -205,7 +205,7 @@ class Variational(eqx.Module):
         held = isinstance(source, Table)
         if self.direct and not held and self.family != "full":
             raise ValueError(
-                'direct: expected weights that fit into 1 GiB for the closed form, got more; use weights="local" or '
+                'direct: expected weights that fit into memory for the closed form, got more; use weights="local" or '
                 "direct=False"
             )
         small = self.family == "full" or (held and whitening.size <= SMALL)

@@ -1,0 +1,96 @@
+"""The grid-space system: its product, and a preconditioner that is exact where it should be."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hipgp as hg
+from hipgp import toeplitz, weights
+from hipgp.inference import grid_space
+from hipgp.inference.systems import DataSystem, solve
+
+TORI = {
+    "1-D, even": ((7,), (16,)),
+    "1-D, odd": ((7,), (15,)),
+    "2-D": ((4, 5), (9, 10)),
+    "3-D": ((3, 2, 3), (6, 5, 6)),
+}
+
+
+def system_of(shape, torus_shape, noise=0.005):
+    """A value at each grid point but some, so that G is diagonal; noise differs from point to point."""
+    grid = hg.Grid(origin=(0.0,) * len(shape), spacing=(1.0,) * len(shape), shape=shape)
+    kernel = hg.Matern12(1.3, 0.6)
+    rng = np.random.default_rng(0)
+    x = grid.coordinates()[rng.permutation(grid.size)[: grid.size - 2]]
+    variance = noise * rng.uniform(0.5, 2.0, len(x))
+    k = toeplitz.on_torus(kernel, toeplitz.Torus(grid, torus_shape, False))
+    w = weights.local_weights(kernel, grid, hg.observe(hg.Points(x), np.zeros(len(x))), p=2)
+    return grid_space.grid_system(k, w, variance), DataSystem(k, w, jnp.asarray(variance), None)
+
+
+@pytest.mark.parametrize("sizes", TORI.values(), ids=TORI)
+def test_unknowns_have_the_scalar_product_of_the_torus(sizes):
+    with jax.enable_x64(True):
+        system, _ = system_of(*sizes)
+        torus = system.toeplitz.torus
+        e = np.random.default_rng(1).standard_normal((2, torus.size))
+        x = system.unknowns(system.modes(jnp.asarray(e), torus.shape))
+        np.testing.assert_allclose(x @ x.T, e @ e.T, rtol=1e-12)
+        drawn = system.toeplitz.root(jnp.asarray(e).reshape(2, *torus.shape)).reshape(2, -1)
+        np.testing.assert_allclose(system.root(x), drawn, atol=1e-12)
+        u = np.random.default_rng(2).standard_normal((2, system.toeplitz.torus.grid.size))
+        np.testing.assert_allclose(
+            np.sum(system.root(x) * u), np.sum(x * system.root_transpose(jnp.asarray(u))), rtol=1e-12
+        )
+
+
+@pytest.mark.parametrize("sizes", TORI.values(), ids=TORI)
+def test_with_all_modes_and_values_on_grid_points_the_preconditioner_is_the_inverse(sizes):
+    with jax.enable_x64(True):
+        system, _ = system_of(*sizes)
+        torus = system.toeplitz.torus
+        assert len(system.low.inverse) == torus.size
+        e = jnp.asarray(np.random.default_rng(3).standard_normal((3, torus.size)))
+        x = system.unknowns(system.modes(e, torus.shape))
+        np.testing.assert_allclose(system.precondition(system.matmul(x)), x, atol=1e-9)
+
+
+def test_few_modes_save_most_steps_and_the_answer_is_that_of_data_space(monkeypatch):
+    """Smooth and crowded: hundreds of steps with the circulant alone."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(3000, 2))
+    y = np.sin(5 * x[:, 0]) * x[:, 1] + 0.3 * rng.standard_normal(3000)
+    data = hg.observe(hg.Points(x), y, noise=0.3)
+    gp = hg.GP(hg.SquaredExponential(1.0, 0.3), hg.Grid.cover((0, 0), (1, 1), shape=(24, 24)))
+    found = gp.condition(data, hg.Batch(space="grid", tolerance=1e-8))
+    other = gp.condition(data, hg.Batch(space="data", tolerance=1e-8))
+    np.testing.assert_allclose(found.mean, other.mean, atol=1e-4)
+    monkeypatch.setattr(grid_space, "MOST_MODES", 0)
+    plain = gp.condition(data, hg.Batch(space="grid", tolerance=1e-8))
+    assert "0 modes" in plain.diagnostics["preconditioner"]
+    assert found.diagnostics["iterations"] < 0.1 * plain.diagnostics["iterations"]
+
+
+def test_rows_of_several_chunks_are_whole_in_the_stencil(monkeypatch):
+    """G of rays, however W is cut up on the way."""
+    rng = np.random.default_rng(0)
+    grid = hg.Grid.cover((0, 0), (1, 1), shape=(30, 30))
+    rays = hg.LineIntegrals(rng.uniform(size=(25, 2)), rng.uniform(size=(25, 2)))
+    kernel = hg.Matern32(1.0, 0.2)
+    with jax.enable_x64(True):
+        k, w = (
+            toeplitz.embed(kernel, grid),
+            weights.local_weights(kernel, grid, hg.observe(rays, np.zeros(25)), 2),
+        )
+        variance = rng.uniform(0.1, 0.2, 25)
+        monkeypatch.setattr(grid_space, "ROWS_AT_ONCE", 7)
+        cut = grid_space.grid_system(k, w, variance)
+        z = jnp.asarray(rng.standard_normal((2, 25)))
+        for one, other in zip(
+            solve(cut, z, 1e-12, 1000)[:2],
+            solve(DataSystem(k, w, jnp.asarray(variance), None), z, 1e-12, 1000)[:2],
+            strict=True,
+        ):
+            np.testing.assert_allclose(one, other, atol=1e-5)
