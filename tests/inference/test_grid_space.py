@@ -27,13 +27,13 @@ def system_of(shape, torus_shape, noise=0.005):
     variance = noise * rng.uniform(0.5, 2.0, len(x))
     k = toeplitz.on_torus(kernel, toeplitz.Torus(grid, torus_shape, False))
     w = weights.local_weights(kernel, grid, hg.observe(hg.Points(x), np.zeros(len(x))), p=2)
-    return grid_space.grid_system(k, w, variance), DataSystem(k, w, jnp.asarray(variance), None)
+    return grid_space.grid_system(k, w, variance, points=True)
 
 
 @pytest.mark.parametrize("sizes", TORI.values(), ids=TORI)
 def test_unknowns_have_the_scalar_product_of_the_torus(sizes):
     with jax.enable_x64(True):
-        system, _ = system_of(*sizes)
+        system = system_of(*sizes)
         torus = system.toeplitz.torus
         e = np.random.default_rng(1).standard_normal((2, torus.size))
         x = system.unknowns(system.modes(jnp.asarray(e), torus.shape))
@@ -49,12 +49,44 @@ def test_unknowns_have_the_scalar_product_of_the_torus(sizes):
 @pytest.mark.parametrize("sizes", TORI.values(), ids=TORI)
 def test_with_all_modes_and_values_on_grid_points_the_preconditioner_is_the_inverse(sizes):
     with jax.enable_x64(True):
-        system, _ = system_of(*sizes)
+        system = system_of(*sizes)
         torus = system.toeplitz.torus
         assert len(system.low.inverse) == torus.size
         e = jnp.asarray(np.random.default_rng(3).standard_normal((3, torus.size)))
         x = system.unknowns(system.modes(e, torus.shape))
         np.testing.assert_allclose(system.precondition(system.matmul(x)), x, atol=1e-9)
+
+
+@pytest.mark.parametrize("torus_shape", [(9, 10), (10, 11)], ids=["even", "odd"])
+def test_with_all_modes_and_all_lines_the_preconditioner_is_the_inverse(torus_shape, monkeypatch):
+    monkeypatch.setattr(grid_space, "LEAST_GAIN", 0.0)
+    grid = hg.Grid(origin=(0.0, 0.0), spacing=(1.0, 1.0), shape=(4, 5))
+    rng = np.random.default_rng(0)
+    ends = rng.uniform(0, 1, (2, 40, 2)) * [3, 4]
+    kernel = hg.Matern32(1.3, 0.9)
+    with jax.enable_x64(True):
+        k = toeplitz.on_torus(kernel, toeplitz.Torus(grid, torus_shape, False))
+        w = weights.local_weights(kernel, grid, hg.observe(hg.LineIntegrals(*ends), np.zeros(40)), p=2)
+        system = grid_space.grid_system(k, w, rng.uniform(0.05, 0.2, 40), points=False)
+        e = jnp.asarray(rng.standard_normal((3, k.torus.size)))
+        x = system.unknowns(system.modes(e, torus_shape))
+        np.testing.assert_allclose(system.precondition(system.matmul(x)), x, atol=1e-9)
+
+
+def test_more_crossing_lines_than_grid_points_are_solved_in_grid_space(monkeypatch):
+    """Neighbours say little of lines that cross: in data space ten times the steps."""
+    rng = np.random.default_rng(0)
+    start, end = rng.uniform(size=(2, 1500, 2))
+    data = hg.observe(hg.LineIntegrals(start, end), np.sin(3 * start[:, 0]) * end[:, 1], noise=0.02)
+    gp = hg.GP(hg.Matern32(1.0, 0.2), hg.Grid.cover((0, 0), (1, 1), shape=(30, 30)))
+    found = gp.condition(data, hg.Batch(tolerance=1e-8))
+    other = gp.condition(data, hg.Batch(space="data", tolerance=1e-8))
+    assert found.diagnostics["space"] == "grid"
+    np.testing.assert_allclose(found.mean, other.mean, atol=1e-4)
+    assert found.diagnostics["iterations"] < 0.3 * other.diagnostics["iterations"]
+    monkeypatch.setattr(grid_space, "LINES", 1200)  # some stand for all
+    fewer = gp.condition(data, hg.Batch(tolerance=1e-8))
+    np.testing.assert_allclose(fewer.mean, other.mean, atol=1e-4)
 
 
 def test_few_modes_save_most_steps_and_the_answer_is_that_of_data_space(monkeypatch):
@@ -67,7 +99,7 @@ def test_few_modes_save_most_steps_and_the_answer_is_that_of_data_space(monkeypa
     found = gp.condition(data, hg.Batch(space="grid", tolerance=1e-8))
     other = gp.condition(data, hg.Batch(space="data", tolerance=1e-8))
     np.testing.assert_allclose(found.mean, other.mean, atol=1e-4)
-    monkeypatch.setattr(grid_space, "MOST_MODES", 0)
+    monkeypatch.setattr(grid_space, "POINT_MODES", 0)
     plain = gp.condition(data, hg.Batch(space="grid", tolerance=1e-8))
     assert "0 modes" in plain.diagnostics["preconditioner"]
     assert found.diagnostics["iterations"] < 0.1 * plain.diagnostics["iterations"]
@@ -86,7 +118,7 @@ def test_rows_of_several_chunks_are_whole_in_the_stencil(monkeypatch):
         )
         variance = rng.uniform(0.1, 0.2, 25)
         monkeypatch.setattr(grid_space, "ROWS_AT_ONCE", 7)
-        cut = grid_space.grid_system(k, w, variance)
+        cut = grid_space.grid_system(k, w, variance, points=True)
         z = jnp.asarray(rng.standard_normal((2, 25)))
         for one, other in zip(
             solve(cut, z, 1e-12, 1000)[:2],

@@ -32,7 +32,8 @@ from hipgp.toeplitz import embed
 from hipgp.trend import Trend
 from hipgp.weights import STENCIL, LocalWeights, Weights, exact_weights, local_weights
 
-GRID_SPACE_RATIO = 10  # observations per grid point from which the grid-space form is the faster one
+# observations per grid point from which the grid-space form is the faster one
+POINTS_A_GRID_POINT, LINES_A_GRID_POINT = 10, 1
 
 Residual = Literal["noise", "bound"]
 
@@ -47,7 +48,8 @@ class Batch(eqx.Module):
       lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
       the paper's choice, for small problems.
     - `residual`: what the grid cannot see is added to the noise ("noise"), or only to the bound ("bound", the paper).
-    - `space`: "data", "grid", or "auto" (grid where there are far more points than grid points).
+    - `space`: "data", "grid", or "auto" (grid where there are ten times as many points as grid points, and in one or two
+      dimensions where there are more lines or boxes than those).
     """
 
     tolerance: float = eqx.field(static=True, default=0.01)
@@ -147,7 +149,7 @@ class Batch(eqx.Module):
         }
         if self._in_grid_space(data, grid, weights):
             assert isinstance(weights, LocalWeights)
-            on_grid = grid_system(toeplitz, weights, variance)
+            on_grid = grid_system(toeplitz, weights, variance, points=_single(data))
             name = f"{len(on_grid.low.inverse)} modes and a circulant"
             return on_grid, info | {"space": "grid", "preconditioner": name}
         factor, name = None, "none"
@@ -161,21 +163,23 @@ class Batch(eqx.Module):
         """The stencil's width."""
         if self.stencil is not None:
             return self.stencil
-        return STENCIL if data.ndim <= 2 or all(block.functional.single for block in data.blocks) else 2
+        return STENCIL if data.ndim <= 2 or _single(data) else 2
 
     def _in_grid_space(self, data: Data, grid: Grid, weights: Weights) -> bool:
-        single = all(block.functional.single for block in data.blocks)
+        if self.space == "auto":
+            many = len(data) > (POINTS_A_GRID_POINT if _single(data) else LINES_A_GRID_POINT) * grid.size
+            return many and isinstance(weights, LocalWeights) and (_single(data) or data.ndim <= 2)
         if self.space == "grid" and not isinstance(weights, LocalWeights):
             raise ValueError('space: "grid" needs weights="local", got weights="exact"')
-        return self.space == "grid" or (
-            self.space == "auto"
-            and single
-            and isinstance(weights, LocalWeights)
-            and len(data) > GRID_SPACE_RATIO * grid.size
-        )
+        return self.space == "grid"
 
     def _checkpoint(self, path: Any, *problem: Any) -> Checkpoint | None:
         return None if path is None else Checkpoint(path, fingerprint(self, *problem))
+
+
+def _single(data: Data) -> bool:
+    """Whether all observations have but one node."""
+    return all(block.functional.single for block in data.blocks)
 
 
 def warn_if_far(nats: float, tolerance: float, steps: int) -> None:

@@ -1,19 +1,20 @@
-"""The system of the grid's unknowns: for data far more numerous than the grid, or far smoother.
+"""The system of the grid's unknowns, for data that tell more than there are grid points.
 
-In place of A = W K W' + N, conjugate gradients on the whitened L = I + R' G R with G = W' N^-1 W, a fixed stencil: after
-one pass over the data a step does not depend on N. Its unknowns are the Fourier modes of the white noise on the torus, so
-that a step takes one pair of FFTs and the preconditioner none. There KL = rho' L^-1 rho / 2 <= rho' rho / 2, and
+In place of A = W K W' + N, conjugate gradients on the whitened L = I + R' G R with G = W' N^-1 W; of points G is a fixed
+stencil, and after one pass over the data a step does not depend on N. The unknowns are the Fourier modes of the white noise
+on the torus, so that a step takes one pair of FFTs and the preconditioner none. There KL = rho' L^-1 rho / 2 <=
+rho' rho / 2, and
 
     A^-1 z = N^-1 (z - W field),    field = R L^-1 R' W' N^-1 z.
 
-**The preconditioner.** Data lie on the grid, the modes on a torus of several times its size, and most of the eigenvalues
-of L above 1 belong to few modes. For these `LowModes` has the very matrix that L is among them, but that G stands for its
-row sums: two Fourier coefficients of these for each entry, one dense factorisation. The rest counts as if the grid were
-all of the torus.
+**The preconditioner.** The modes are those of a torus several times as large as the grid, on which alone the data lie; but
+what makes L hard to solve are few of them, the largest. For these `LowModes` has the matrix that L is among them, densely
+factored. Of points G is taken for its row sums, which leaves two Fourier coefficients of those to look up for each entry; of
+lines and boxes some thousand are integrated along. The rest counts as if the data were spread over all of the torus.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -28,11 +29,13 @@ from hipgp.sparse import Rows, Sparse
 from hipgp.toeplitz import Toeplitz, Torus
 from hipgp.weights import LocalWeights
 
-MOST_MODES = 512  # pairs of them, solved for densely
+POINT_MODES, LINE_MODES = 512, 1024  # pairs of modes that are solved for densely
 LEAST_GAIN = (
     0.1  # a mode of which the data tell less than this, in units of the prior's precision, needs no help
 )
+LINES = 20_000  # lines and boxes along which they are integrated
 ROWS_AT_ONCE = 2**19  # of W, in its product with itself
+MODES_AT_ONCE = 64
 
 
 class LowModes(eqx.Module):
@@ -62,8 +65,8 @@ class GridSystem(System):
     toeplitz: Toeplitz
     weights: LocalWeights
     noise: Float[Array, " N"]
-    stencil: Sparse  # G
-    density: Float[Array, ""]  # mean of G's row sums
+    stencil: Sparse | None  # G, of points
+    density: Float[Array, ""]  # of G's sum, over the torus
     low: LowModes
 
     def root(self, x: Float[Array, "B n"]) -> Float[Array, "B M"]:
@@ -84,8 +87,14 @@ class GridSystem(System):
         modes = modes * jnp.asarray(np.sqrt(torus.multiplicity() / torus.size), modes.real.dtype)
         return jnp.stack([modes.real, modes.imag], axis=1).reshape(len(modes), -1)
 
+    def information(self, u: Float[Array, "B M"]) -> Float[Array, "B M"]:
+        """G u."""
+        if self.stencil is not None:
+            return self.stencil.matmul(u)
+        return self.weights.transpose_matmul(self.weights.matmul(u) / self.noise)
+
     def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return v + self.root_transpose(self.stencil.matmul(self.root(v)))
+        return v + self.root_transpose(self.information(self.root(v)))
 
     def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
         gain = 1 / (1 + self.density * self.toeplitz.eigenvalues)
@@ -104,21 +113,32 @@ class GridSystem(System):
         return (z - self.weights.matmul(field)) / self.noise, field
 
 
-def grid_system(toeplitz: Toeplitz, weights: LocalWeights, noise: Float[np.ndarray, " N"]) -> GridSystem:
-    """The grid-space form of W K W' + N; `noise` are variances."""
+def grid_system(
+    toeplitz: Toeplitz, weights: LocalWeights, noise: Float[np.ndarray, " N"], points: bool
+) -> GridSystem:
+    """The grid-space form of W K W' + N; `noise` are variances, and `points` says that all data are of one node."""
     dtype, torus = toeplitz.eigenvalues.dtype, toeplitz.torus
-    stencil: Any = sum(
-        part.T @ part for part in _scaled(weights.sparse.forward, 1 / np.sqrt(noise), torus.grid.size)
-    )
-    row_sums = np.asarray(stencil.sum(axis=1))
-    density = np.mean(row_sums)
+    rows, scale = weights.sparse.forward, 1 / np.sqrt(noise)
+    if points:
+        stencil: Any = sum(part.T @ part for part in _scaled(rows, scale, torus.grid.size))
+        row_sums = np.asarray(stencil.sum(axis=1))
+    else:
+        stencil = None
+        of_one = np.asarray(weights.matmul(jnp.ones((1, torus.grid.size), dtype)), float)[0]
+        row_sums = np.asarray(weights.transpose_matmul(jnp.asarray(of_one * scale**2, dtype)[None]), float)[0]
+    density = float(np.sum(row_sums)) / torus.size
+    modes = _largest(toeplitz, density, POINT_MODES if points else LINE_MODES)
+    if points:
+        products = _looked_up(torus, np.maximum(row_sums, 0.0), modes)
+    else:
+        products = _integrated(torus, rows, scale, modes)
     return GridSystem(
         toeplitz,
         weights,
         jnp.asarray(noise, dtype),
-        Sparse.from_scipy(stencil, dtype),
+        None if stencil is None else Sparse.from_scipy(stencil, dtype),
         jnp.asarray(density, dtype),
-        low_modes(torus, np.asarray(toeplitz.eigenvalues, float), np.maximum(row_sums, 0.0), dtype),
+        _low(toeplitz, modes, products),
     )
 
 
@@ -135,53 +155,77 @@ def _scaled(rows: Rows, scale: Float[np.ndarray, " N"], size: int) -> Iterator[A
         yield scipy.sparse.csr_array(entries, shape=(len(own) - 1, size))
 
 
-def low_modes(
-    torus: Torus,
-    eigenvalues: Float[np.ndarray, "..."],
-    row_sums: Float[np.ndarray, " M"],
-    dtype: Any,
-) -> LowModes:
-    """Those with the largest eigenvalues, as cosines and sines of one of each pair of mirror images."""
-    q, mirror = _largest(torus, eigenvalues, float(np.mean(row_sums)))
-    alone = np.all(q == mirror, axis=1)  # its own mirror image: a cosine and no sine
-    both = (q[:, -1] == mirror[:, -1]) & ~alone  # rfftn keeps the two of them
-    flat = lambda k: np.ravel_multi_index(tuple(k.T), eigenvalues.shape)
-    places = np.stack([flat(q), flat(np.where(both[:, None], mirror, q))])
-    share, other = np.where(both, np.sqrt(0.5), 1.0), np.where(both, np.sqrt(0.5), 0.0)
-    shares = np.concatenate([[share, other], np.stack([-share, other])[:, ~alone]], axis=1)
-    scale = np.sqrt(eigenvalues.ravel()[places[0]] * np.where(alone, 1.0, 2.0) / torus.size)
-    scale = np.concatenate([scale, scale[~alone]])
-    matrix = np.eye(len(scale)) + scale[:, None] * _products(torus, row_sums, q, ~alone) * scale
-    inverse = scipy.linalg.inv(matrix, assume_a="pos") if len(scale) else matrix
-    places = np.concatenate([places, places[:, ~alone] + eigenvalues.size], axis=1)
-    return LowModes(jnp.asarray(places, jnp.int32), jnp.asarray(shares, dtype), jnp.asarray(inverse, dtype))
+class Modes(NamedTuple):
+    """Modes in rfftn's layout, one of each pair of mirror images, as cosines (all) and sines (those with a mirror)."""
+
+    q: Int[np.ndarray, "r D"]
+    mirror: Int[np.ndarray, "r D"]
+
+    @property
+    def paired(self) -> np.ndarray:
+        return np.any(self.q != self.mirror, axis=1)
 
 
-def _largest(
-    torus: Torus, eigenvalues: np.ndarray, density: float
-) -> tuple[Int[np.ndarray, "r D"], Int[np.ndarray, "r D"]]:
-    """The modes that the data tell most of, in rfftn's layout, without those whose mirror image comes first."""
-    order = np.argsort(-eigenvalues, axis=None, kind="stable")[:MOST_MODES]
+def _largest(toeplitz: Toeplitz, density: float, most: int) -> Modes:
+    """The modes with the largest eigenvalues, as far as the data tell of them."""
+    eigenvalues, shape = np.asarray(toeplitz.eigenvalues, float), toeplitz.torus.shape
+    order = np.argsort(-eigenvalues, axis=None, kind="stable")[:most]
     order = order[density * eigenvalues.ravel()[order] > LEAST_GAIN]
     q = np.stack(np.unravel_index(order, eigenvalues.shape), axis=1)
-    mirror = -q % np.asarray(torus.shape)
-    there = np.ravel_multi_index(tuple(mirror.T), torus.shape)
-    here = np.ravel_multi_index(tuple(q.T), torus.shape)
+    mirror = -q % np.asarray(shape)
+    here, there = (np.ravel_multi_index(tuple(k.T), shape) for k in (q, mirror))
     first = (q[:, -1] != mirror[:, -1]) | (here <= there)
-    return q[first], mirror[first]
+    return Modes(q[first], mirror[first])
 
 
-def _products(
-    torus: Torus, row_sums: Float[np.ndarray, " M"], q: Int[np.ndarray, "r D"], paired: np.ndarray
-) -> Float[np.ndarray, "k k"]:
-    """Sums over the grid of its row sums times two of the cosines (first) and sines of the modes q."""
+def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: Modes) -> Float[np.ndarray, "k k"]:
+    """Sums over the grid of its row sums times two of the cosines and sines: products of these are cosines and sines."""
     padded = np.zeros(torus.shape)
     padded[tuple(slice(n) for n in torus.grid.shape)] = row_sums.reshape(torus.grid.shape)
-    table = np.fft.fftn(padded).ravel()
-    at = lambda lag: table[
-        np.ravel_multi_index(tuple(np.moveaxis(lag % np.asarray(torus.shape), -1, 0)), torus.shape)
-    ]
-    less, more = at(q[:, None] - q[None]), at(q[:, None] + q[None])
+    table, q, paired = np.fft.fftn(padded), modes.q, modes.paired
+    at = lambda k: table[tuple(np.moveaxis(k % np.asarray(torus.shape), -1, 0))]
+    less, more = at(q[:, None] - q), at(q[:, None] + q)
     cosines, sines = (less + more).real / 2, (less - more).real / 2
     mixed = (less - more).imag / 2  # of a cosine and a sine
     return np.block([[cosines, mixed[:, paired]], [mixed[:, paired].T, sines[np.ix_(paired, paired)]]])
+
+
+def _integrated(torus: Torus, rows: Rows, scale: np.ndarray, modes: Modes) -> Float[np.ndarray, "k k"]:
+    """Sums over some of the observations, in place of all, of two of the cosines and sines as they see them."""
+    some = np.random.default_rng(0).permutation(rows.count)[:LINES]
+    every: Any = scipy.sparse.vstack(list(_scaled(rows, scale, torus.grid.size)), format="csr")
+    matrix = every[np.sort(some)]
+    seen: Any = np.empty((len(some), len(modes.q)), complex)
+    for begin in range(0, len(modes.q), MODES_AT_ONCE):
+        part = slice(begin, begin + MODES_AT_ONCE)
+        waves = np.ascontiguousarray(_waves(torus, modes.q[part]).T)
+        seen[:, part] = (matrix @ waves.view(float)).view(complex)
+    table = np.concatenate([seen.real, seen.imag[:, modes.paired]], axis=1)
+    return (rows.count / len(some)) * (table.T @ table)
+
+
+def _waves(torus: Torus, q: Int[np.ndarray, "r D"]) -> np.ndarray:
+    """exp(i q x) on the grid, (r, M)."""
+    out = np.ones((len(q), 1), complex)
+    for axis, (n, m) in enumerate(zip(torus.grid.shape, torus.shape, strict=True)):
+        along = np.exp(2j * np.pi / m * q[:, axis, None] * np.arange(n))
+        out = (out[:, :, None] * along[:, None, :]).reshape(len(q), -1)
+    return out
+
+
+def _low(toeplitz: Toeplitz, modes: Modes, products: Float[np.ndarray, "k k"]) -> LowModes:
+    """Where the modes' coefficients are among the unknowns, and the inverse of L there."""
+    eigenvalues, paired = toeplitz.eigenvalues, modes.paired
+    both = (modes.q[:, -1] == modes.mirror[:, -1]) & paired  # rfftn keeps the two of them
+    flat = lambda k: np.ravel_multi_index(tuple(k.T), eigenvalues.shape)
+    places = np.stack([flat(modes.q), flat(np.where(both[:, None], modes.mirror, modes.q))])
+    share, other = np.where(both, np.sqrt(0.5), 1.0), np.where(both, np.sqrt(0.5), 0.0)
+    shares = np.concatenate([[share, other], np.stack([-share, other])[:, paired]], axis=1)
+    own = np.asarray(eigenvalues, float).ravel()[places[0]]
+    scale = np.sqrt(own * np.where(paired, 2.0, 1.0) / toeplitz.torus.size)
+    scale = np.concatenate([scale, scale[paired]])
+    matrix = np.eye(len(scale)) + scale[:, None] * products * scale
+    inverse = scipy.linalg.inv(matrix, assume_a="pos") if len(scale) else matrix
+    places = np.concatenate([places, places[:, paired] + eigenvalues.size], axis=1)
+    as_dtype = lambda a: jnp.asarray(a, eigenvalues.dtype)
+    return LowModes(jnp.asarray(places, jnp.int32), as_dtype(shares), as_dtype(inverse))
