@@ -24,6 +24,7 @@ from .outcome import NOT_POSSIBLE, NOT_RUN, Result, on_gpu, scores
 
 LABELS = Labels.of(2, ("Longitude", "Latitude"), "degrees", "log price", "")
 BLOCK = (10, 10)
+MINIBATCH, EPOCHS = 1000, 5
 LENGTHSCALE = 0.1  # degrees
 ON_TWO_CORES = 2e8  # observations x grid points that exact weights take in minutes without a GPU
 LARGEST_CHOLESKY = 2**14
@@ -154,8 +155,9 @@ def method_of(system: str, limit: int) -> Any:
         return hg.Batch(residual="bound")  # the paper's model, so that engines alone differ
     whitening: Any = "cholesky" if system == "SVGP" else "toeplitz"
     return hg.Variational(
-        "block", BLOCK, whitening=whitening, max_iterations=limit, predict_max_iterations=max(50, limit)
-    )
+        "block", BLOCK, MINIBATCH, EPOCHS, whitening=whitening, max_iterations=limit,
+        predict_max_iterations=max(50, limit),
+    )  # fmt: skip
 
 
 def dense(gp: hg.GP, sales: Sales, setting: Setting) -> list[dict[str, Any]]:

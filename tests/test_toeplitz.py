@@ -95,6 +95,20 @@ def test_k_is_the_kernel_matrix_up_to_the_clipped_mass(dimension, kind, name):
         assert mass < CLIP_TOLERANCE
 
 
+@pytest.mark.parametrize("kind", [hk.Matern12, hk.Matern32, hk.SquaredExponential])
+def test_a_kernel_that_dies_away_needs_less_than_twice_the_grid(kind):
+    """On the long axis; the short one, four lengthscales, needs all of it."""
+    kernel, grid = kind(0.7, 1.5), Grid(0.0, 1.0, (90, 6))
+    small, usual = embed(kernel, grid, wrap=1e-9), embed(kernel, grid)
+    assert small.torus.shape[0] < 0.8 * usual.torus.shape[0] and small.torus.shape[1] == usual.torus.shape[1]
+    assert usual.torus.shape[0] >= 2 * 89
+    v = np.random.default_rng(0).normal(size=grid.shape)
+    x = grid.coordinates()
+    expected = (kernel(x, x) @ v.ravel()).reshape(grid.shape)
+    np.testing.assert_allclose(small.matmul(jnp.asarray(v)), expected, rtol=0, atol=1e-6)
+    assert small.clipped_mass < CLIP_TOLERANCE
+
+
 @every_grid
 def test_answers_do_not_depend_on_units(dimension):
     """Metres or millimetres: the same torus, and the same eigenvalues to rounding."""

@@ -1,7 +1,8 @@
 """Hierarchical Toeplitz algebra: the grid covariance K inside a circulant C on a torus (paper, section 3.2).
 
 K_ij = k(x_i - x_j) on a regular grid is block-Toeplitz, and sits in the corner of a circulant C = F' D F on a torus of
-at least twice the size per axis (paper, algorithms 1 and 2). With white noise e on the torus, u = R e with
+at least twice the size per axis (paper, algorithms 1 and 2); less will do where the kernel has died away before it comes
+around the torus. With white noise e on the torus, u = R e with
 R = crop . C^(1/2) has covariance R R' = K: the fast whitening. Everything costs one pair of FFTs.
 
 **Positive embedding.** C may have negative eigenvalues. Lags beyond the grid's own are free to choose, so the torus is
@@ -26,6 +27,7 @@ from hipgp.precision import float64_available
 CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which the torus grows no further
 STEEP = 1e3
 FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
+LESS = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 GROWTH = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
 
 
@@ -159,14 +161,15 @@ def on_torus(kernel: Kernel, torus: Torus) -> Toeplitz:
 
 
 @float64_available
-def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64) -> Toeplitz:
+def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0) -> Toeplitz:
     """K of `kernel` on `grid`, on the smallest torus that is positive to CLIP_TOLERANCE.
 
-    Where none is, within 8 times the least size, the one with the least clipped mass.
+    Where none is, within 8 times the least size, the one with the least clipped mass. The least size is twice the grid's,
+    or less where the correlation that then comes back around the torus stays below `wrap`.
     """
     kernel.check_dimension(grid.ndim)
-    sizes = _torus_sizes(kernel, grid)
-    least = np.prod(_torus_shape(sizes, 1.0), dtype=np.int64)
+    sizes = _torus_sizes(kernel, grid, wrap)
+    least = np.prod([_fast_size(n, 1.0) for n in grid.shape], dtype=np.int64)
     best: Toeplitz | None = None
     tried = set()
     for far, flattened in itertools.product(FAR_CORRELATIONS, (False, True)):
@@ -212,16 +215,28 @@ def _evaluate(kernel: Kernel, differences: Array | np.ndarray) -> Array:
 
 
 @float64_available
-def _torus_sizes(kernel: Kernel, grid: Grid) -> list[tuple[list[int], np.ndarray]]:
-    """Per axis: FFT-friendly sizes from twice the grid on, and the correlation left on the far side of each."""
+def _torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int], np.ndarray]]:
+    """Per axis: FFT-friendly sizes from the least that will do on, and the correlation left on the far side of each."""
     out = []
-    for axis, (n, h) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
-        sizes = [scipy.fft.next_fast_len(int(np.ceil(max(2 * (n - 1), 2) * g)), real=True) for g in GROWTH]
-        far = np.zeros((len(sizes) + 1, grid.ndim))
-        far[1:, axis] = np.array(sizes) * h / 2
-        covariance = np.abs(evaluate_all(kernel, far))
-        out.append((sizes, covariance[1:] / covariance[0]))
+    for axis, n in enumerate(grid.shape):
+        less = [_fast_size(n, g) for g in LESS]
+        back = _correlations(
+            kernel, grid, axis, np.array(less) - (n - 1)
+        )  # from the last grid point on to the first
+        sizes = [m for m, c in zip(less, back, strict=True) if c < wrap] + [_fast_size(n, g) for g in GROWTH]
+        out.append((sizes, _correlations(kernel, grid, axis, np.array(sizes) / 2)))
     return out
+
+
+def _fast_size(n: int, growth: float) -> int:
+    return int(scipy.fft.next_fast_len(int(np.ceil(max(2 * (n - 1), 2) * growth)), real=True) or 0)
+
+
+def _correlations(kernel: Kernel, grid: Grid, axis: int, cells: np.ndarray) -> Float[np.ndarray, " k"]:
+    far = np.zeros((len(cells) + 1, grid.ndim))
+    far[1:, axis] = cells * grid.spacing[axis]
+    covariance = np.abs(evaluate_all(kernel, far))
+    return covariance[1:] / covariance[0]
 
 
 def _torus_shape(sizes: list[tuple[list[int], np.ndarray]], far: float) -> tuple[int, ...]:

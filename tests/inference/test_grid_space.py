@@ -99,7 +99,7 @@ def test_few_modes_save_most_steps_and_the_answer_is_that_of_data_space(monkeypa
     found = gp.condition(data, hg.Batch(space="grid", tolerance=1e-8))
     other = gp.condition(data, hg.Batch(space="data", tolerance=1e-8))
     np.testing.assert_allclose(found.mean, other.mean, atol=1e-4)
-    monkeypatch.setattr(grid_space, "POINT_MODES", 0)
+    monkeypatch.setattr(grid_space, "POINT_MODES", (0, 0))
     plain = gp.condition(data, hg.Batch(space="grid", tolerance=1e-8))
     assert "0 modes" in plain.diagnostics["preconditioner"]
     assert found.diagnostics["iterations"] < 0.1 * plain.diagnostics["iterations"]
@@ -118,7 +118,7 @@ def test_rows_of_several_chunks_are_whole_in_the_stencil(monkeypatch):
         )
         variance = rng.uniform(0.1, 0.2, 25)
         monkeypatch.setattr(grid_space, "ROWS_AT_ONCE", 7)
-        cut = grid_space.grid_system(k, w, variance, points=True)
+        cut = grid_space.grid_system(k, w, variance, points=True)  # lines, but the product does not care
         z = jnp.asarray(rng.standard_normal((2, 25)))
         for one, other in zip(
             solve(cut, z, 1e-12, 1000)[:2],

@@ -22,18 +22,20 @@ from hipgp.data import Data, observe
 from hipgp.functionals import Functional, Points
 from hipgp.grid import Grid
 from hipgp.inference.checkpoint import Checkpoint, fingerprint
-from hipgp.inference.grid_space import grid_system
+from hipgp.inference.grid_space import grid_system, hardness
 from hipgp.inference.least_squares import combine, right_hand_sides, row_tolerances
 from hipgp.inference.progress import Progress
 from hipgp.inference.systems import DataSystem, System, solve
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
-from hipgp.toeplitz import embed
+from hipgp.toeplitz import Toeplitz, embed
 from hipgp.trend import Trend
 from hipgp.weights import STENCIL, LocalWeights, Weights, exact_weights, local_weights
 
 # observations per grid point from which the grid-space form is the faster one
-POINTS_A_GRID_POINT, LINES_A_GRID_POINT = 10, 1
+MANY_POINTS, MANY_OTHERS = 2, 10
+STEPS_SAVED = 6  # how many times more steps it may take with each point more
+WRAPPED = 1e-9  # correlation that may come back around the torus
 
 Residual = Literal["noise", "bound"]
 
@@ -48,8 +50,8 @@ class Batch(eqx.Module):
       lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
       the paper's choice, for small problems.
     - `residual`: what the grid cannot see is added to the noise ("noise"), or only to the bound ("bound", the paper).
-    - `space`: "data", "grid", or "auto" (grid where there are ten times as many points as grid points, and in one or two
-      dimensions where there are more lines or boxes than those).
+    - `space`: "data", "grid", or "auto": grid where there are more points than two a grid point and few modes matter, or,
+      in one or two dimensions, more lines or boxes than grid points.
     """
 
     tolerance: float = eqx.field(static=True, default=0.01)
@@ -123,7 +125,7 @@ class Batch(eqx.Module):
     ) -> tuple[System, dict[str, Any]]:
         """The linear system of these data, and facts about it."""
         dtype = data.dtype
-        toeplitz = embed(kernel, grid, dtype)
+        toeplitz = embed(kernel, grid, dtype, WRAPPED)
         weights = (
             local_weights(kernel, grid, data, self.points_per_axis(data), dtype)
             if self.weights == "local"
@@ -147,9 +149,9 @@ class Batch(eqx.Module):
                 np.mean(np.asarray(weights.residual, float) / np.asarray(std, float) ** 2)
             ),
         }
-        if self._in_grid_space(data, grid, weights):
+        if self._in_grid_space(data, toeplitz, weights, variance):
             assert isinstance(weights, LocalWeights)
-            on_grid = grid_system(toeplitz, weights, variance, points=_single(data))
+            on_grid = grid_system(toeplitz, weights, variance, points=_plain(data))
             name = f"{len(on_grid.low.inverse)} modes and a circulant"
             return on_grid, info | {"space": "grid", "preconditioner": name}
         factor, name = None, "none"
@@ -165,13 +167,17 @@ class Batch(eqx.Module):
             return self.stencil
         return STENCIL if data.ndim <= 2 or _single(data) else 2
 
-    def _in_grid_space(self, data: Data, grid: Grid, weights: Weights) -> bool:
-        if self.space == "auto":
-            many = len(data) > (POINTS_A_GRID_POINT if _single(data) else LINES_A_GRID_POINT) * grid.size
-            return many and isinstance(weights, LocalWeights) and (_single(data) or data.ndim <= 2)
+    def _in_grid_space(
+        self, data: Data, toeplitz: Toeplitz, weights: Weights, variance: Float[np.ndarray, " N"]
+    ) -> bool:
         if self.space == "grid" and not isinstance(weights, LocalWeights):
             raise ValueError('space: "grid" needs weights="local", got weights="exact"')
-        return self.space == "grid"
+        if self.space != "auto" or not isinstance(weights, LocalWeights):
+            return self.space == "grid"
+        many = len(data) / toeplitz.torus.grid.size
+        if _plain(data):
+            return many > MANY_POINTS and hardness(toeplitz, variance) < (STEPS_SAVED * many) ** 2
+        return many > (1 if data.ndim <= 2 else MANY_OTHERS)
 
     def _checkpoint(self, path: Any, *problem: Any) -> Checkpoint | None:
         return None if path is None else Checkpoint(path, fingerprint(self, *problem))
@@ -180,6 +186,11 @@ class Batch(eqx.Module):
 def _single(data: Data) -> bool:
     """Whether all observations have but one node."""
     return all(block.functional.single for block in data.blocks)
+
+
+def _plain(data: Data) -> bool:
+    """Whether all observations are values at points."""
+    return all(isinstance(block.functional, Points) for block in data.blocks)
 
 
 def warn_if_far(nats: float, tolerance: float, steps: int) -> None:

@@ -9,8 +9,8 @@ rho' rho / 2, and
 
 **The preconditioner.** The modes are those of a torus several times as large as the grid, on which alone the data lie; but
 what makes L hard to solve are few of them, the largest. For these `LowModes` has the matrix that L is among them, densely
-factored. Of points G is taken for its row sums, which leaves two Fourier coefficients of those to look up for each entry; of
-lines and boxes some thousand are integrated along. The rest counts as if the data were spread over all of the torus.
+factored. Of points G is taken for its row sums, which leaves two Fourier coefficients of those to look up for each entry;
+otherwise each mode is measured as some of the observations see it. The rest counts as if all had the same density of data.
 """
 
 from collections.abc import Iterator
@@ -29,11 +29,11 @@ from hipgp.sparse import Rows, Sparse
 from hipgp.toeplitz import Toeplitz, Torus
 from hipgp.weights import LocalWeights
 
-POINT_MODES, LINE_MODES = 512, 1024  # pairs of modes that are solved for densely
+POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved for densely
 LEAST_GAIN = (
     0.1  # a mode of which the data tell less than this, in units of the prior's precision, needs no help
 )
-LINES = 20_000  # lines and boxes along which they are integrated
+LINES = 20_000  # observations that modes are measured with
 ROWS_AT_ONCE = 2**19  # of W, in its product with itself
 MODES_AT_ONCE = 64
 
@@ -66,7 +66,7 @@ class GridSystem(System):
     weights: LocalWeights
     noise: Float[Array, " N"]
     stencil: Sparse | None  # G, of points
-    density: Float[Array, ""]  # of G's sum, over the torus
+    density: Float[Array, ""]  # of G, over the torus
     low: LowModes
 
     def root(self, x: Float[Array, "B n"]) -> Float[Array, "B M"]:
@@ -116,22 +116,20 @@ class GridSystem(System):
 def grid_system(
     toeplitz: Toeplitz, weights: LocalWeights, noise: Float[np.ndarray, " N"], points: bool
 ) -> GridSystem:
-    """The grid-space form of W K W' + N; `noise` are variances, and `points` says that all data are of one node."""
+    """The grid-space form of W K W' + N; `noise` are variances, and `points` says that all data are values at points."""
     dtype, torus = toeplitz.eigenvalues.dtype, toeplitz.torus
     rows, scale = weights.sparse.forward, 1 / np.sqrt(noise)
     if points:
         stencil: Any = sum(part.T @ part for part in _scaled(rows, scale, torus.grid.size))
-        row_sums = np.asarray(stencil.sum(axis=1))
+        row_sums = np.maximum(np.asarray(stencil.sum(axis=1)), 0.0)
+        density = float(np.sum(row_sums)) / torus.size
+        modes = _largest(toeplitz, point_modes(torus), LEAST_GAIN / max(density, 1e-300))
+        products = _looked_up(torus, row_sums, modes)
     else:
         stencil = None
-        of_one = np.asarray(weights.matmul(jnp.ones((1, torus.grid.size), dtype)), float)[0]
-        row_sums = np.asarray(weights.transpose_matmul(jnp.asarray(of_one * scale**2, dtype)[None]), float)[0]
-    density = float(np.sum(row_sums)) / torus.size
-    modes = _largest(toeplitz, density, POINT_MODES if points else LINE_MODES)
-    if points:
-        products = _looked_up(torus, np.maximum(row_sums, 0.0), modes)
-    else:
+        modes = _largest(toeplitz, LINE_MODES, 0.0)
         products = _integrated(torus, rows, scale, modes)
+        density = float(np.mean(np.diagonal(products)[: len(modes.q)][len(modes.q) // 2 :])) * 2 / torus.size
     return GridSystem(
         toeplitz,
         weights,
@@ -140,6 +138,18 @@ def grid_system(
         jnp.asarray(density, dtype),
         _low(toeplitz, modes, products),
     )
+
+
+def point_modes(torus: Torus) -> int:
+    """How many pairs of modes are solved for densely."""
+    return int(np.clip(torus.size // 200, *POINT_MODES))
+
+
+def hardness(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) -> float:
+    """What points would tell of the largest mode that is left to the iteration: steps grow with its square root."""
+    eigenvalues = np.sort(np.asarray(toeplitz.eigenvalues, float), axis=None)[::-1]
+    largest = eigenvalues[min(point_modes(toeplitz.torus), len(eigenvalues) - 1)]
+    return float(np.sum(1 / noise)) / toeplitz.torus.size * largest
 
 
 def _scaled(rows: Rows, scale: Float[np.ndarray, " N"], size: int) -> Iterator[Any]:
@@ -166,11 +176,11 @@ class Modes(NamedTuple):
         return np.any(self.q != self.mirror, axis=1)
 
 
-def _largest(toeplitz: Toeplitz, density: float, most: int) -> Modes:
-    """The modes with the largest eigenvalues, as far as the data tell of them."""
+def _largest(toeplitz: Toeplitz, most: int, least: float) -> Modes:
+    """The modes with the largest eigenvalues, down to `least`."""
     eigenvalues, shape = np.asarray(toeplitz.eigenvalues, float), toeplitz.torus.shape
     order = np.argsort(-eigenvalues, axis=None, kind="stable")[:most]
-    order = order[density * eigenvalues.ravel()[order] > LEAST_GAIN]
+    order = order[eigenvalues.ravel()[order] > least]
     q = np.stack(np.unravel_index(order, eigenvalues.shape), axis=1)
     mirror = -q % np.asarray(shape)
     here, there = (np.ravel_multi_index(tuple(k.T), shape) for k in (q, mirror))
