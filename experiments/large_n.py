@@ -124,7 +124,8 @@ def fitted(
     if system != "batch engine" and len(readings.y) * grid.size > ON_TWO_CORES and not on_gpu():
         return {"RMSE": NOT_RUN, "NLL": NOT_RUN, "fit_seconds": NOT_RUN}, None
     whitening: Any = "cholesky" if system == "SVGP" else "toeplitz"
-    method = hg.Batch() if system == "batch engine" else hg.Variational("mean-field", whitening=whitening)
+    mean_field = hg.Variational("mean-field", None, 1000, 3, whitening=whitening)
+    method = hg.Batch() if system == "batch engine" else mean_field
     data = hg.observe(hg.Points(readings.x), readings.y, noise=gp.noise)
     began = time.perf_counter()
     post = hg.GP(gp.kernel, grid).condition(data, method, progress=False)
