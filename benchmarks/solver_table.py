@@ -1,10 +1,10 @@
 """Which preconditioner, with how many neighbours? Every real data set at its learned hyperparameters.
 
-    python benchmarks/solver_table.py --data DIR [--only NAME ...]
+    python benchmarks/solver_table.py --data DIR [--only NAME ...] [--method "grid space" ...]
 
-For each: steps to 0.01 nats, set-up and solve seconds, without a preconditioner, with the circulant one in grid space
-(points), and with Vecchia factors of several sizes. At most 400 steps. Learned parameters are kept with the result, and
-are not learned again where it is there.
+For each: steps to 0.01 nats, set-up and solve seconds, without a preconditioner, in grid space (in two dimensions), and with
+Vecchia factors of several sizes. At most 400 steps. Learned parameters and methods that were not asked for stay as they
+are in an earlier result.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import json
 import pathlib
 import time
 import warnings
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,17 +28,20 @@ def methods(problem: Problem) -> dict[str, hg.Batch]:
     single = all(block.functional.single for block in problem.data.blocks)
     sizes = (10, 20, 40) if single else (32, 96, 192)
     out = {"none": hg.Batch(neighbours=0, space="data", max_iterations=LIMIT)}
-    if single:
-        out["circulant, grid space"] = hg.Batch(space="grid", max_iterations=LIMIT)
+    if problem.data.ndim == 2:
+        out["grid space"] = hg.Batch(space="grid", max_iterations=LIMIT)
     return out | {f"Vecchia {k}": hg.Batch(neighbours=k, space="data", max_iterations=LIMIT) for k in sizes}
+
+
+def earlier(name: str) -> dict[str, Any]:
+    path = RESULTS / f"solver-{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def learned(name: str, problem: Problem) -> tuple[hg.GP, float]:
     """The model with its parameters, from an earlier result or from the data."""
     began = time.perf_counter()
-    path = RESULTS / f"solver-{name}.json"
-    if path.exists():
-        found = json.loads(path.read_text())
+    if found := earlier(name):
         structure = jax.tree.structure(problem.gp.kernel)
         kernel = jax.tree.unflatten(structure, [np.asarray(a) for a in found["kernel"]])
         return hg.GP(kernel, problem.gp.grid, found["noise"], problem.gp.trend), found["learn_seconds"]
@@ -48,13 +52,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--only", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
+    parser.add_argument("--method", nargs="+")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # solves that stop at the limit are rows of the table
     for name in args.only:
         problem = PROBLEMS[name](args.data)
         gp, seconds = learned(name, problem)
-        rows = {}
+        rows = earlier(name).get("rows", {})
         for label, method in methods(problem).items():
+            if args.method and label not in args.method:
+                continue
             found = gp.condition(problem.data, method, progress=False).diagnostics
             keys = ("iterations", "kl_nats", "setup_seconds", "solve_seconds", "preconditioner")
             rows[label] = {key: found[key] for key in keys}

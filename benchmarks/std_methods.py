@@ -2,7 +2,7 @@
 
     python benchmarks/std_methods.py
 
-Data from the prior (Matern 3/2) in a cube; 200 held-out targets of each kind have their std by exact solves, then by Vecchia
+Data from the prior (Matern 3/2) in a cube; 60 held-out targets of each kind have their std by exact solves, then by Vecchia
 conditionals and by samples with those as control variate. Stated: the root-mean-square relative error of the std, its
 mean (wide or narrow), and seconds for 1,000 targets, compilation apart. Coverage is that of the targets' true values.
 """
@@ -17,7 +17,7 @@ import hipgp as hg
 from hipgp.functionals import Functional
 
 KERNEL, GRID = hg.Matern32(1.0, 0.2), hg.Grid.cover((0, 0, 0), (1, 1, 1), shape=(40, 40, 40))
-OBSERVED, EXACT, TARGETS = 4_000, 200, 1_000
+OBSERVED, EXACT, TARGETS = 4_000, 60, 1_000
 
 
 def functional(kind: str, count: int, rng: np.random.Generator) -> Functional:

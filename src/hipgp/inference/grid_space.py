@@ -30,9 +30,7 @@ from hipgp.toeplitz import Toeplitz, Torus
 from hipgp.weights import LocalWeights
 
 POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved for densely
-LEAST_GAIN = (
-    0.1  # a mode of which the data tell less than this, in units of the prior's precision, needs no help
-)
+LEAST_GAIN = 0.1  # what the data tell of a mode, against the prior, below which it needs no help
 LINES = 20_000  # observations that modes are measured with
 ROWS_AT_ONCE = 2**19  # of W, in its product with itself
 MODES_AT_ONCE = 64
