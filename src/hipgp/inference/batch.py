@@ -45,7 +45,7 @@ class Batch(eqx.Module):
 
     - `tolerance`: nats; the solve stops when the posterior is provably this close to the exact one (KL divergence).
     - `neighbours`: of the Vecchia preconditioner; by default 20 for points, and 96 for groups of 32 functionals of
-      several nodes (lines, boxes, mixtures with them); 0 for no preconditioner.
+      several nodes (lines, boxes, mixtures with them); 0 for no preconditioner. Given, the solve is in data space.
     - `stencil`: grid points per axis that a node sees (`weights="local"`), an even number; by default 4, and 2 for
       lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
       the paper's choice, for small problems.
@@ -172,7 +172,7 @@ class Batch(eqx.Module):
     ) -> bool:
         if self.space == "grid" and not isinstance(weights, LocalWeights):
             raise ValueError('space: "grid" needs weights="local", got weights="exact"')
-        if self.space != "auto" or not isinstance(weights, LocalWeights):
+        if self.space != "auto" or self.neighbours is not None or not isinstance(weights, LocalWeights):
             return self.space == "grid"
         many = len(data) / toeplitz.torus.grid.size
         if _plain(data):
