@@ -89,6 +89,20 @@ def test_more_crossing_lines_than_grid_points_are_solved_in_grid_space(monkeypat
     np.testing.assert_allclose(fewer.mean, other.mean, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_and_slopes_in_grid_space(dtype):
+    """Slopes have no density: their modes are measured."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(600, 2)).astype(dtype)
+    slopes = hg.observe(hg.Derivatives(x, axis=0), np.cos(3 * x[:, 0]), noise=dtype(0.1))
+    data = slopes + hg.observe(hg.Points(x[:50]), np.sin(3 * x[:50, 0]) / 3, noise=dtype(0.05))
+    gp = hg.GP(hg.Matern52(1.0, 0.3), hg.Grid.cover((0, 0), (1, 1), shape=(16, 16)))
+    found, other = (gp.condition(data, hg.Batch(space=space, tolerance=1e-4)) for space in ("grid", "data"))
+    assert found.diagnostics["converged"] and found.diagnostics["iterations"] < 40
+    assert found.mean.dtype == dtype
+    np.testing.assert_allclose(found.mean, other.mean, atol=3e-3)
+
+
 def test_few_modes_save_most_steps_and_the_answer_is_that_of_data_space(monkeypatch):
     """Smooth and crowded: hundreds of steps with the circulant alone."""
     rng = np.random.default_rng(0)
