@@ -67,8 +67,9 @@ def main() -> None:
             methods = {m: row(post, m, target, truth, exact) for m in ("vecchia", "samples")}
             rows.append({"data": kinds, "targets": kind, "exact_seconds": solving, **methods})
             print(rows[-1], flush=True)
+            result = {"facts": facts(), "observed": OBSERVED, "grid": GRID.shape, "rows": rows}
+            write_result("std_methods", result)  # row by row: it takes long
             jax.clear_caches()
-    write_result("std_methods", {"facts": facts(), "observed": OBSERVED, "grid": GRID.shape, "rows": rows})
 
 
 if __name__ == "__main__":

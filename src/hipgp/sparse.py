@@ -93,9 +93,7 @@ def row_chunks(csr: Any, dtype: Any) -> Rows:
     first = np.concatenate([[0], np.cumsum(chunks)])
     columns = np.zeros(first[-1] * width, np.int32)
     values = np.zeros(first[-1] * width, dtype)
-    for begin in range(
-        0, len(counts), ROWS_AT_ONCE
-    ):  # a few at a time: places take more memory than the entries
+    for begin in range(0, len(counts), ROWS_AT_ONCE):  # places take more memory than the entries
         some = slice(begin, begin + ROWS_AT_ONCE)
         entries = slice(csr.indptr[begin], csr.indptr[min(begin + ROWS_AT_ONCE, len(counts))])
         shift = first[:-1][some] * width - csr.indptr[:-1][some]

@@ -165,7 +165,8 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
     """K of `kernel` on `grid`, on the smallest torus that is positive to CLIP_TOLERANCE.
 
     Where none is, within 8 times the least size, the one with the least clipped mass. The least size is twice the grid's,
-    or less where the correlation that then comes back around the torus stays below `wrap`.
+    or less where the correlation of grid points that are then as near around the torus, and of all farther apart, stays
+    below `wrap`.
     """
     kernel.check_dimension(grid.ndim)
     sizes = _torus_sizes(kernel, grid, wrap)
@@ -219,17 +220,17 @@ def _torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int
     """Per axis: FFT-friendly sizes from the least that will do on, and the correlation left on the far side of each."""
     out = []
     for axis, n in enumerate(grid.shape):
-        less = [_fast_size(n, g) for g in LESS]
-        back = _correlations(
-            kernel, grid, axis, np.array(less) - (n - 1)
-        )  # from the last grid point on to the first
-        sizes = [m for m, c in zip(less, back, strict=True) if c < wrap] + [_fast_size(n, g) for g in GROWTH]
+        left = _correlations(kernel, grid, axis, np.arange(n))
+        farther = np.maximum.accumulate(left[::-1])[::-1]  # the most from here on
+        less = [m for m in (_fast_size(n, g) for g in LESS) if farther[min(m - n + 1, n - 1)] < wrap]
+        sizes = less + [_fast_size(n, g) for g in GROWTH]
         out.append((sizes, _correlations(kernel, grid, axis, np.array(sizes) / 2)))
     return out
 
 
 def _fast_size(n: int, growth: float) -> int:
-    return int(scipy.fft.next_fast_len(int(np.ceil(max(2 * (n - 1), 2) * growth)), real=True) or 0)
+    size: Any = scipy.fft.next_fast_len(int(np.ceil(max(2 * (n - 1), 2) * growth)), real=True)
+    return int(size)
 
 
 def _correlations(kernel: Kernel, grid: Grid, axis: int, cells: np.ndarray) -> Float[np.ndarray, " k"]:

@@ -58,8 +58,7 @@ def test_with_all_modes_and_values_on_grid_points_the_preconditioner_is_the_inve
 
 
 @pytest.mark.parametrize("torus_shape", [(9, 10), (10, 11)], ids=["even", "odd"])
-def test_with_all_modes_and_all_lines_the_preconditioner_is_the_inverse(torus_shape, monkeypatch):
-    monkeypatch.setattr(grid_space, "LEAST_GAIN", 0.0)
+def test_with_all_modes_and_all_lines_the_preconditioner_is_the_inverse(torus_shape):
     grid = hg.Grid(origin=(0.0, 0.0), spacing=(1.0, 1.0), shape=(4, 5))
     rng = np.random.default_rng(0)
     ends = rng.uniform(0, 1, (2, 40, 2)) * [3, 4]
@@ -74,7 +73,7 @@ def test_with_all_modes_and_all_lines_the_preconditioner_is_the_inverse(torus_sh
 
 
 def test_more_crossing_lines_than_grid_points_are_solved_in_grid_space(monkeypatch):
-    """Neighbours say little of lines that cross: in data space ten times the steps."""
+    """Neighbours say little of lines that cross: in data space several times the steps."""
     rng = np.random.default_rng(0)
     start, end = rng.uniform(size=(2, 800, 2))
     data = hg.observe(hg.LineIntegrals(start, end), np.sin(3 * start[:, 0]) * end[:, 1], noise=0.02)
