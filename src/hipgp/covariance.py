@@ -15,7 +15,7 @@ from jax.scipy.special import erf
 from jaxtyping import Array, Float
 
 from hipgp.functionals import AnyArray, Functional, LineIntegrals, Nodes
-from hipgp.kernels import Kernel, SquaredExponential
+from hipgp.kernels import Kernel, SquaredExponential, differences
 from hipgp.precision import float64_available
 
 
@@ -60,10 +60,15 @@ def _along(k: Callable[[Any], Array], value: Any, direction: Any) -> Callable[[A
     return combined
 
 
+def _at(nodes: Columns, q: Array) -> list[Array]:
+    """Where each functional's node q is, component by component."""
+    return [x[q] for x in nodes.x]
+
+
 def pairs(kernel: Kernel, a: Columns, b: Columns) -> Float[Array, "..."]:
     """The covariance of each functional in `a` with the one at the same place in `b`; other axes broadcast."""
     k = differentiated(kernel, a, b)
-    one = lambda q, r: k(a.x[:, q] - b.x[:, r]) * a.weights[q] * b.weights[r]
+    one = lambda q, r: k(differences(_at(a, q), _at(b, r))) * a.weights[q] * b.weights[r]
     count, across = a.x.shape[1] * b.x.shape[1], b.x.shape[1]
     # Places are counted, not listed: a box may have a thousand nodes, and a million pairs.
     add = lambda i, total: total + one(i // across, i % across)
@@ -92,7 +97,8 @@ def _gram_terms(group: Columns) -> tuple[Callable[..., Array], list[tuple[int, i
     a, b = lift(-2), lift(-3)
 
     def term(kernel: Kernel, q: Array, r: Array) -> Array:
-        return differentiated(kernel, a, b)(a.x[:, q] - b.x[:, r]) * a.weights[q] * b.weights[r]
+        k = differentiated(kernel, a, b)
+        return k(differences(_at(a, q), _at(b, r))) * a.weights[q] * b.weights[r]
 
     count = group.x.shape[1]
     return term, [(q, q) for q in range(count)], [(q, r) for q in range(count) for r in range(q)]
@@ -142,7 +148,7 @@ def with_points(kernel: Kernel, points: Float[Array, "M D"], nodes: Nodes) -> Fl
 
     def one(n: Nodes) -> Array:
         k = differentiated(kernel, None, n)
-        add = lambda total, xc: (total + xc[1] * k(across - xc[0][:, None]), None)
+        add = lambda total, xc: (total + xc[1] * k(differences(across, xc[0][:, None])), None)
         return jax.lax.scan(add, jnp.zeros(across.shape[1], across.dtype), (n.x, n.weights))[0]
 
     return jax.vmap(one)(nodes)

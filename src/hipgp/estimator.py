@@ -30,7 +30,7 @@ from hipgp.gp import GP
 from hipgp.grid import Grid
 from hipgp.inference.batch import Batch, BatchPosterior
 from hipgp.inference.variances import vecchia_variance
-from hipgp.kernels import Kernel, Matern32
+from hipgp.kernels import Kernel, Matern32, differences
 from hipgp.precision import float64_available
 from hipgp.vecchia import shortest_lengthscale
 
@@ -236,7 +236,7 @@ def mean_from_data(engine: BatchPosterior, X: Float[np.ndarray, "T D"]) -> Float
 
 @eqx.filter_jit
 def _covariance_sum(kernel: Kernel, x: Array, seen: Array, alpha: Array) -> Array:
-    return kernel.evaluate(x.T[:, :, None] - seen.T[:, None, :]) @ alpha
+    return kernel.evaluate(differences(x.T[:, :, None], seen.T[:, None, :])) @ alpha
 
 
 def _places(data: Data) -> Float[np.ndarray, "N D"]:

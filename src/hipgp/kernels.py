@@ -14,7 +14,7 @@ import abc
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -81,7 +81,13 @@ class Kernel(eqx.Module):
 
 @float64_available
 def _gram(kernel: "Kernel", a: np.ndarray, b: np.ndarray) -> Array:
-    return kernel.evaluate(jnp.asarray(a).T[:, :, None] - jnp.asarray(b).T[:, None, :])
+    return kernel.evaluate(differences(jnp.asarray(a).T[:, :, None], jnp.asarray(b).T[:, None, :]))
+
+
+def differences(x: Iterable[Array], y: Iterable[Array]) -> Float[Array, "D ..."]:
+    """x - y from their components one by one: XLA then fuses them into the kernel, where it would write a difference of
+    whole arrays to memory first (five times slower on a CPU)."""
+    return jnp.stack([a - b for a, b in zip(x, y, strict=True)])
 
 
 class Sum(Kernel):

@@ -32,7 +32,7 @@ from hipgp.covariance import columns as columns_of
 from hipgp.data import Data
 from hipgp.functionals import AnyArray, Functional, LineIntegrals, Nodes
 from hipgp.grid import Grid
-from hipgp.kernels import Kernel, SquaredExponential
+from hipgp.kernels import Kernel, SquaredExponential, differences
 from hipgp.precision import float64_available
 from hipgp.solvers import Solution, conjugate_gradients
 from hipgp.sparse import Sparse
@@ -41,7 +41,7 @@ from hipgp.toeplitz import Toeplitz
 STENCIL = 4  # default p: grid points per axis that each node sees
 CHUNK = 2**14  # nodes whose weights are computed at once
 ROWS_AT_ONCE = 64  # line and box functionals whose residual variances are computed side by side
-PAIR_BUDGET = 1e8  # kernel evaluations spent on the residual variances of line and box functionals
+PAIR_BUDGET = 3e7  # kernel evaluations spent on the residual variances of line and box functionals
 
 
 class Weights(eqx.Module):
@@ -212,14 +212,14 @@ def stencil_weights(
     """Weights of nodes at `offset` (in cells from their stencil's first point) and their residual variances."""
     spacing = jnp.asarray(grid.spacing)
     points = jnp.asarray(stencil_steps(grid, p)[0]) * spacing
-    k_stencil = kernel.evaluate(points.T[:, :, None] - points.T[:, None, :])
+    k_stencil = kernel.evaluate(differences(points.T[:, :, None], points.T[:, None, :]))
     # Smooth kernels on a fine grid are singular to rounding; this much moves nothing else.
     jitter = 10 * jnp.finfo(k_stencil.dtype).eps * jnp.trace(k_stencil)
     factor = jnp.linalg.cholesky(k_stencil + jitter * jnp.eye(len(points)))
 
     at = (offset * spacing).T
     node = None if direction is None else Columns(at[:, None], at, value, direction.T)
-    cross = differentiated(kernel, None, node)(points.T[:, :, None] - at[:, None, :]).T
+    cross = differentiated(kernel, None, node)(differences(points.T[:, :, None], at[:, None, :])).T
     variance = differentiated(kernel, node, node)(jnp.zeros_like(at))
     w = jax.scipy.linalg.cho_solve((factor, True), cross.T).T
     residual = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(w * (w @ k_stencil), axis=-1)
@@ -321,16 +321,14 @@ def _residual_of_sums(
     found = np.zeros(len(chosen))
     for begin in range(0, len(chosen), ROWS_AT_ONCE):
         some = chosen[begin : begin + ROWS_AT_ONCE]
-        # few different widths: few compilations
-        width = int(2 ** np.ceil(np.log2(max(counts[some].max(), 1))))
-        columns, values = _padded(matrix, some, width)
+        columns, values = _padded(matrix, some, _few_sizes(counts[some].max()))
         grid_nodes = (
             np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
         )
         part = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes_of(some, grid.spacing))
         missing = min(ROWS_AT_ONCE, max(16, 1 << (len(some) - 1).bit_length())) - len(some)
         pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
-        v = _residuals(kernel, jax.tree.map(pad, part), pad(grid_nodes), pad(values))
+        v = _residuals(kernel, jax.tree.map(pad, _filled_up(part)), pad(grid_nodes), pad(values))
         found[begin : begin + ROWS_AT_ONCE] = v[: len(some)]
     if stride == 1:
         out = np.zeros(n)
@@ -341,6 +339,18 @@ def _residual_of_sums(
     out = alone * np.interp(np.argsort(order), np.arange(0, n, stride), smooth)
     out[chosen] = found
     return out
+
+
+def _few_sizes(size: int) -> int:
+    """The next of 16, 64, 256, ...: each new size is a compilation."""
+    return int(max(16, 4 ** np.ceil(np.log2(max(size, 1)) / 2)))
+
+
+def _filled_up(nodes: Nodes) -> Nodes:
+    """With further nodes that have no weight, up to one of a few sizes."""
+    missing = _few_sizes(nodes.x.shape[1]) - nodes.x.shape[1]
+    x = np.pad(nodes.x, ((0, 0), (0, missing), (0, 0)), mode="edge")
+    return Nodes(x, np.pad(nodes.weights, ((0, 0), (0, missing))), nodes.value, nodes.direction)
 
 
 def _padded(matrix: Any, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -354,11 +364,15 @@ def _padded(matrix: Any, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.n
 @eqx.filter_jit
 def _residuals(kernel: Kernel, nodes: Nodes, points: AnyArray, w: AnyArray) -> Array:
     """Many rows side by side; one fused pass per grid point and per node."""
-    x, weight, own = jnp.transpose(points, (2, 1, 0)), jnp.asarray(w).T, columns_of(nodes)
-    k = differentiated(kernel, None, own)
-    of_grid = lambda j, total: total + weight[j] * kernel.evaluate(x - x[:, j][:, None])
-    of_nodes = lambda q, total: total + own.weights[q] * k(x - own.x[:, q][:, None])
-    with_grid = jax.lax.fori_loop(0, weight.shape[0], of_grid, jnp.zeros_like(weight))
-    with_nodes = jax.lax.fori_loop(0, own.weights.shape[0], of_nodes, jnp.zeros_like(weight))
-    found = variances(kernel, nodes) + jnp.sum(weight * (with_grid - 2 * with_nodes), axis=0)
-    return jnp.maximum(found, 0.0)
+    own = columns_of(nodes)
+    on_grid = Columns(jnp.transpose(points, (2, 1, 0)), jnp.asarray(w).T, None, None)
+    with_both = _summed(kernel, on_grid, on_grid) - 2 * _summed(kernel, on_grid, own)
+    found = jnp.sum(own.weights * _summed(kernel, own, own), axis=0)
+    return jnp.maximum(found + jnp.sum(on_grid.weights * with_both, axis=0), 0.0)
+
+
+def _summed(kernel: Kernel, a: Columns, b: Columns) -> Float[Array, "Q N"]:
+    """The covariance of each node of `a` with the whole of `b`, functional by functional."""
+    k, at, across = differentiated(kernel, a, b), list(a.x), list(b.x)
+    add = lambda q, total: total + b.weights[q] * k(differences(at, [x[q] for x in across]))
+    return jax.lax.fori_loop(0, b.weights.shape[0], add, jnp.zeros_like(a.weights))
