@@ -151,7 +151,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             wide = _widened(self.grid_, X, 10 * self.max_grid_points)
             gp = GP(self.kernel_, wide, self.noise_, self.trend)
             posterior = gp.condition(self._engine().data, self._method(), progress=False)
-        return posterior.sample(n_samples, key=key, at=Points(X)).T
+        return posterior.sample(n_samples, key=key, at=Points(X), progress=False).T
 
     def _check_settings(self) -> None:
         if not self.learn and (self.kernel is None or self.noise is None):

@@ -25,6 +25,7 @@ from hipgp.inference import learning, variances
 from hipgp.inference.batch import Batch, BatchPosterior
 from hipgp.inference.evidence import Estimate, log_evidence
 from hipgp.inference.learning import Learned
+from hipgp.inference.progress import Progress
 from hipgp.inference.variational import Variational, VariationalPosterior
 from hipgp.kernels import Kernel
 from hipgp.labels import Labels
@@ -206,11 +207,15 @@ class Posterior(eqx.Module):
         """The posterior mean on the grid, in its shape."""
         return self.engine.grid_mean()
 
-    def std(self, method: StdMethod = "auto", *, samples: int = 64, key: Any = 0) -> Float[np.ndarray, "..."]:
+    def std(
+        self, method: StdMethod = "auto", *, samples: int = 64, key: Any = 0, progress: bool = True
+    ) -> Float[np.ndarray, "..."]:
         """The posterior standard deviation on the grid, in its shape; `method` as in `predict`."""
         if isinstance(self.engine, VariationalPosterior):
             return self.engine.grid_std()
-        variance, _ = self._variance(self.engine.grid_points(), method, samples, key, self._grid_columns())
+        variance, _ = self._variance(
+            self.engine.grid_points(), method, samples, key, self._grid_columns(), progress
+        )
         return np.sqrt(variance).reshape(self.grid.shape).astype(self.engine.data.dtype)
 
     def predict(
@@ -221,25 +226,32 @@ class Posterior(eqx.Module):
         samples: int = 64,
         key: Any = 0,
         columns: Any = None,
+        progress: bool = True,
     ) -> Prediction:
         """Mean and std of any functional, observed or not.
 
         `std` says how: "vecchia" (deterministic, given the nearest observations), "samples" (its error corrected by
-        simulation, with the Monte Carlo error stated) or "exact" (one solve each); "auto" is the first where points
-        are asked for given points, or lines and areas given such, and the second where one is asked for given the
-        other, of which the nearest observations tell less. `columns` are the user's own trend columns for these functionals.
+        simulation, with the Monte Carlo error stated) or "exact" (one solve each, or one factorisation); "auto" is the
+        first for points given points and for lines given such from the same place, of which the nearest observations
+        tell nearly all; otherwise the last or the second, whichever takes fewer products. `columns` are the user's own
+        trend columns for these functionals.
         """
         check_inside(functional, self.grid)
         check_differentiable(self.kernel.differentiable, functional)
         if isinstance(self.engine, VariationalPosterior):
             return Prediction(*self.engine.predict(functional))
         mean = self.engine.mean(functional, columns)
-        variance, error = self._variance(functional, std, samples, key, columns)
+        variance, error = self._variance(functional, std, samples, key, columns, progress)
         deviation = np.sqrt(variance)
         return Prediction(mean, deviation, None if error is None else error / (2 * deviation))
 
     def sample(
-        self, count: int, key: Any = 0, at: Functional | None = None, columns: Any = None
+        self,
+        count: int,
+        key: Any = 0,
+        at: Functional | None = None,
+        columns: Any = None,
+        progress: bool = True,
     ) -> np.ndarray:
         """`count` draws of the posterior: (count, *grid.shape), or (count, N) of the functionals `at`."""
         if count < 1:
@@ -249,7 +261,8 @@ class Posterior(eqx.Module):
             check_differentiable(self.kernel.differentiable, at)
         if isinstance(self.engine, VariationalPosterior):
             return self.engine.sample(count, as_key(key), at)
-        return self.engine.sample(count, as_key(key), at, columns)
+        with Progress("drawing", progress) as bar:
+            return self.engine.sample(count, as_key(key), at, columns, bar.done)
 
     def log_evidence(self, probes: int = 16, key: Any = 0) -> Estimate:
         """The log-probability of the data under this model, with its Monte Carlo error: to choose between models.
@@ -261,19 +274,20 @@ class Posterior(eqx.Module):
         return log_evidence(self.engine, probes, as_key(key))
 
     def _variance(
-        self, functional: Functional, method: StdMethod, samples: int, key: Any, columns: Any
+        self, functional: Functional, method: StdMethod, samples: int, key: Any, columns: Any, progress: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
         assert isinstance(self.engine, BatchPosterior)
+        given = self.engine, functional
         if method == "auto":
-            seen = {block.functional.single for block in self.engine.data.blocks}
-            method = "vecchia" if seen == {functional.single} else "samples"
-        if method == "vecchia":
-            return variances.vecchia_variance(self.engine, functional, columns), None
-        if method == "samples":
-            return variances.sampled_variance(self.engine, functional, samples, as_key(key), columns)
-        if method == "exact":
-            return variances.exact_variance(self.engine, functional, columns), None
-        raise ValueError(f'std: expected "vecchia", "samples" or "exact", got {method!r}')
+            method = variances.automatic(*given, samples)
+        with Progress("standard deviations", progress) as bar:
+            if method == "vecchia":
+                return variances.vecchia_variance(*given, columns), None
+            if method == "samples":
+                return variances.sampled_variance(*given, samples, as_key(key), columns, bar.done)
+            if method == "exact":
+                return variances.exact_variance(*given, columns, bar.done), None
+        raise ValueError(f'std: expected "auto", "vecchia", "samples" or "exact", got {method!r}')
 
     def _grid_columns(self) -> Any:
         assert isinstance(self.engine, BatchPosterior)

@@ -37,10 +37,12 @@ def features(nodes: Nodes, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, 
         return first
     swap = (first[:, 0] > last[:, 0])[:, None]
     together = np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
-    shared = (
-        np.ptp(first, axis=0).max() < 0.1 * np.ptp(last, axis=0).max()
-    )  # rays from one place: ends tell all
-    return last if shared else together
+    return last if from_one_place(first, last) else together
+
+
+def from_one_place(first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D"]) -> bool:
+    """Whether the lines between these begin, all but, at one place: their ends then tell all."""
+    return bool(np.ptp(first, axis=0).max() < 0.1 * np.ptp(last, axis=0).max())
 
 
 def together(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray, " n"]]:

@@ -169,8 +169,8 @@ def finish(
     else:
         raise BadInput(f"engine: expected batch or variational, got {s.engine!r}")
     post = post.labelled(*loaded.labels(s))
-    std = None if s.std == "none" else post.std(s.std)  # type: ignore[arg-type]
-    draws = post.sample(s.samples, key=s.seed) if s.samples else None
+    std = None if s.std == "none" else post.std(s.std, progress=voice.progress)  # type: ignore[arg-type]
+    draws = post.sample(s.samples, key=s.seed, progress=voice.progress) if s.samples else None
     post.save(output, std=std, samples=draws)
     told = post.diagnostics
     rows = {

@@ -34,7 +34,7 @@ def predict(
     voice.note(f"{table}: {found.described()}")
     units = tables.Units(post.labels.axis_units[0])
     functional, _, good = tables.functional(sheet, found, drop, average, table, units)
-    p = post.predict(functional, std=std)  # type: ignore[arg-type]
+    p = post.predict(functional, std=std, progress=voice.progress)  # type: ignore[arg-type]
     frame = sheet.frame.loc[good].reset_index(drop=True)
     frame["mean"], frame["std"] = p.mean, p.std
     write_table(frame, output)
@@ -60,7 +60,7 @@ def write_table(frame: pd.DataFrame, output: pathlib.Path) -> None:
 def sample(path: pathlib.Path, count: int, seed: int, output: pathlib.Path, voice: Voice) -> None:
     """Draws of the whole map: NetCDF for xarray, or a plain .npy array."""
     post = hg.load(path)
-    draws = post.sample(count, key=seed)
+    draws = post.sample(count, key=seed, progress=voice.progress)
     with io.atomic(output) as file:
         if output.suffix == ".npy":
             np.save(file, draws, allow_pickle=False)

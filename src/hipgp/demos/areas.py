@@ -24,7 +24,7 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     gp = hg.GP(hg.Matern32(variance=1.0, lengthscale=0.2), grid, trend="constant")
     gp = gp.learn(cells + stations, start="kernel", progress=progress)
     fused = gp.condition(cells + stations, progress=progress)
-    draws = fused.sample(DRAWS, key=seed)
+    draws = fused.sample(DRAWS, key=seed, progress=progress)
     std = np.sqrt(np.mean((draws - fused.mean) ** 2, axis=0))
     seconds = time.perf_counter() - began
 

@@ -30,9 +30,8 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     gp = hg.GP(hg.Matern32(variance=1.0, lengthscale=(0.2, 0.2, 0.2)), grid, trend="constant")
     gp = gp.learn(stars(train[:LEARN_FROM]), start="kernel", progress=progress)
     post = gp.condition(stars(train), progress=progress)
-    draws = post.sample(
-        DRAWS, key=seed
-    )  # exact draws of the whole map: every uncertainty below comes from them
+    # exact draws of the whole map: every uncertainty below comes from them
+    draws = post.sample(DRAWS, key=seed, progress=progress)
     std = np.sqrt(uniform_filter(np.mean((draws - post.mean) ** 2, axis=0), 3))
     held = post.predict(hg.LineIntegrals(SUN, sky.stars[test]), std="vecchia")
     seconds = time.perf_counter() - began

@@ -22,7 +22,7 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     grid = hg.Grid.cover((0, 0), (1, 1), shape=(160, 160))
     gp = hg.GP(hg.Matern32() + hg.Matern12(), grid, trend="constant").learn(data, progress=progress)
     post = gp.condition(data, progress=progress)
-    std = post.std()
+    std = post.std(progress=progress)
     held = post.predict(hg.Points(houses.places[test]))
     seconds = time.perf_counter() - began
 

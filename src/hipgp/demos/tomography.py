@@ -25,7 +25,7 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     gp = hg.GP(hg.Matern32(variance=0.15, lengthscale=0.15), grid)
     # Beams cross each other everywhere, so that none is predicted by its neighbours: the plain preconditioner is best.
     post = gp.condition(data, method=hg.Batch(neighbours=0), progress=progress)
-    draws = post.sample(DRAWS, key=seed)
+    draws = post.sample(DRAWS, key=seed, progress=progress)
     std = np.sqrt(uniform_filter(np.mean((draws - post.mean) ** 2, axis=0), 3))
     seconds = time.perf_counter() - began
 

@@ -24,7 +24,7 @@ from hipgp.grid import Grid
 from hipgp.inference.checkpoint import Checkpoint, fingerprint
 from hipgp.inference.grid_space import grid_system, hardness
 from hipgp.inference.least_squares import combine, right_hand_sides, row_tolerances
-from hipgp.inference.progress import Progress
+from hipgp.inference.progress import Progress, Report, silent
 from hipgp.inference.systems import DataSystem, System, solve
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
@@ -226,6 +226,7 @@ class Deferred:
     ):
         self.parts = method, kernel, grid, data, noise
         self.made = made
+        self.factor: np.ndarray | None = None  # of A, where standard deviations were asked for that need it
 
     def get(self) -> System:
         if self.made is None:
@@ -282,7 +283,12 @@ class BatchPosterior(eqx.Module):
 
     @float64_available
     def sample(
-        self, count: int, key: Any, functional: Functional | None = None, columns: Any = None
+        self,
+        count: int,
+        key: Any,
+        functional: Functional | None = None,
+        columns: Any = None,
+        report: Report = silent,
     ) -> np.ndarray:
         """`count` exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
         at = None if functional is None else self.target_weights(functional)
@@ -298,6 +304,7 @@ class BatchPosterior(eqx.Module):
             part = jax.random.fold_in(key, begin), min(size, count - begin)
             for values, beta in self._draws(*part, at, columns_of_data, of_columns):
                 draws.append(np.asarray(values) + trend @ beta)
+            report(len(draws), count)
         out = np.stack(draws).astype(self.data.dtype)
         return out.reshape(count, *self.grid.shape) if functional is None else out
 

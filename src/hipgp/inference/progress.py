@@ -1,6 +1,7 @@
 """A progress line on the terminal for anything that takes over two seconds; silence otherwise."""
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -12,40 +13,65 @@ from rich.text import Text
 
 PATIENCE = 2.0  # seconds before anything is shown
 
+# told how many are done, of how many
+Report = Callable[[int, int], None]
+
+
+def silent(done: int, total: int) -> None:
+    """Reports to nobody."""
+
 
 class Progress:
     """Shows `description` with the seconds spent, once PATIENCE has passed. Use it as a context manager."""
 
     def __init__(self, description: str, shown: bool):
-        self.description = description
-        self.shown = shown
+        self.description, self.detail = description, ""
+        self.fraction: float | None = None
         self.began = time.perf_counter()
-        self.live: Live | None = None
+        self.live = Live(
+            console=Console(stderr=True), refresh_per_second=4, transient=True, get_renderable=self._line
+        )
+        self.timer = threading.Timer(PATIENCE, self._show) if shown else None
+        self.lock = threading.Lock()  # the timer may go off while the work ends
+        self.over = False
 
     def __enter__(self) -> Self:
+        if self.timer is not None:
+            self.timer.daemon = True
+            self.timer.start()
         return self
 
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        if self.live is not None:
+        with self.lock:
+            self.over = True
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.live.is_started:
             self.live.stop()
+
+    def _show(self) -> None:
+        with self.lock:
+            if not self.over:
+                self.live.start()
+
+    def _line(self) -> Text:
+        bar = ""
+        if self.fraction is not None:
+            filled = round(24 * min(max(self.fraction, 0.0), 1.0))
+            bar = "━" * filled + "╌" * (24 - filled) + "  "
+        return Text(f"{self.description}  {bar}{self.detail}  {time.perf_counter() - self.began:.0f} s")
 
     def describe(self, description: str) -> None:
         self.description = description
         self.update("")
 
     def update(self, detail: str, fraction: float | None = None) -> None:
-        """Show `detail`, and a bar where the fraction done is known."""
-        spent = time.perf_counter() - self.began
-        if not self.shown or spent < PATIENCE:
-            return
-        if self.live is None:
-            self.live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
-            self.live.start()
-        bar = ""
-        if fraction is not None:
-            filled = round(24 * min(max(fraction, 0.0), 1.0))
-            bar = "━" * filled + "╌" * (24 - filled) + "  "
-        self.live.update(Text(f"{self.description}  {bar}{detail}  {spent:.0f} s"))
+        """Say `detail`, and show a bar where the fraction done is known."""
+        self.detail, self.fraction = detail, fraction
+
+    def done(self, done: int, total: int) -> None:
+        """So many are done, of so many."""
+        self.update(f"{done:,} of {total:,}", done / total)
 
     def nats(self, target: float) -> Callable[[int, float], None]:
         """A reporter for solves: how far from the exact posterior, on a logarithmic bar."""

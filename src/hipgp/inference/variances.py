@@ -7,31 +7,40 @@
   error as control variate: var = E[d^2] - c (E[d_V^2] - var_V), d and d_V the two predictors' errors on the same
   simulation. d is uncorrelated with d_V - d, so the best c is (var / var_V)^2: near one where Vecchia is good and few
   draws go far, near zero where it is poor. The Monte Carlo error is stated.
-- *exact*: one solve per functional.
+- *exact*: c' A^-1 c from one solve per functional, or, where it takes fewer products with A and N is at most
+  FACTORED, from the Cholesky factor of A: N products to write it down, one for each functional, and no solve.
+
+`automatic` says which is best.
 """
 
-from typing import Any, NamedTuple
+import functools
+from typing import Any, Literal, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+import scipy.linalg
+from jaxtyping import Array, Float, Int
 from scipy.spatial import KDTree
 
 from hipgp import neighbours, vecchia
 from hipgp.bins import as_points, bin_means, bins_of
-from hipgp.functionals import Functional, Nodes
+from hipgp.functionals import Functional, LineIntegrals, Nodes, Points
 from hipgp.inference.batch import BatchPosterior, _simulate
+from hipgp.inference.progress import Report, silent
 from hipgp.inference.systems import solve
 from hipgp.neighbours import Groups, Neighbours
 from hipgp.precision import float64_available
 from hipgp.vecchia import Conditionals
+from hipgp.weights import Weights
 
 ALONE = (1, 30)  # points given points: in groups of one, with 30 neighbours
 # or given bins of them, as wide as leaves the std within some percent: a smooth field is nearly straight across one
 BIN_SHARE, BIN_SHARE_ROUGH, BIN_MOST = 1.0, 0.2, 1024
 MOST_TOGETHER = 32  # where there are lines or areas: they share their neighbours,
 FEW, NEIGHBOURS = 4096, (512, 256)  # 512 for up to FEW targets, 256 for more
+FACTORED = 10_000  # observations whose matrix A may be written down and factored: 800 MB
 
 
 class Local(NamedTuple):
@@ -122,7 +131,12 @@ def vecchia_variance(
 
 @float64_available
 def sampled_variance(
-    post: BatchPosterior, functional: Functional, count: int, key: Any, columns: Any = None
+    post: BatchPosterior,
+    functional: Functional,
+    count: int,
+    key: Any,
+    columns: Any = None,
+    report: Report = silent,
 ) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, " T"]]:
     """The variance by `count` simulations with the Vecchia control variate, and its Monte Carlo standard error."""
     if count < 2:
@@ -143,6 +157,7 @@ def sampled_variance(
         exact = np.asarray(truth - weights.matmul(solved.field), float)
         rough = np.asarray(truth, float) - local.mean(np.asarray(simulated, float))
         squares.append((exact**2, rough**2))
+        report(begin + number, count)
     of_exact, of_rough = (np.concatenate(s) for s in zip(*squares, strict=True))
     share = np.clip(of_exact.mean(axis=0) / of_rough.mean(axis=0), 0.0, 1.0) ** 2  # the two means err alike
     estimate = of_exact.mean(axis=0) - share * (of_rough.mean(axis=0) - base)
@@ -152,23 +167,107 @@ def sampled_variance(
 
 @float64_available
 def exact_variance(
-    post: BatchPosterior, functional: Functional, columns: Any = None
+    post: BatchPosterior, functional: Functional, columns: Any = None, report: Report = silent
 ) -> Float[np.ndarray, " T"]:
-    """One solve per functional: v + w'K w - c' A^-1 c with c = W K w, and what the trend adds."""
+    """v + w'K w - c' A^-1 c with c = W K w, and what the trend adds."""
+    explained = _by_solves
+    if factored(post, len(functional), len(functional)):
+        explained = functools.partial(_by_factor, _factor(post, report))
     weights, system = post.target_weights(functional), post.system
     target = post.trend.of(functional, post.grid, columns)
-    data_columns = post.trend.of_data(post.data, post.grid)
-    dtype, out = post.data.dtype, []
+    out = []
     for begin in range(0, len(functional), size := post.draws_at_once()):
         rows = np.arange(begin, min(begin + size, len(functional)))
-        pick = jnp.zeros((len(rows), len(functional)), dtype).at[np.arange(len(rows)), rows].set(1.0)
-        w = weights.transpose_matmul(pick)
-        field = system.toeplitz.matmul(w.reshape(-1, *post.grid.shape)).reshape(w.shape)  # type: ignore[attr-defined]
-        cross = system.weights.matmul(field)  # type: ignore[attr-defined]
-        prior = jnp.sum(w * field, axis=-1)
-        # The error of c'A^-1 c is at most r'N^-1 r = 2 nats: here nats are in units of the variance.
-        solved = solve(system, cross, 1e-6 * np.asarray(prior), post.method.max_iterations)
-        variance = np.asarray(weights.residual[rows] + prior - jnp.sum(cross * solved.alpha, axis=-1), float)
-        gap = target[rows] - np.asarray(solved.alpha, float) @ data_columns
+        prior, cross = _seen(system, weights, jnp.asarray(rows))
+        known, of_columns = explained(post, prior, cross)
+        variance = np.asarray(weights.residual, float)[rows] + np.asarray(prior, float) - known
+        gap = target[rows] - of_columns
         out.append(np.maximum(variance, 0.0) + np.einsum("tp,pq,tq->t", gap, post.beta_covariance, gap))
+        report(int(rows[-1]) + 1, len(functional))
     return np.concatenate(out)
+
+
+@eqx.filter_jit
+def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> tuple[Array, Array]:
+    """w'K w and c = W K w of some functionals, in float64."""
+    system, weights = _in_float64(system), _in_float64(weights)
+    w = weights.transpose_matmul(jax.nn.one_hot(rows, len(weights.residual), dtype=jnp.float64))
+    field = system.toeplitz.matmul(w.reshape(-1, *system.toeplitz.shape)).reshape(w.shape)
+    return jnp.sum(w * field, axis=-1), system.weights.matmul(field)
+
+
+def _by_solves(post: BatchPosterior, prior: Array, cross: Array) -> tuple[np.ndarray, np.ndarray]:
+    """c' A^-1 c and X' A^-1 c."""
+    # The error of c'A^-1 c is at most r'N^-1 r = 2 nats: here nats are in units of the variance.
+    target = 1e-6 * np.asarray(prior)
+    solved = solve(post.system, cross.astype(post.data.dtype), target, post.method.max_iterations)
+    alpha = np.asarray(solved.alpha, float)
+    known = np.asarray(_explained(post.system, cross, jnp.asarray(alpha)))
+    return known, alpha @ post.trend.of_data(post.data, post.grid)
+
+
+@eqx.filter_jit
+def _explained(system: Any, cross: Array, alpha: Array) -> Array:
+    """c' A^-1 c from alpha ~ A^-1 c: 2 c'alpha - alpha'A alpha, which only the square of alpha's error enters."""
+    system = _in_float64(system)
+    w = system.weights.transpose_matmul(alpha)
+    field = system.toeplitz.matmul(w.reshape(-1, *system.toeplitz.shape)).reshape(w.shape)
+    own = jnp.sum(w * field, axis=-1) + jnp.sum(system.noise * alpha**2, axis=-1)
+    return 2 * jnp.sum(cross * alpha, axis=-1) - own
+
+
+def _by_factor(
+    factor: np.ndarray, post: BatchPosterior, prior: Array, cross: Array
+) -> tuple[np.ndarray, np.ndarray]:
+    """c' A^-1 c and X' A^-1 c."""
+    solve = lambda b: scipy.linalg.solve_triangular(factor, b, lower=True, check_finite=False)
+    half = solve(np.asarray(cross).T)
+    return np.sum(half**2, axis=0), half.T @ solve(post.trend.of_data(post.data, post.grid))
+
+
+def _factor(post: BatchPosterior, report: Report) -> Float[np.ndarray, "N N"]:
+    """The Cholesky factor of A, kept with the posterior's system."""
+    if post.deferred.factor is None:
+        count, size = len(post.data), post.draws_at_once()
+        matrix = np.empty((count, count))
+        for begin in range(0, count, size):
+            rows = np.minimum(
+                np.arange(begin, begin + size), count - 1
+            )  # the last ones again: one compilation
+            matrix[rows] = _seen(post.system, post.system.weights, jnp.asarray(rows))[1]  # type: ignore[attr-defined]
+            report(int(rows[-1]) + 1, count)
+        matrix[np.diag_indices(count)] += post.noise_variance
+        post.deferred.factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+    return post.deferred.factor
+
+
+def _in_float64(tree: Any) -> Any:
+    return jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, tree)
+
+
+def factored(post: BatchPosterior, targets: int, solves: int) -> bool:
+    """Whether the factor of A takes fewer products with A, for so many targets, than so many solves."""
+    steps = max(1, post.diagnostics["iterations"])
+    return len(post.data) <= FACTORED and len(post.data) + targets <= solves * steps
+
+
+def automatic(
+    post: BatchPosterior, functional: Functional, samples: int
+) -> Literal["vecchia", "samples", "exact"]:
+    """The way that is right for these data, in the fewest seconds.
+
+    Nearest observations tell all but a few percent of points given points, and of lines given such from the same place.
+    Of a line given others that cross it, of slopes among values, and of one kind given another they tell much less.
+    """
+    blocks = [block.functional for block in post.data.blocks]
+    kinds = {type(f) for f in (*blocks, functional)}
+    if kinds == {Points} or (kinds == {LineIntegrals} and _from_one_place([*blocks, functional])):
+        return "vecchia"
+    if factored(post, len(functional), samples):
+        return "exact"
+    return "vecchia" if all(f.single for f in (*blocks, functional)) else "samples"
+
+
+def _from_one_place(lines: list[Any]) -> bool:
+    start, end = (np.concatenate([getattr(f, name) for f in lines]) for name in ("start", "end"))
+    return neighbours.from_one_place(start, end)

@@ -1,0 +1,92 @@
+"""Which standard deviation is taken by itself, and the two ways to an exact one."""
+
+import jax
+import numpy as np
+import pytest
+from batch_problem import GRID, KERNEL, mixture, pair
+
+import hipgp as hg
+from hipgp.inference import variances
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Makes one of the two ways the only one."""
+    return lambda way: monkeypatch.setattr(variances, "factored", lambda *given: way == "factor")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "settings", "dtype"),
+    [
+        (("points", "derivatives", "rays"), {}, "float64"),
+        (("points", "derivatives", "rays"), {}, "float32"),
+        (("rays",), {"space": "grid"}, "float64"),
+        (("rays",), {"weights": "exact"}, "float64"),
+    ],
+)
+def test_the_factor_and_the_solves_give_the_same_std(kinds, settings, dtype, only):
+    data = jax.tree.map(lambda a: np.asarray(a, dtype), mixture(kinds)[0])
+    post = hg.GP(KERNEL, GRID, trend="linear").condition(data, hg.Batch(tolerance=1e-4, **settings))
+    target = jax.tree.map(lambda a: np.asarray(a, dtype), pair("rays", 90, 10)[0])
+    only("factor")
+    by_factor = post.predict(target, std="exact").std
+    only("solves")
+    by_solves = post.predict(target, std="exact").std
+    np.testing.assert_allclose(by_factor, by_solves, rtol=1e-4 if dtype == "float64" else 5e-3)
+
+
+def test_the_factor_is_taken_where_it_is_the_shorter_way():
+    post = hg.GP(KERNEL, GRID).condition(mixture(("rays",))[0], hg.Batch(neighbours=0))
+    observed, steps = 24, post.diagnostics["iterations"]
+    solves = 10
+    most = solves * steps - observed  # targets, with which both take as many products
+    assert most > 0
+    assert variances.factored(post.engine, most, solves)
+    assert not variances.factored(post.engine, most + 1, solves)
+
+
+def test_the_factor_is_kept():
+    post = hg.GP(KERNEL, GRID).condition(mixture(("rays",))[0])
+    target = pair("points", 90, 40)[0]
+    first = post.predict(target, std="exact").std
+    kept = post.engine.deferred.factor
+    assert kept is not None and kept.shape == (24, 24)
+    np.testing.assert_array_equal(post.predict(target, std="exact").std, first)
+    assert post.engine.deferred.factor is kept
+
+
+def test_the_nearest_observations_serve_where_they_tell_nearly_all():
+    end = np.random.default_rng(0).uniform(0.05, 0.95, (30, 2))
+    rays = lambda rows: hg.LineIntegrals(np.full(2, 0.5), end[rows])
+    points = lambda rows: hg.Points(end[rows])
+    crossing = lambda rows: hg.LineIntegrals(end[rows][::-1], end[rows])
+    boxes = lambda rows: hg.BoxAverages(0.9 * end[rows], 0.9 * end[rows] + 0.05)
+    seen, asked = np.arange(20), np.arange(20, 30)
+    gp = hg.GP(KERNEL, GRID)
+
+    def taken(data, target, samples=64):
+        post = gp.condition(hg.observe(data(seen), np.sin(seen), noise=0.1))
+        return variances.automatic(post.engine, target(asked), samples)
+
+    assert taken(points, points) == "vecchia"
+    assert taken(rays, rays) == "vecchia"
+    assert taken(crossing, crossing) == "exact"
+    assert taken(boxes, boxes) == "exact"
+    assert taken(rays, points) == "exact"
+    assert taken(points, rays, samples=2) == "samples"  # fewer products than the factor takes
+
+
+def test_the_default_std_of_crossing_lines_is_that_of_exact_solves(only):
+    """Their nearest neighbours would leave it far too wide."""
+    rng = np.random.default_rng(1)
+    start, end = rng.uniform(0.0, 1.0, (2, 620, 2))
+    lines = hg.LineIntegrals(start, end)
+    data = hg.observe(lines[:600], rng.standard_normal(600), noise=0.02)
+    grid = hg.Grid.cover((0, 0), (1, 1), shape=(20, 20))
+    post = hg.GP(hg.Matern32(lengthscale=0.1), grid).condition(data, hg.Batch(neighbours=20))
+    default = post.predict(lines[600:]).std
+    wide = post.predict(lines[600:], std="vecchia").std
+    only("solves")
+    exact = post.predict(lines[600:], std="exact").std
+    np.testing.assert_allclose(default, exact, rtol=1e-3)
+    assert np.mean(wide / exact) > 1.1
