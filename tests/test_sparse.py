@@ -54,7 +54,7 @@ def test_products_are_scipy_s(make, dtype):
 
 def test_rows_alike_need_no_padding():
     ours = Sparse.from_scipy(alike(np.random.default_rng(1)), np.float64)
-    assert ours.forward.values.shape == (30, 5)
+    assert ours.forward.values.shape == (5, 30)
     assert ours.forward.rows is None
 
 

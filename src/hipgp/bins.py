@@ -71,7 +71,7 @@ def _columns_scaled(matrix: Sparse, scale: Float[Array, " n"]) -> Sparse:
     owner = jnp.arange(backward.count) if backward.rows is None else backward.rows
     return Sparse(
         eqx.tree_at(lambda r: r.values, forward, forward.values * scale[forward.columns]),
-        eqx.tree_at(lambda r: r.values, backward, backward.values * scale[owner][:, None]),
+        eqx.tree_at(lambda r: r.values, backward, backward.values * scale[owner]),
     )
 
 

@@ -152,14 +152,14 @@ def hardness(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) -> float:
 
 def _scaled(rows: Rows, scale: Float[np.ndarray, " N"], size: int) -> Iterator[Any]:
     """Some rows of the matrix at a time, each times its scale."""
-    width, every = rows.columns.shape[1], np.arange(rows.count + 1)
+    width, every = rows.columns.shape[0], np.arange(rows.count + 1)
     starts = every if rows.rows is None else np.searchsorted(np.asarray(rows.rows), every)
     for begin in range(0, rows.count, ROWS_AT_ONCE):
         own = starts[begin : begin + ROWS_AT_ONCE + 1]
         chunks = slice(own[0], own[-1])
         scales = np.repeat(scale[begin : begin + ROWS_AT_ONCE], np.diff(own))
-        values = np.asarray(rows.values[chunks], float) * scales[:, None]
-        entries = values.ravel(), np.asarray(rows.columns[chunks]).ravel(), (own - own[0]) * width
+        values = np.asarray(rows.values[:, chunks], float) * scales
+        entries = values.T.ravel(), np.asarray(rows.columns[:, chunks]).T.ravel(), (own - own[0]) * width
         yield scipy.sparse.csr_array(entries, shape=(len(own) - 1, size))
 
 

@@ -185,10 +185,10 @@ class Table(Source):
             return _unsolved(self.weights.rows[every].astype(float), v)
         assert isinstance(self.weights, LocalWeights) and self.chunks is not None
         forward, chunk = self.weights.sparse.forward, self.chunks[every]
-        columns = forward.columns[chunk]
-        values = jnp.where(chunk[..., None] >= 0, forward.values[chunk], 0).astype(float)
+        columns = forward.columns[:, chunk]
+        values = jnp.where(chunk >= 0, forward.values[:, chunk], 0).astype(float)
         size = self.weights.sparse.backward.count
-        row = jnp.arange(len(every))[:, None, None]
+        row = jnp.arange(len(every))[:, None]
         return _unsolved(jnp.zeros((len(every), size)).at[row, columns].add(values), v)
 
 
