@@ -10,6 +10,7 @@ included. Peers have their documentation's settings and --seconds of CPU time to
 import argparse
 import pathlib
 
+import jax
 import numpy as np
 from beside import keep, run_peer, timed
 from machine import gaussian_scores
@@ -18,6 +19,8 @@ import hipgp as hg
 
 PEERS = {
     "svgp": ("gpytorch_svgp", ["--seconds", "{}"]),
+    "svgp-512": ("gpytorch_svgp", ["--inducing", "512", "--seconds", "{}"]),
+    "svgp-2048": ("gpytorch_svgp", ["--inducing", "2048", "--seconds", "{}"]),
     "svgp-natural": ("gpytorch_svgp", ["--optimizer", "natural", "--seconds", "{}"]),
     "kissgp": ("gpytorch_kissgp", ["--seconds", "{}"]),
     "sklearn": ("sklearn_subset", []),
@@ -54,6 +57,26 @@ def prices(folder: pathlib.Path) -> tuple[dict, hg.GP]:
     }, gp
 
 
+def aeromagnetic(folder: pathlib.Path) -> tuple[dict, hg.GP]:
+    file = np.load(folder / "gb_aeromagnetic" / "gb_aeromagnetic.npz")
+    lon, lat = file["lon"].astype(float), file["lat"].astype(float)
+    x, y = np.stack([lon * np.cos(np.radians(lat.mean())), lat], axis=1), file["tfa_nt"].astype(float)
+    order = np.random.default_rng(0).permutation(len(y))
+    test, train = order[: len(y) // 5], order[len(y) // 5 :]
+    grid = hg.Grid.cover(x.min(axis=0), x.max(axis=0), shape=(1000, 1000))
+    gp = hg.GP(hg.Matern12() + hg.Matern32(), grid, trend="constant")
+    return {
+        "x": x[train],
+        "y": y[train],
+        "x_test": x[test],
+        "y_test": y[test],
+        "trend": "constant",
+    }, gp
+
+
+PROBLEMS = {"heaton": heaton, "prices": prices, "aeromagnetic": aeromagnetic}
+
+
 def run_hipgp(problem: dict, gp: hg.GP) -> dict:
     data = hg.observe(hg.Points(problem["x"]), problem["y"])
     gp, learn = timed(lambda: gp.learn(data, progress=False))
@@ -71,13 +94,13 @@ def run_hipgp(problem: dict, gp: hg.GP) -> dict:
         "coverage_95": scores["coverage_95"],
         "phases": phases,
         "parameters": dict(zip(gp.learned.names, gp.learned.values.tolist(), strict=True)),
-        "note": f"float64, {type(gp.kernel).__name__} learned, grid {gp.grid.shape}",
+        "note": f"float64 on {jax.default_backend()}, {type(gp.kernel).__name__} learned, grid {gp.grid.shape}",
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--problem", choices=("heaton", "prices"), required=True)
+    parser.add_argument("--problem", choices=tuple(PROBLEMS), required=True)
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--peer-python", required=True)
     parser.add_argument(
@@ -86,7 +109,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=480, help="CPU seconds of SVGP and KISS-GP training")
     parser.add_argument("--most", type=float, default=900, help="CPU seconds before a peer is stopped")
     args = parser.parse_args()
-    problem, gp = {"heaton": heaton, "prices": prices}[args.problem](args.data)
+    problem, gp = PROBLEMS[args.problem](args.data)
     about = {"name": args.problem, "observations": len(problem["y"]), "held out": len(problem["y_test"])}
     for name in args.systems:
         if name == "hipgp":

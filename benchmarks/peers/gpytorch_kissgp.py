@@ -27,7 +27,8 @@ gpytorch.settings.max_preconditioner_size._set_value(args.preconditioner)
 file = np.load(args.problem)
 low, scale = file["x"].min(0), np.ptp(file["x"], axis=0).max()
 centre, spread = file["y"].mean(), file["y"].std()
-as_tensor = lambda a: torch.tensor(a, dtype=torch.float32)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+as_tensor = lambda a: torch.tensor(a, dtype=torch.float32, device=device)
 x, x_test = as_tensor((file["x"] - low) / scale), as_tensor((file["x_test"] - low) / scale)
 y = as_tensor((file["y"] - centre) / spread)
 both = torch.cat([x, x_test])
@@ -50,8 +51,8 @@ class KissGP(gpytorch.models.ExactGP):
         return gpytorch.distributions.MultivariateNormal(self.mean(at), self.kernel(at))
 
 
-likelihood = gpytorch.likelihoods.GaussianLikelihood()
-model = KissGP(likelihood)
+likelihood = gpytorch.likelihoods.GaussianLikelihood().to(device)
+model = KissGP(likelihood).to(device)
 evidence = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 
@@ -64,7 +65,7 @@ def predict():
         out = [(f.mean, f.variance.clamp_min(1e-8).sqrt()) for f in found]
     model.train()
     likelihood.train()
-    mean, std = (torch.cat(parts).numpy() * spread for parts in zip(*out, strict=True))
+    mean, std = (torch.cat(parts).cpu().numpy() * spread for parts in zip(*out, strict=True))
     return mean + centre, std
 
 
@@ -88,7 +89,7 @@ write(
         **scores(file["y_test"], *found),
         "learn_cpu_s": learned,
         "steps": steps,
-        "note": f"float32, product of two 1-D Materns 3/2, {steps} steps"
+        "note": f"float32 on {device}, product of two 1-D Materns 3/2, {steps} steps"
         + (f", stopped at {args.seconds:g} CPU s" if steps < args.steps else ""),
         "threads": torch.get_num_threads(),
     },

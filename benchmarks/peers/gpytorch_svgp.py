@@ -24,7 +24,8 @@ torch.manual_seed(0)
 file = np.load(args.problem)
 low, scale = file["x"].min(0), np.ptp(file["x"], axis=0).max()
 centre, spread = file["y"].mean(), file["y"].std()
-as_tensor = lambda a: torch.tensor(a, dtype=torch.float32)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+as_tensor = lambda a: torch.tensor(a, dtype=torch.float32, device=device)
 x, x_test = as_tensor((file["x"] - low) / scale), as_tensor((file["x_test"] - low) / scale)
 y = as_tensor((file["y"] - centre) / spread)
 
@@ -51,8 +52,8 @@ class SVGP(gpytorch.models.ApproximateGP):
         return gpytorch.distributions.MultivariateNormal(self.mean(at), self.kernel(at))
 
 
-model = SVGP(x[torch.randperm(len(x))[: args.inducing]].clone())
-likelihood = gpytorch.likelihoods.GaussianLikelihood()
+model = SVGP(x[torch.randperm(len(x))[: args.inducing]].clone()).to(device)
+likelihood = gpytorch.likelihoods.GaussianLikelihood().to(device)
 bound = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(y))
 if args.optimizer == "adam":
     optimizers = [torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.01)]
@@ -68,8 +69,8 @@ def predict():
     with torch.no_grad():
         found = [likelihood(model(part)) for part in x_test.split(4096)]
     model.train()
-    mean = torch.cat([f.mean for f in found]).numpy() * spread + centre
-    return mean, torch.cat([f.stddev for f in found]).numpy() * spread
+    mean = torch.cat([f.mean for f in found]).cpu().numpy() * spread + centre
+    return mean, torch.cat([f.stddev for f in found]).cpu().numpy() * spread
 
 
 clock = Clock()
@@ -99,7 +100,7 @@ write(
         **scores(file["y_test"], *found),
         "trace": clock.trace,
         "steps": steps,
-        "note": f"float32, Matern 3/2 ARD, {steps * 1024 / len(y):.1f} epochs, stopped at {args.seconds:g} CPU s",
+        "note": f"float32 on {device}, Matern 3/2 ARD, {steps * 1024 / len(y):.1f} epochs, stopped at {args.seconds:g} CPU s",
         "threads": torch.get_num_threads(),
     },
 )

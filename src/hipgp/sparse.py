@@ -88,12 +88,22 @@ class Blocks(eqx.Module):
     back: Rows  # adds up what all blocks say of each column
 
     def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
-        rows = jnp.einsum("gbk,...gk->...gb", self.values, jnp.take(x, self.columns, axis=-1))
+        seen = jnp.take(x, self.columns, axis=-1)
+        rows = (
+            jnp.sum(self.values * seen[..., None, :], axis=-1)
+            if _summed(x)
+            else jnp.einsum("gbk,...gk->...gb", self.values, seen)
+        )
         return rows.reshape(*x.shape[:-1], -1)
 
     def transpose_matmul(self, y: Float[Array, "... m"]) -> Float[Array, "... n"]:
         groups, own, _ = self.values.shape
-        parts = jnp.einsum("gbk,...gb->...gk", self.values, y.reshape(*y.shape[:-1], groups, own))
+        rows = y.reshape(*y.shape[:-1], groups, own)
+        parts = (
+            jnp.sum(self.values * rows[..., None], axis=-2)
+            if _summed(y)
+            else jnp.einsum("gbk,...gb->...gk", self.values, rows)
+        )
         return self.back.matmul(parts.reshape(*y.shape[:-1], -1))
 
     @staticmethod
@@ -103,6 +113,11 @@ class Blocks(eqx.Module):
         entries = np.ones(len(flat)), (columns.ravel()[flat], flat)
         back = row_chunks(scipy.sparse.csr_array(entries, shape=(count, used.size)), dtype)
         return Blocks(jnp.asarray(values, dtype), jnp.asarray(columns, jnp.int32), back)
+
+
+def _summed(x: Float[Array, "... n"]) -> bool:
+    """Whether one side on a GPU is in question: small matrix products there take longer than it takes to read them."""
+    return x.size == x.shape[-1] and jax.default_backend() != "cpu"
 
 
 def row_chunks(csr: Any, dtype: Any) -> Rows:
