@@ -35,12 +35,14 @@ def test_the_factor_and_the_solves_give_the_same_std(kinds, settings, dtype, onl
     np.testing.assert_allclose(by_factor, by_solves, rtol=1e-4 if dtype == "float64" else 5e-3)
 
 
-def test_the_factor_is_taken_where_it_is_the_shorter_way():
+def test_the_factor_is_taken_where_it_is_the_shorter_way(monkeypatch):
     post = hg.GP(KERNEL, GRID).condition(mixture(("rays",))[0], hg.Batch(neighbours=0))
     observed, steps = 24, post.diagnostics["iterations"]
     solves = 10
     most = solves * steps - observed  # targets, with which both take as many products
     assert most > 0
+    assert variances.factored(post.engine, most + 1, solves)  # for so small a grid at any rate
+    monkeypatch.setattr(variances, "CHEAP", 0.0)
     assert variances.factored(post.engine, most, solves)
     assert not variances.factored(post.engine, most + 1, solves)
 
@@ -55,7 +57,7 @@ def test_the_factor_is_kept():
     assert post.engine.deferred.factor is kept
 
 
-def test_the_nearest_observations_serve_where_they_tell_nearly_all():
+def test_the_nearest_observations_serve_where_they_tell_nearly_all(monkeypatch):
     end = np.random.default_rng(0).uniform(0.05, 0.95, (30, 2))
     rays = lambda rows: hg.LineIntegrals(np.full(2, 0.5), end[rows])
     points = lambda rows: hg.Points(end[rows])
@@ -73,6 +75,8 @@ def test_the_nearest_observations_serve_where_they_tell_nearly_all():
     assert taken(crossing, crossing) == "exact"
     assert taken(boxes, boxes) == "exact"
     assert taken(rays, points) == "exact"
+    assert taken(points, rays) == "exact"
+    monkeypatch.setattr(variances, "CHEAP", 0.0)
     assert taken(points, rays, samples=2) == "samples"  # fewer products than the factor takes
 
 

@@ -41,6 +41,7 @@ BIN_SHARE, BIN_SHARE_ROUGH, BIN_MOST = 1.0, 0.2, 1024
 MOST_TOGETHER = 32  # where there are lines or areas: they share their neighbours,
 FEW, NEIGHBOURS = 4096, (512, 256)  # 512 for up to FEW targets, 256 for more
 FACTORED = 10_000  # observations whose matrix A may be written down and factored: 800 MB
+CHEAP = 1e8  # points of the torus, times products: some seconds on two cores
 
 
 class Local(NamedTuple):
@@ -246,9 +247,11 @@ def _in_float64(tree: Any) -> Any:
 
 
 def factored(post: BatchPosterior, targets: int, solves: int) -> bool:
-    """Whether the factor of A takes fewer products with A, for so many targets, than so many solves."""
-    steps = max(1, post.diagnostics["iterations"])
-    return len(post.data) <= FACTORED and len(post.data) + targets <= solves * steps
+    """Whether to factor A: where that takes fewer products with it, for so many targets, than so many solves, or few."""
+    products = len(post.data) + targets
+    shorter = products <= solves * max(1, post.diagnostics["iterations"])
+    cheap = products * post.system.toeplitz.torus.size <= CHEAP  # type: ignore[attr-defined]
+    return len(post.data) <= FACTORED and (shorter or cheap)
 
 
 def automatic(
