@@ -46,7 +46,7 @@ def prices(folder: pathlib.Path) -> tuple[dict, hg.GP]:
     x, y = np.stack([file["lon"], file["lat"]], axis=1).astype(float), np.log(file["price"]).astype(float)
     order = np.random.default_rng(0).permutation(len(y))
     test, train = order[:20_000], order[20_000:]
-    grid = hg.Grid.cover(x.min(axis=0), x.max(axis=0), shape=(200, 200))
+    grid = hg.Grid.cover(x.min(axis=0), x.max(axis=0), shape=(1000, 1000))
     gp = hg.GP(hg.Matern12() + hg.Matern32(), grid, trend="constant")
     return {
         "x": x[train],
