@@ -35,6 +35,7 @@ from hipgp.weights import STENCIL, LocalWeights, Weights, exact_weights, local_w
 # observations per grid point from which the grid-space form is the faster one
 MANY_POINTS, MANY_OTHERS = 2, 10
 STEPS_SAVED = 6  # how many times more steps it may take with each point more
+MOST_DRAWS = 64  # solved together
 WRAPPED = 1e-9  # correlation that may come back around the torus
 
 Residual = Literal["noise", "bound"]
@@ -309,9 +310,9 @@ class BatchPosterior(eqx.Module):
         return out.reshape(count, *self.grid.shape) if functional is None else out
 
     def draws_at_once(self) -> int:
-        """Draws solved together: as many as keep the FFTs' working set near a gigabyte."""
-        per_draw = 6 * self.system.toeplitz.torus.size * self.data.dtype.itemsize  # type: ignore[attr-defined]
-        return int(np.clip(2**30 // per_draw, 1, 16))
+        """Draws solved together: as many as keep the solver's working set near a gigabyte."""
+        size = self.system.toeplitz.torus.size + len(self.data)  # type: ignore[attr-defined]
+        return int(np.clip(2**30 // (6 * size * self.data.dtype.itemsize), 1, MOST_DRAWS))
 
     def _draws(
         self, key: Array, count: int, at: Weights | None, columns: Float[np.ndarray, "N p"], of_columns: Array
