@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import hipgp as hg
-from hipgp import plots, weights
+from hipgp import plots, stencils, weights
 from hipgp.toeplitz import Toeplitz, embed
 
 from .outcome import NOT_POSSIBLE, Result
@@ -98,7 +98,7 @@ def by_stencils(kernel: Any, grid: hg.Grid, places: np.ndarray) -> tuple[float, 
 
     def whiten() -> np.ndarray:
         toeplitz = embed(kernel, grid)
-        local = weights.local_weights(kernel, grid, hg.observe(hg.Points(places), np.zeros(len(places))))
+        local = stencils.local_weights(kernel, grid, hg.observe(hg.Points(places), np.zeros(len(places))))
         rows = jnp.eye(len(places))
         chunk = len(next(blocks(grid, places)))
         found = [_spread(toeplitz, local, rows[i : i + chunk]) for i in range(0, len(places), chunk)]
@@ -139,7 +139,7 @@ def _solved(kernel: Any, toeplitz: Toeplitz, places: Any) -> tuple[Any, Any]:
 
 
 @eqx.filter_jit
-def _spread(toeplitz: Toeplitz, local: weights.LocalWeights, rows: Any) -> Any:
+def _spread(toeplitz: Toeplitz, local: stencils.LocalWeights, rows: Any) -> Any:
     return _explained(toeplitz.root_transpose(local.transpose_matmul(rows)))
 
 

@@ -11,6 +11,7 @@ import scipy.linalg
 
 import dense
 from hipgp import kernels as hk
+from hipgp import stencils
 from hipgp import weights as hw
 from hipgp.data import Data, observe
 from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
@@ -80,7 +81,7 @@ def test_exact_weights_are_the_dense_ones(dimension):
 @every_dimension
 def test_a_stencil_as_wide_as_the_grid_is_exact(dimension):
     grid, data = GRIDS[dimension], mixture(dimension)
-    local = hw.local_weights(KERNEL, grid, data, p=2 * max(grid.shape))
+    local = stencils.local_weights(KERNEL, grid, data, p=2 * max(grid.shape))
     w, v = dense_weights(DENSE, grid, reference(data, grid))
     rows = np.asarray(local.transpose_matmul(np.eye(len(data))))
     np.testing.assert_allclose(
@@ -95,7 +96,7 @@ def test_local_weights_are_each_stencil_s_own_conditional(dimension, p):
     """For single points: the dense conditional on the p^D grid points around it, which near an edge lie to one side."""
     grid = GRIDS[dimension]
     f = functionals(dimension)["points"]
-    local = hw.local_weights(KERNEL, grid, observe(f, np.zeros(len(f)), 0.1), p)
+    local = stencils.local_weights(KERNEL, grid, observe(f, np.zeros(len(f)), 0.1), p)
     rows = np.asarray(local.transpose_matmul(np.eye(len(f))))
     coordinates = grid.coordinates()
     for x, row, v in zip(f.x, rows, np.asarray(local.residual), strict=True):
@@ -116,7 +117,7 @@ def test_a_node_on_a_grid_point_reads_it():
     """Corners, edges and inner nodes: weight one there, zero elsewhere, and nothing left over (jitter: 1e-14)."""
     grid = GRIDS[2]
     data = observe(Points(grid.coordinates()), np.zeros(grid.size), 0.1)
-    local = hw.local_weights(KERNEL, grid, data)
+    local = stencils.local_weights(KERNEL, grid, data)
     np.testing.assert_allclose(local.matmul(np.eye(grid.size)), np.eye(grid.size), rtol=0, atol=1e-11)
     np.testing.assert_allclose(local.residual, 0.0, rtol=0, atol=1e-12)
 
@@ -125,7 +126,7 @@ def test_a_node_on_a_grid_point_reads_it():
 @pytest.mark.parametrize("kind", ["exact", "local"])
 def test_transpose_is_the_adjoint(dimension, kind):
     grid, data = GRIDS[dimension], mixture(dimension)
-    w = exact(dimension) if kind == "exact" else hw.local_weights(KERNEL, grid, data)
+    w = exact(dimension) if kind == "exact" else stencils.local_weights(KERNEL, grid, data)
     rng = np.random.default_rng(0)
     u, a = rng.normal(size=(3, grid.size)), rng.normal(size=(3, len(data)))
     np.testing.assert_allclose(np.sum(w.matmul(u) * a, 1), np.sum(u * w.transpose_matmul(a), 1), rtol=1e-12)
@@ -142,7 +143,10 @@ def test_residual_variances_are_never_negative(kernel, dtype):
     rays, points = functionals(2, dtype)["lines"], functionals(2, dtype)["points"]
     data = observe(points, np.zeros(len(points), dtype), 0.1) + observe(rays, np.zeros(len(rays), dtype), 0.1)
     toeplitz = embed(kernel, GRIDS[2], dtype)
-    for w in (hw.exact_weights(kernel, toeplitz, data), hw.local_weights(kernel, GRIDS[2], data, 4, dtype)):
+    for w in (
+        hw.exact_weights(kernel, toeplitz, data),
+        stencils.local_weights(kernel, GRIDS[2], data, 4, dtype),
+    ):
         assert w.residual.dtype == w.matmul(np.ones(GRIDS[2].size, dtype)).dtype == dtype
         assert np.all(np.asarray(w.residual) >= 0)
         assert np.all(np.isfinite(w.matmul(np.ones(GRIDS[2].size, dtype))))
@@ -151,8 +155,8 @@ def test_residual_variances_are_never_negative(kernel, dtype):
 def test_float32_weights_are_float64_ones_rounded():
     """Computed in float64 and kept in float32: 1e-7 relative, once."""
     data = mixture(2, np.float32)
-    single = hw.local_weights(KERNEL, GRIDS[2], data, 4, np.float32)
-    double = hw.local_weights(KERNEL, GRIDS[2], data, 4, np.float64)
+    single = stencils.local_weights(KERNEL, GRIDS[2], data, 4, np.float32)
+    double = stencils.local_weights(KERNEL, GRIDS[2], data, 4, np.float64)
     unit = np.eye(len(data))
     a, b = single.transpose_matmul(unit.astype(np.float32)), double.transpose_matmul(unit)
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * float(np.max(np.abs(b))))
@@ -199,7 +203,7 @@ def test_local_converges_to_exact_as_the_design_s_table_says(name, cells):
     root = scipy.linalg.solve_triangular(factor, kernel(coordinates, x), lower=True)
     exact = 1 - np.mean(np.sum(root**2, axis=0))
     data = observe(Points(x), np.zeros(len(x)), 0.1)
-    residuals = [float(np.mean(hw.local_weights(kernel, grid, data, p).residual)) for p in (2, 4, 6, 8)]
+    residuals = [float(np.mean(stencils.local_weights(kernel, grid, data, p).residual)) for p in (2, 4, 6, 8)]
     excess = np.array(residuals) - exact
     assert np.all(np.diff(residuals) < 0) and excess[-1] > -1e-12
     if name == "SquaredExponential":
@@ -223,12 +227,12 @@ def test_residual_variances_past_the_budget_are_interpolated(monkeypatch):
     scale = np.where(np.arange(600) % 2, 1.0, 1e3)
     data = observe(Functionals(nodes.x, nodes.weights * scale[:, None]), np.zeros(600), 0.1)
     kernel = hk.Matern32(1.0, 3.0)
-    whole = np.asarray(hw.local_weights(kernel, grid, data).residual) / scale**2
+    whole = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
     calls = []
-    residuals = hw._residuals
+    residuals = stencils._residuals
     monkeypatch.setattr(hw, "_residuals", lambda *a: calls.append(1) or residuals(*a))
     monkeypatch.setattr(hw, "PAIR_BUDGET", 1e6)
-    fast = np.asarray(hw.local_weights(kernel, grid, data).residual) / scale**2
+    fast = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
     assert len(calls) == 1  # one batch of 512 in place of two
     ratio = fast / whole
     assert 0 < np.sum(ratio != 1) < 600 and np.sum(np.abs(ratio - 1) < 1e-12) < 200

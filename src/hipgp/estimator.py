@@ -28,7 +28,8 @@ from hipgp.data import Data, observe
 from hipgp.functionals import Points
 from hipgp.gp import GP
 from hipgp.grid import Grid
-from hipgp.inference.batch import Batch, BatchPosterior
+from hipgp.inference.batch import Batch
+from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.inference.variances import vecchia_variance
 from hipgp.kernels import Kernel, Matern32, differences
 from hipgp.precision import float64_available

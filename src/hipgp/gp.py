@@ -22,7 +22,8 @@ from hipgp.data import Data, check_differentiable, check_inside
 from hipgp.functionals import Functional
 from hipgp.grid import Grid
 from hipgp.inference import learning, variances
-from hipgp.inference.batch import Batch, BatchPosterior
+from hipgp.inference.batch import Batch
+from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.inference.evidence import Estimate, log_evidence
 from hipgp.inference.learning import Learned
 from hipgp.inference.progress import Progress

@@ -13,7 +13,8 @@ from hipgp import functionals as hf
 from hipgp import kernels as hk
 from hipgp.data import Data, Observations
 from hipgp.grid import Grid
-from hipgp.inference.batch import Batch, BatchPosterior, Deferred
+from hipgp.inference.batch import Batch
+from hipgp.inference.batch_posterior import BatchPosterior, Deferred
 from hipgp.inference.families import gaussian
 from hipgp.inference.learning import Learned
 from hipgp.inference.variational import Variational, VariationalPosterior

@@ -21,7 +21,7 @@ from scipy.stats import norm
 from hipgp import gp as models
 from hipgp import io, plots
 from hipgp.data import Data
-from hipgp.inference.batch import BatchPosterior
+from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.kernels import Kernel
 
 LAYER_SAMPLES = 4

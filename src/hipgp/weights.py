@@ -2,11 +2,9 @@
 
 Given u, a functional L_n f has mean w_n' u and residual variance v_n = Var(L_n f - w_n' u).
 
-- *exact*: w_n = K^-1 k*_n by conjugate gradients with the circulant inverse as preconditioner (paper, section 3.2);
-  each w_n touches the whole grid. Differentiable by the implicit rule (paper, appendix B.2; here in D dimensions, since
-  the derivative is that of the Toeplitz product itself).
-- *local*: only the p^D grid points around each node are used. The grid is regular and the kernel stationary, so one
-  small matrix serves every node, with no FFT and no solve: w = K_s^-1 k(s, x). Sums and derivatives of nodes follow.
+Here *exact* ones, w_n = K^-1 k*_n by conjugate gradients with the circulant inverse as preconditioner (paper, section 3.2);
+each w_n touches the whole grid. Differentiable by the implicit rule (paper, appendix B.2; here in D dimensions, since the
+derivative is that of the Toeplitz product itself). *Local* ones are in `stencils.py`.
 """
 
 import abc
@@ -16,32 +14,22 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
 from jaxtyping import Array, Float
 
 from hipgp.covariance import (
-    Columns,
     closed_form,
-    differentiated,
     line_variances,
     line_with_points,
     variances,
     with_points,
 )
-from hipgp.covariance import columns as columns_of
 from hipgp.data import Data
-from hipgp.functionals import AnyArray, Functional, LineIntegrals, Nodes
+from hipgp.functionals import Functional, LineIntegrals, Nodes
 from hipgp.grid import Grid
-from hipgp.kernels import Kernel, SquaredExponential, differences
+from hipgp.kernels import Kernel, SquaredExponential
 from hipgp.precision import float64_available
 from hipgp.solvers import Solution, conjugate_gradients
-from hipgp.sparse import Sparse
 from hipgp.toeplitz import Toeplitz
-
-STENCIL = 4  # default p: grid points per axis that each node sees
-CHUNK = 2**14  # nodes whose weights are computed at once
-ROWS_AT_ONCE = 64  # line and box functionals whose residual variances are computed side by side
-PAIR_BUDGET = 3e7  # kernel evaluations spent on the residual variances of line and box functionals
 
 
 class Weights(eqx.Module):
@@ -58,19 +46,6 @@ class Weights(eqx.Module):
         """W' a."""
 
 
-class LocalWeights(Weights):
-    """W as a sparse matrix."""
-
-    sparse: Sparse
-    residual: Float[Array, " N"]
-
-    def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
-        return self.sparse.matmul(u)
-
-    def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        return self.sparse.transpose_matmul(a)
-
-
 class ExactWeights(Weights):
     """W as a dense (N, M) array: the paper's weights, for problems small enough to hold them."""
 
@@ -84,9 +59,6 @@ class ExactWeights(Weights):
 
     def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
         return a @ self.rows
-
-
-# --- exact ------------------------------------------------------------------------------------------------------------
 
 
 def solve_grid(
@@ -177,202 +149,3 @@ def _conditional_block(
 ) -> tuple[Array, Array, Solution]:
     cross, variance = grid_covariances(kernel, source, toeplitz.torus.grid)
     return conditional(toeplitz.astype(jnp.float64), cross, variance, tolerance, max_iterations)
-
-
-# --- local ------------------------------------------------------------------------------------------------------------
-
-
-def stencil_shape(grid: Grid, p: int) -> tuple[int, ...]:
-    return tuple(min(p, n) for n in grid.shape)
-
-
-def stencil_steps(grid: Grid, p: int) -> tuple[np.ndarray, np.ndarray]:
-    """From a stencil's first point to each of its points: in cells per axis, and in the grid's flat order."""
-    axes = [np.arange(w) for w in stencil_shape(grid, p)]
-    steps = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, grid.ndim)
-    return steps, np.asarray(np.ravel_multi_index(tuple(steps.T), grid.shape))
-
-
-def place(grid: Grid, x: Float[np.ndarray, "n D"], p: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each node: the first index of its stencil per axis, and its offset from there in cells."""
-    corner, within = grid.cells(x)
-    width = np.asarray(stencil_shape(grid, p))
-    first = np.clip(corner - width // 2 + 1, 0, np.asarray(grid.shape) - width)
-    return first, corner - first + within
-
-
-def stencil_weights(
-    kernel: Kernel,
-    grid: Grid,
-    p: int,
-    offset: Float[AnyArray, "n D"],
-    value: AnyArray | None,
-    direction: AnyArray | None,
-) -> tuple[Float[Array, "n P"], Float[Array, " n"]]:
-    """Weights of nodes at `offset` (in cells from their stencil's first point) and their residual variances."""
-    spacing = jnp.asarray(grid.spacing)
-    points = jnp.asarray(stencil_steps(grid, p)[0]) * spacing
-    k_stencil = kernel.evaluate(differences(points.T[:, :, None], points.T[:, None, :]))
-    # Smooth kernels on a fine grid are singular to rounding; this much moves nothing else.
-    jitter = 10 * jnp.finfo(k_stencil.dtype).eps * jnp.trace(k_stencil)
-    factor = jnp.linalg.cholesky(k_stencil + jitter * jnp.eye(len(points)))
-
-    at = (offset * spacing).T
-    node = None if direction is None else Columns(at[:, None], at, value, direction.T)
-    cross = differentiated(kernel, None, node)(differences(points.T[:, :, None], at[:, None, :])).T
-    variance = differentiated(kernel, node, node)(jnp.zeros_like(at))
-    w = jax.scipy.linalg.cho_solve((factor, True), cross.T).T
-    residual = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(w * (w @ k_stencil), axis=-1)
-    return w, jnp.maximum(residual, 0.0)
-
-
-_stencil_weights = eqx.filter_jit(stencil_weights)
-
-
-@float64_available
-def local_weights(
-    kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL, dtype: Any = np.float64
-) -> LocalWeights:
-    """W from p^D-point stencils, computed in float64 and kept in `dtype`."""
-    if p < 2 or p % 2:
-        raise ValueError(f"stencil: expected an even number of points per axis, at least 2, got {p}")
-    blocks = [_local_block(kernel, grid, block.functional, p) for block in data.blocks]
-    residual = jnp.asarray(np.concatenate([v for _, v in blocks]), dtype)
-    matrix = blocks[0][0] if len(blocks) == 1 else scipy.sparse.vstack([m for m, _ in blocks], format="csr")
-    return LocalWeights(sparse=Sparse.from_scipy(matrix, dtype), residual=residual)
-
-
-def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> tuple[Any, np.ndarray]:
-    """One block's rows and residual variances, a few thousand nodes at a time."""
-    flat_steps = stencil_steps(grid, p)[1].astype(np.int32)
-    width = len(flat_steps)
-    pieces, alone = [], np.zeros(len(functional))
-    for rows, part in functional.pieces(grid.spacing, nodes_at_once()):
-        w, v, first = _chunk_weights(kernel, grid, p, part)
-        start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape), np.int32)
-        per = part.x.shape[1]
-        columns = (start[:, None] + flat_steps).reshape(len(part), per * width)
-        values = (w * np.asarray(part.weights, float).reshape(-1, 1)).reshape(len(part), per * width)
-        pieces.append((rows, _merged(columns, values, grid.size)))
-        # as if nodes had independent residuals: right where there is but one
-        alone[rows] = np.sum(v.reshape(len(part), per) * np.asarray(part.weights, float) ** 2, axis=1)
-    matrix = _assembled(pieces, len(functional), grid.size)
-    return matrix, alone if functional.single else _residual_of_sums(kernel, grid, functional, matrix, alone)
-
-
-def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> Any:
-    """One matrix of `count` rows out of pieces of it, which are let go one by one."""
-    counts = np.zeros(count + 1, np.int64)
-    for rows, piece in pieces:
-        counts[rows + 1] = np.diff(piece.indptr)
-    starts = np.cumsum(counts)
-    columns, values = np.empty(starts[-1], np.int32), np.empty(starts[-1])
-    while pieces:
-        rows, piece = pieces.pop()
-        at = np.repeat(starts[rows] - piece.indptr[:-1], np.diff(piece.indptr)) + np.arange(piece.nnz)
-        columns[at], values[at] = piece.indices, piece.data
-    return scipy.sparse.csr_array((values, columns, starts), shape=(count, size))
-
-
-def nodes_at_once() -> int:
-    """How many nodes' weights are computed together: more where there is a GPU to fill."""
-    return CHUNK if jax.default_backend() == "cpu" else 2**19
-
-
-def _chunk_weights(
-    kernel: Kernel, grid: Grid, p: int, part: Nodes
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights of one piece's nodes, padded to a power of two so that few shapes are compiled."""
-    per = part.x.shape[1]
-    first, offset = place(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
-    count = len(offset)
-    full = max(64, 1 << (count - 1).bit_length())
-    pad = lambda a: np.pad(a, [(0, full - count)] + [(0, 0)] * (a.ndim - 1), mode="edge")
-    spread = lambda a: None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))
-    w, v = _stencil_weights(kernel, grid, p, pad(offset), spread(part.value), spread(part.direction))
-    return np.asarray(w)[:count], np.asarray(v)[:count], first
-
-
-def _merged(columns: np.ndarray, values: np.ndarray, size: int) -> Any:
-    """Rows with each grid point once."""
-    n, per = columns.shape
-    matrix = scipy.sparse.csr_array(
-        (values.ravel(), columns.ravel(), np.arange(n + 1) * per), shape=(n, size)
-    )
-    matrix.sum_duplicates()
-    return matrix
-
-
-def _residual_of_sums(
-    kernel: Kernel, grid: Grid, functional: Functional, matrix: Any, alone: np.ndarray
-) -> np.ndarray:
-    """v_n = k** - 2 w'k* + w'K w for functionals of several nodes.
-
-    Costs (row length)^2 kernel evaluations each. Past PAIR_BUDGET in all, it is computed for as many functionals as
-    fit, spread evenly over the row lengths, and its ratio to `alone` (v if the nodes' residuals were independent) is
-    interpolated in the row length for the rest: v is then right in the mean, and for one ray to 5 to 10%.
-    """
-    counts = np.diff(matrix.indptr)
-    n = len(counts)
-    order = np.argsort(counts, kind="stable")
-    cost = np.sum(2.0 * counts.astype(float) ** 2)
-    stride = max(1, int(np.ceil(cost / PAIR_BUDGET)))
-    chosen = order[::stride] if stride > 1 else order
-    found = np.zeros(len(chosen))
-    for begin in range(0, len(chosen), ROWS_AT_ONCE):
-        some = chosen[begin : begin + ROWS_AT_ONCE]
-        columns, values = _padded(matrix, some, _few_sizes(counts[some].max()))
-        grid_nodes = (
-            np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
-        )
-        part = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes_of(some, grid.spacing))
-        missing = min(ROWS_AT_ONCE, max(16, 1 << (len(some) - 1).bit_length())) - len(some)
-        pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
-        v = _residuals(kernel, jax.tree.map(pad, _filled_up(part)), pad(grid_nodes), pad(values))
-        found[begin : begin + ROWS_AT_ONCE] = v[: len(some)]
-    if stride == 1:
-        out = np.zeros(n)
-        out[chosen] = found
-        return out
-    ratio = np.divide(found, alone[chosen], out=np.zeros(len(chosen)), where=alone[chosen] > 0)
-    smooth = np.convolve(np.pad(ratio, 2, mode="edge"), np.ones(5) / 5, mode="valid")
-    out = alone * np.interp(np.argsort(order), np.arange(0, n, stride), smooth)
-    out[chosen] = found
-    return out
-
-
-def _few_sizes(size: int) -> int:
-    """The next of 16, 64, 256, ...: each new size is a compilation."""
-    return int(max(16, 4 ** np.ceil(np.log2(max(size, 1)) / 2)))
-
-
-def _filled_up(nodes: Nodes) -> Nodes:
-    """With further nodes that have no weight, up to one of a few sizes."""
-    missing = _few_sizes(nodes.x.shape[1]) - nodes.x.shape[1]
-    x = np.pad(nodes.x, ((0, 0), (0, missing), (0, 0)), mode="edge")
-    return Nodes(x, np.pad(nodes.weights, ((0, 0), (0, missing))), nodes.value, nodes.direction)
-
-
-def _padded(matrix: Any, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    begin, count = matrix.indptr[rows], np.diff(matrix.indptr)[rows]
-    slot = np.arange(width)
-    at = np.minimum(begin[:, None] + slot, matrix.nnz - 1)
-    used = slot < count[:, None]
-    return np.where(used, matrix.indices[at], 0), np.where(used, matrix.data[at], 0.0)
-
-
-@eqx.filter_jit
-def _residuals(kernel: Kernel, nodes: Nodes, points: AnyArray, w: AnyArray) -> Array:
-    """Many rows side by side; one fused pass per grid point and per node."""
-    own = columns_of(nodes)
-    on_grid = Columns(jnp.transpose(points, (2, 1, 0)), jnp.asarray(w).T, None, None)
-    with_both = _summed(kernel, on_grid, on_grid) - 2 * _summed(kernel, on_grid, own)
-    found = jnp.sum(own.weights * _summed(kernel, own, own), axis=0)
-    return jnp.maximum(found + jnp.sum(on_grid.weights * with_both, axis=0), 0.0)
-
-
-def _summed(kernel: Kernel, a: Columns, b: Columns) -> Float[Array, "Q N"]:
-    """The covariance of each node of `a` with the whole of `b`, functional by functional."""
-    k, at, across = differentiated(kernel, a, b), list(a.x), list(b.x)
-    add = lambda q, total: total + b.weights[q] * k(differences(at, [x[q] for x in across]))
-    return jax.lax.fori_loop(0, b.weights.shape[0], add, jnp.zeros_like(a.weights))

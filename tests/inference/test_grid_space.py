@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp import toeplitz, weights
+from hipgp import stencils, toeplitz
 from hipgp.inference import grid_space
 from hipgp.inference.systems import DataSystem, solve
 
@@ -26,7 +26,7 @@ def system_of(shape, torus_shape, noise=0.005):
     x = grid.coordinates()[rng.permutation(grid.size)[: grid.size - 2]]
     variance = noise * rng.uniform(0.5, 2.0, len(x))
     k = toeplitz.on_torus(kernel, toeplitz.Torus(grid, torus_shape, False))
-    w = weights.local_weights(kernel, grid, hg.observe(hg.Points(x), np.zeros(len(x))), p=2)
+    w = stencils.local_weights(kernel, grid, hg.observe(hg.Points(x), np.zeros(len(x))), p=2)
     return grid_space.grid_system(k, w, variance, points=True)
 
 
@@ -65,7 +65,7 @@ def test_with_all_modes_and_all_lines_the_preconditioner_is_the_inverse(torus_sh
     kernel = hg.Matern32(1.3, 0.9)
     with jax.enable_x64(True):
         k = toeplitz.on_torus(kernel, toeplitz.Torus(grid, torus_shape, False))
-        w = weights.local_weights(kernel, grid, hg.observe(hg.LineIntegrals(*ends), np.zeros(40)), p=2)
+        w = stencils.local_weights(kernel, grid, hg.observe(hg.LineIntegrals(*ends), np.zeros(40)), p=2)
         system = grid_space.grid_system(k, w, rng.uniform(0.05, 0.2, 40), points=False)
         e = jnp.asarray(rng.standard_normal((3, k.torus.size)))
         x = system.unknowns(system.modes(e, torus_shape))
@@ -130,7 +130,7 @@ def test_rows_of_several_chunks_are_whole_in_the_stencil(monkeypatch):
     with jax.enable_x64(True):
         k, w = (
             toeplitz.embed(kernel, grid),
-            weights.local_weights(kernel, grid, hg.observe(rays, np.zeros(25)), 2),
+            stencils.local_weights(kernel, grid, hg.observe(rays, np.zeros(25)), 2),
         )
         variance = rng.uniform(0.1, 0.2, 25)
         monkeypatch.setattr(grid_space, "ROWS_AT_ONCE", 7)

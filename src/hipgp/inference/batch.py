@@ -7,35 +7,34 @@ part of the same algebra: its coefficients come from generalised least squares, 
 """
 
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from hipgp import vecchia
-from hipgp.data import Data, observe
-from hipgp.functionals import Functional, Points
+from hipgp.data import Data
+from hipgp.functionals import Points
 from hipgp.grid import Grid
+from hipgp.inference.batch_posterior import BatchPosterior, Deferred, warn_if_far
 from hipgp.inference.checkpoint import Checkpoint, fingerprint
 from hipgp.inference.grid_space import grid_system, hardness
 from hipgp.inference.least_squares import combine, right_hand_sides, row_tolerances
-from hipgp.inference.progress import Progress, Report, silent
+from hipgp.inference.progress import Progress
 from hipgp.inference.systems import DataSystem, System, solve
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
+from hipgp.stencils import STENCIL, LocalWeights, local_weights
 from hipgp.toeplitz import Toeplitz, embed
 from hipgp.trend import Trend
-from hipgp.weights import STENCIL, LocalWeights, Weights, exact_weights, local_weights
+from hipgp.weights import Weights, exact_weights
 
 # observations per grid point from which the grid-space form is the faster one
 MANY_POINTS, MANY_OTHERS = 2, 10
 STEPS_SAVED = 6  # how many times more steps it may take with each point more
-MOST_DRAWS = 64  # solved together
 WRAPPED = 1e-9  # correlation that may come back around the torus
 
 Residual = Literal["noise", "bound"]
@@ -194,15 +193,6 @@ def _plain(data: Data) -> bool:
     return all(isinstance(block.functional, Points) for block in data.blocks)
 
 
-def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
-    if nats > tolerance:
-        warnings.warn(
-            f"the solve stopped after {steps} steps at most {nats:.3g} nats from the exact posterior (tolerance "
-            f"{tolerance:g}); try more max_iterations, more neighbours, or float64 data",
-            stacklevel=4,
-        )
-
-
 def _recorded(
     report: Callable[[int, float], None], trace: list[tuple[int, float]]
 ) -> Callable[[int, float], None]:
@@ -211,149 +201,3 @@ def _recorded(
         report(steps, nats)
 
     return both
-
-
-class Deferred:
-    """A system that is built when first asked for: a map from a file, or unpickled, may never need it."""
-
-    def __init__(
-        self,
-        method: Batch,
-        kernel: Kernel,
-        grid: Grid,
-        data: Data,
-        noise: float | None,
-        made: System | None = None,
-    ):
-        self.parts = method, kernel, grid, data, noise
-        self.made = made
-        self.factor: np.ndarray | None = None  # of A, where standard deviations were asked for that need it
-
-    def get(self) -> System:
-        if self.made is None:
-            method, kernel, grid, data, noise = self.parts
-            self.made = method.system(kernel, grid, data, data.noise_std(noise))[0]
-        return self.made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Deferred, self.parts
-
-
-class BatchPosterior(eqx.Module):
-    """What the batch engine knows after the data."""
-
-    kernel: Kernel
-    grid: Grid
-    noise: float | None
-    data: Data
-    trend: Trend
-    method: Batch
-    deferred: Deferred = eqx.field(static=True)
-    alpha: Float[Array, " N"]
-    field: Float[Array, " M"]  # posterior mean on the grid, without the trend
-    beta: Float[np.ndarray, " p"]
-    beta_covariance: Float[np.ndarray, "p p"]
-    noise_variance: Float[np.ndarray, " N"]  # with the residual variance where the method adds it
-    diagnostics: dict[str, Any] = eqx.field(static=True)
-
-    def grid_mean(self) -> Float[np.ndarray, "..."]:
-        total = np.asarray(self.field) + self.trend.on_grid(self.grid) @ self.beta
-        return total.reshape(self.grid.shape).astype(self.data.dtype)
-
-    @float64_available
-    def mean(self, functional: Functional, columns: Any = None) -> Float[np.ndarray, " T"]:
-        weights = self.target_weights(functional)
-        return (
-            np.asarray(weights.matmul(self.field)) + self.trend.of(functional, self.grid, columns) @ self.beta
-        )
-
-    @float64_available
-    def target_weights(self, functional: Functional) -> Weights:
-        """W of functionals to be predicted, in the engine's kind of weights."""
-        target = observe(functional, np.zeros(len(functional), self.data.dtype))
-        if self.method.weights == "exact":
-            return exact_weights(self.kernel, self.system.toeplitz, target)  # type: ignore[attr-defined]
-        p = self.method.points_per_axis(target)
-        return local_weights(self.kernel, self.grid, target, p, self.data.dtype)
-
-    @property
-    def system(self) -> System:
-        """The linear system of the data."""
-        with jax.enable_x64(True):
-            return self.deferred.get()
-
-    @float64_available
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
-        """`count` exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
-        at = None if functional is None else self.target_weights(functional)
-        trend = (
-            self.trend.on_grid(self.grid)
-            if functional is None
-            else self.trend.of(functional, self.grid, columns)
-        )
-        columns_of_data = self.trend.of_data(self.data, self.grid)
-        of_columns = self._solved_columns(columns_of_data)
-        draws = []
-        for begin in range(0, count, size := self.draws_at_once()):
-            part = jax.random.fold_in(key, begin), min(size, count - begin)
-            for values, beta in self._draws(*part, at, columns_of_data, of_columns):
-                draws.append(np.asarray(values) + trend @ beta)
-            report(len(draws), count)
-        out = np.stack(draws).astype(self.data.dtype)
-        return out.reshape(count, *self.grid.shape) if functional is None else out
-
-    def draws_at_once(self) -> int:
-        """Draws solved together: as many as keep the solver's working set near a gigabyte."""
-        size = self.system.toeplitz.torus.size + len(self.data)  # type: ignore[attr-defined]
-        return int(np.clip(2**30 // (6 * size * self.data.dtype.itemsize), 1, MOST_DRAWS))
-
-    def _draws(
-        self, key: Array, count: int, at: Weights | None, columns: Float[np.ndarray, "N p"], of_columns: Array
-    ) -> list[tuple[Array, np.ndarray]]:
-        """Draws of the field, and of the trend's coefficients: those of the mean, corrected draw by draw."""
-        rest = np.asarray(self.data.y, float) - columns @ self.beta
-        prior, rhs = _simulate(self.system, jnp.asarray(rest, self.data.dtype), key, count)
-        tolerance = self.method.tolerance
-        solved = solve(self.system, rhs, tolerance, self.method.max_iterations)
-        warn_if_far(float(np.max(solved.nats)), tolerance, solved.steps)
-        self.diagnostics["sample_kl_nats"] = float(np.max(solved.nats))
-        self.diagnostics["sample_iterations"] = solved.steps
-        betas = np.asarray(solved.alpha, float) @ columns @ self.beta_covariance
-        values = prior + solved.field - jnp.asarray(betas, prior.dtype) @ of_columns
-        if at is not None:
-            extra = jax.random.normal(jax.random.fold_in(key, 2**30), (count, len(at.residual)), values.dtype)
-            values = at.matmul(values) + jnp.sqrt(at.residual) * extra
-        return list(zip(values, self.beta + betas, strict=True))
-
-    def _solved_columns(self, columns: Float[np.ndarray, "N p"]) -> Float[Array, "p M"]:
-        """K W' A^-1 X."""
-        p = columns.shape[1]
-        if p == 0:
-            return jnp.zeros((0, self.grid.size), self.data.dtype)
-        std = np.sqrt(self.noise_variance)
-        rows = right_hand_sides(self.data.y, columns, std)
-        target = row_tolerances(self.method.tolerance, p)[1:]
-        z = jnp.asarray(rows.z[1:], self.data.dtype)
-        field = solve(self.system, z, target, self.method.max_iterations).field
-        return field / jnp.asarray(rows.scale, field.dtype)[:, None]
-
-    def grid_points(self) -> Points:
-        return Points(self.grid.coordinates().astype(self.data.dtype))
-
-
-@eqx.filter_jit
-def _simulate(system: Any, y: Array, key: Array, count: int) -> tuple[Array, Array]:
-    """Prior draws on the grid, and y minus data simulated from them."""
-    toeplitz, weights, noise = system.toeplitz, system.weights, system.noise
-    field_key, noise_key = jax.random.split(key)
-    white = jax.random.normal(field_key, (count, *toeplitz.torus.shape), noise.dtype)
-    prior = toeplitz.root(white).reshape(count, -1)
-    errors = jnp.sqrt(noise) * jax.random.normal(noise_key, (count, len(noise)), noise.dtype)
-    return prior, y - weights.matmul(prior) - errors

@@ -18,7 +18,8 @@ from jaxtyping import Array, Float
 
 from hipgp.data import Data
 from hipgp.grid import Grid
-from hipgp.inference.batch import Batch, BatchPosterior
+from hipgp.inference.batch import Batch
+from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.inference.forms import Forms, kernel_gradient
 from hipgp.inference.grid_space import GridSystem
 from hipgp.inference.parameters import Layout

@@ -18,8 +18,8 @@ from hipgp.functionals import Nodes
 from hipgp.grid import Grid
 from hipgp.inference.systems import DataSystem
 from hipgp.kernels import Kernel
+from hipgp.stencils import nodes_at_once, place, stencil_steps, stencil_weights
 from hipgp.toeplitz import on_torus
-from hipgp.weights import nodes_at_once, place, stencil_steps, stencil_weights
 
 
 class Forms(eqx.Module):

@@ -26,8 +26,8 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.inference.systems import System
 from hipgp.sparse import Rows, Sparse
+from hipgp.stencils import LocalWeights
 from hipgp.toeplitz import Toeplitz, Torus
-from hipgp.weights import LocalWeights
 
 POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved for densely
 LEAST_GAIN = 0.1  # what the data tell of a mode, against the prior, below which it needs no help

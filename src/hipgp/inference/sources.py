@@ -19,17 +19,8 @@ from hipgp.functionals import AnyArray, Functional, LineIntegrals, Nodes
 from hipgp.grid import Grid
 from hipgp.inference.whitening import Whitening
 from hipgp.kernels import Kernel
-from hipgp.weights import (
-    ExactWeights,
-    LocalWeights,
-    Weights,
-    grid_covariances,
-    local_weights,
-    place,
-    prepared,
-    stencil_shape,
-    stencil_weights,
-)
+from hipgp.stencils import LocalWeights, local_weights, place, stencil_shape, stencil_weights
+from hipgp.weights import ExactWeights, Weights, grid_covariances, prepared
 
 TABLE = 2**30  # bytes of weights held at once, without a GPU; with one, a third of its memory
 

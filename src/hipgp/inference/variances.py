@@ -27,7 +27,7 @@ from scipy.spatial import KDTree
 from hipgp import neighbours, vecchia
 from hipgp.bins import as_points, bin_means, bins_of
 from hipgp.functionals import Functional, LineIntegrals, Nodes, Points
-from hipgp.inference.batch import BatchPosterior, _simulate
+from hipgp.inference.batch_posterior import BatchPosterior, simulate
 from hipgp.inference.progress import Report, silent
 from hipgp.inference.systems import solve
 from hipgp.neighbours import Groups, Neighbours
@@ -150,7 +150,7 @@ def sampled_variance(
     for begin in range(0, count, size := post.draws_at_once()):
         number = min(size, count - begin)
         draw_key = jax.random.fold_in(key, begin)
-        prior, rhs = _simulate(post.system, jnp.zeros(len(post.data), post.data.dtype), draw_key, number)
+        prior, rhs = simulate(post.system, jnp.zeros(len(post.data), post.data.dtype), draw_key, number)
         simulated = -rhs
         solved = solve(post.system, simulated, post.method.tolerance, post.method.max_iterations)
         extra = jax.random.normal(jax.random.fold_in(draw_key, 2**30), (number, len(functional)), prior.dtype)

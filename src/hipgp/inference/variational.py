@@ -56,8 +56,8 @@ from hipgp.inference.variational_posterior import VariationalPosterior
 from hipgp.inference.whitening import Whitening, whiten
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
+from hipgp.stencils import STENCIL
 from hipgp.threads import one_blas_thread
-from hipgp.weights import STENCIL
 
 SMALL = 2**14  # whitened points up to which the closed form is taken unasked
 LARGEST_FULL = 2**14  # whitened points of a full-rank S: 2 GiB in float64
