@@ -230,8 +230,8 @@ def test_residual_variances_past_the_budget_are_interpolated(monkeypatch):
     whole = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
     calls = []
     residuals = stencils._residuals
-    monkeypatch.setattr(hw, "_residuals", lambda *a: calls.append(1) or residuals(*a))
-    monkeypatch.setattr(hw, "PAIR_BUDGET", 1e6)
+    monkeypatch.setattr(stencils, "_residuals", lambda *a: calls.append(1) or residuals(*a))
+    monkeypatch.setattr(stencils, "PAIR_BUDGET", 1e6)
     fast = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
     assert len(calls) == 1  # one batch of 512 in place of two
     ratio = fast / whole

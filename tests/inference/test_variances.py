@@ -57,6 +57,19 @@ def test_the_factor_is_kept():
     assert post.engine.deferred.factor is kept
 
 
+def test_solves_stand_in_where_rounding_leaves_no_factor(monkeypatch):
+    post = hg.GP(KERNEL, GRID).condition(mixture(("rays",))[0])
+    target = pair("points", 90, 10)[0]
+    by_factor = post.predict(target, std="exact").std
+
+    def fails(*given, **options):
+        raise np.linalg.LinAlgError("not positive definite")
+
+    post.engine.deferred.factor = None
+    monkeypatch.setattr(variances.scipy.linalg, "cholesky", fails)
+    np.testing.assert_allclose(post.predict(target, std="exact").std, by_factor, rtol=1e-4)
+
+
 def test_the_nearest_observations_serve_where_they_tell_nearly_all(monkeypatch):
     end = np.random.default_rng(0).uniform(0.05, 0.95, (30, 2))
     rays = lambda rows: hg.LineIntegrals(np.full(2, 0.5), end[rows])

@@ -171,9 +171,8 @@ def exact_variance(
     post: BatchPosterior, functional: Functional, columns: Any = None, report: Report = silent
 ) -> Float[np.ndarray, " T"]:
     """v + w'K w - c' A^-1 c with c = W K w, and what the trend adds."""
-    explained = _by_solves
-    if factored(post, len(functional), len(functional)):
-        explained = functools.partial(_by_factor, _factor(post, report))
+    factor = _factor(post, report) if factored(post, len(functional), len(functional)) else None
+    explained = _by_solves if factor is None else functools.partial(_by_factor, factor)
     weights, system = post.target_weights(functional), post.system
     target = post.trend.of(functional, post.grid, columns)
     out = []
@@ -226,19 +225,21 @@ def _by_factor(
     return np.sum(half**2, axis=0), half.T @ solve(post.trend.of_data(post.data, post.grid))
 
 
-def _factor(post: BatchPosterior, report: Report) -> Float[np.ndarray, "N N"]:
-    """The Cholesky factor of A, kept with the posterior's system."""
+def _factor(post: BatchPosterior, report: Report) -> Float[np.ndarray, "N N"] | None:
+    """The Cholesky factor of A, kept with the posterior's system; None where the noise is too small for rounding."""
     if post.deferred.factor is None:
         count, size = len(post.data), post.draws_at_once()
         matrix = np.empty((count, count))
         for begin in range(0, count, size):
-            rows = np.minimum(
-                np.arange(begin, begin + size), count - 1
-            )  # the last ones again: one compilation
+            rows = np.minimum(np.arange(begin, begin + size), count - 1)  # the last again: one compilation
             matrix[rows] = _seen(post.system, post.system.weights, jnp.asarray(rows))[1]  # type: ignore[attr-defined]
             report(int(rows[-1]) + 1, count)
         matrix[np.diag_indices(count)] += post.noise_variance
-        post.deferred.factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+        try:
+            factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+        except scipy.linalg.LinAlgError:
+            return None
+        post.deferred.factor = factor
     return post.deferred.factor
 
 
