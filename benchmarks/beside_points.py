@@ -43,35 +43,25 @@ def heaton(folder: pathlib.Path) -> tuple[dict, hg.GP]:
 
 def prices(folder: pathlib.Path) -> tuple[dict, hg.GP]:
     file = np.load(folder / "uk_house_prices" / "uk_prices_2018_update.npz")
-    x, y = np.stack([file["lon"], file["lat"]], axis=1).astype(float), np.log(file["price"]).astype(float)
-    order = np.random.default_rng(0).permutation(len(y))
-    test, train = order[:20_000], order[20_000:]
-    grid = hg.Grid.cover(x.min(axis=0), x.max(axis=0), shape=(1000, 1000))
-    gp = hg.GP(hg.Matern12() + hg.Matern32(), grid, trend="constant")
-    return {
-        "x": x[train],
-        "y": y[train],
-        "x_test": x[test],
-        "y_test": y[test],
-        "trend": "constant",
-    }, gp
+    x = np.stack([file["lon"], file["lat"]], axis=1).astype(float)
+    return split(x, np.log(file["price"]).astype(float), 20_000)
 
 
 def aeromagnetic(folder: pathlib.Path) -> tuple[dict, hg.GP]:
     file = np.load(folder / "gb_aeromagnetic" / "gb_aeromagnetic.npz")
     lon, lat = file["lon"].astype(float), file["lat"].astype(float)
     x, y = np.stack([lon * np.cos(np.radians(lat.mean())), lat], axis=1), file["tfa_nt"].astype(float)
+    return split(x, y, len(y) // 5)
+
+
+def split(x: np.ndarray, y: np.ndarray, held_out: int) -> tuple[dict, hg.GP]:
+    """Some held out at random, and a rough and a smooth part on 1000 x 1000."""
     order = np.random.default_rng(0).permutation(len(y))
-    test, train = order[: len(y) // 5], order[len(y) // 5 :]
+    test, train = order[:held_out], order[held_out:]
     grid = hg.Grid.cover(x.min(axis=0), x.max(axis=0), shape=(1000, 1000))
     gp = hg.GP(hg.Matern12() + hg.Matern32(), grid, trend="constant")
-    return {
-        "x": x[train],
-        "y": y[train],
-        "x_test": x[test],
-        "y_test": y[test],
-        "trend": "constant",
-    }, gp
+    seen = {"x": x[train], "y": y[train], "trend": "constant"}
+    return seen | {"x_test": x[test], "y_test": y[test]}, gp
 
 
 PROBLEMS = {"heaton": heaton, "prices": prices, "aeromagnetic": aeromagnetic}
