@@ -46,10 +46,13 @@ class Conditionals(NamedTuple):
     near: Int[np.ndarray, "G k"]
     places: Int[np.ndarray, " T"]  # where in (G b) each target is
 
-    def mean(self, y: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... T"]:
+    def mean(self, y: Float[np.ndarray, "s N"]) -> Float[np.ndarray, "s T"]:
         """What the neighbours' values say of each target."""
-        rows = np.einsum("gbk,...gk->...gb", self.coefficients, np.asarray(y)[..., self.near])
-        return rows.reshape(*rows.shape[:-2], rows.shape[-2] * rows.shape[-1])[..., self.places]
+        g, b, k = self.coefficients.shape
+        columns = np.broadcast_to(self.near[:, None, :], (g, b, k)).ravel()
+        entries = self.coefficients.ravel(), columns, np.arange(0, g * b * k + 1, k)
+        rows = scipy.sparse.csr_array(entries, shape=(g * b, y.shape[-1]))[self.places]
+        return (rows @ y.T).T
 
 
 class Vecchia(eqx.Module):

@@ -107,3 +107,55 @@ def test_the_default_std_of_crossing_lines_is_that_of_exact_solves(only):
     exact = post.predict(lines[600:], std="exact").std
     np.testing.assert_allclose(default, exact, rtol=1e-3)
     assert np.mean(wide / exact) > 1.1
+
+
+def _sampled_problem(name):
+    rng = np.random.default_rng(1)
+    place = rng.uniform(0, 1, (200, 2))
+    other = rng.uniform(0, 1, (40, 2))
+    lines = hg.observe(hg.LineIntegrals(other[::-1], other), rng.standard_normal(40), noise=0.1)
+    points = hg.observe(hg.Points(place), rng.standard_normal(200), noise=0.1)
+    slopes = hg.observe(hg.Derivatives(place), rng.standard_normal(200), noise=0.1)
+    crowd = hg.observe(hg.Points(rng.uniform(0, 1, (3000, 2))), rng.standard_normal(3000), noise=1.0)
+    low = rng.uniform(0, 0.7, (150, 2))
+    boxes, asked = hg.BoxAverages(low, low + 0.3), hg.Points(rng.uniform(0, 1, (150, 2)))
+    return {
+        "points": (points, asked, 30),
+        "points, coarse grid": (points, asked, 12),
+        "points, boxes": (points, boxes, 20),
+        "slopes": (points + slopes, asked, 30),
+        "bins": (crowd, asked, 30),
+        "lines": (lines, asked, 20),
+        "lines, boxes": (lines, boxes, 20),
+    }[name]
+
+
+slow = pytest.mark.slow
+CONTROLLED = {"points", "points, coarse grid", "bins"}
+
+
+@pytest.mark.parametrize(
+    ("name", "trend"),
+    [
+        ("points, coarse grid", "linear"),
+        ("lines, boxes", "linear"),
+        pytest.param("slopes", None, marks=slow),
+        pytest.param("points", "linear", marks=slow),
+        pytest.param("points, boxes", "linear", marks=slow),
+        pytest.param("slopes", "linear", marks=slow),
+        pytest.param("bins", None, marks=slow),
+        pytest.param("bins", "linear", marks=slow),
+        pytest.param("lines", "linear", marks=slow),
+    ],
+)
+def test_sampled_std_is_the_exact_one_within_its_stated_error(name, trend):
+    data, target, side = _sampled_problem(name)
+    grid = hg.Grid.cover((0, 0), (1, 1), shape=(side, side))
+    post = hg.GP(hg.Matern32(lengthscale=0.15), grid, trend=trend).condition(data, hg.Batch(stencil=4))
+    exact = post.predict(target, std="exact").std
+    sampled = post.predict(target, std="samples", samples=256)
+    pull = (sampled.std - exact) / sampled.std_error
+    assert abs(np.mean(pull)) < 0.6  # neighbouring targets err alike
+    assert 0.6 < np.sqrt(np.mean(pull**2)) < 1.5
+    plain = 1 / np.sqrt(2 * 256)  # the relative error of the root of a mean of 256 squares
+    assert np.mean(sampled.std_error / exact) < (0.6 if name in CONTROLLED else 1.2) * plain

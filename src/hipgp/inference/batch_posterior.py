@@ -126,7 +126,7 @@ class BatchPosterior(eqx.Module):
             else self.trend.of(functional, self.grid, columns)
         )
         columns_of_data = self.trend.of_data(self.data, self.grid)
-        of_columns = self._solved_columns(columns_of_data)
+        of_columns = self.solved_columns(columns_of_data)
         draws = []
         for begin in range(0, count, size := self.draws_at_once()):
             part = jax.random.fold_in(key, begin), min(size, count - begin)
@@ -159,7 +159,7 @@ class BatchPosterior(eqx.Module):
             values = at.matmul(values) + jnp.sqrt(at.residual) * extra
         return list(zip(values, self.beta + betas, strict=True))
 
-    def _solved_columns(self, columns: Float[np.ndarray, "N p"]) -> Float[Array, "p M"]:
+    def solved_columns(self, columns: Float[np.ndarray, "N p"]) -> Float[Array, "p M"]:
         """K W' A^-1 X."""
         p = columns.shape[1]
         if p == 0:

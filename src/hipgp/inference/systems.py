@@ -9,7 +9,7 @@ residual (proof in docs/certificate.md). For *grid space* see `grid_space.py`.
 import abc
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -85,6 +85,11 @@ class DataSystem(System):
         return x, self.field(x)
 
 
+def in_float64(tree: Any) -> Any:
+    """The same with every array of floats in float64."""
+    return jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, tree)
+
+
 @eqx.filter_jit
 def _start(system: System, residual: Array) -> State:
     return start(system.matmul, residual, system.precondition, system.nats)
@@ -98,7 +103,7 @@ def _advance(system: System, state: State, target: Array, steps: Array) -> State
 @eqx.filter_jit
 def _residual(system: System, rhs: Array, x: Array) -> tuple[Array, Array]:
     """The true residual in float64, whatever the solver's own precision."""
-    exact = jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, system)
+    exact = in_float64(system)
     r = rhs - exact.matmul(x)
     return r, exact.nats(r)
 

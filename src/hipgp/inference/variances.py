@@ -3,10 +3,11 @@
 - *vecchia*: the functional given its nearest observations only, or the nearest bins of points that crowd in their noise.
   Deterministic, small systems, no solve. Fewer data cannot say more, so it is wide rather than narrow, but for a few
   percent that bins, and the few nodes that covariances of lines are summed over, may err by.
-- *samples*: the mean square error of the exact posterior mean over simulated data sets, with the Vecchia predictor's
-  error as control variate: var = E[d^2] - c (E[d_V^2] - var_V), d and d_V the two predictors' errors on the same
-  simulation. d is uncorrelated with d_V - d, so the best c is (var / var_V)^2: near one where Vecchia is good and few
-  draws go far, near zero where it is poor. The Monte Carlo error is stated.
+- *samples*: the mean square error of the exact posterior mean over simulated data sets, the Monte Carlo error stated. Where
+  all have but one node, the Vecchia predictor's error is a control variate: var = E[d^2] - c (E[d_V^2] - var_V), d and d_V
+  the two predictors' errors on the same simulation, and var_V the mean of d_V^2 over ROUGH times as many others, which no
+  solve is needed for. d is uncorrelated with d_V - d, so the best c is near (var / var_V)^2: near one where Vecchia is
+  good and few draws go far, near zero where it is poor, as it is among lines and areas: they have none.
 - *exact*: c' A^-1 c from one solve per functional, or, where it takes fewer products with A and N is at most
   FACTORED, from the Cholesky factor of A: N products to write it down, one for each functional, and no solve.
 
@@ -14,6 +15,7 @@
 """
 
 import functools
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -29,7 +31,7 @@ from hipgp.bins import as_points, bin_means, bins_of
 from hipgp.functionals import Functional, LineIntegrals, Nodes, Points
 from hipgp.inference.batch_posterior import BatchPosterior, simulate
 from hipgp.inference.progress import Report, silent
-from hipgp.inference.systems import solve
+from hipgp.inference.systems import in_float64, solve
 from hipgp.neighbours import Groups, Neighbours
 from hipgp.precision import float64_available
 from hipgp.vecchia import Conditionals
@@ -42,6 +44,7 @@ MOST_TOGETHER = 32  # where there are lines or areas: they share their neighbour
 FEW, NEIGHBOURS = 4096, (512, 256)  # 512 for up to FEW targets, 256 for more
 FACTORED = 10_000  # observations whose matrix A may be written down and factored: 800 MB
 CHEAP = 1e8  # points of the torus, times products: some seconds on two cores
+ROUGH = 16  # simulations without a solve, for each with one
 
 
 class Local(NamedTuple):
@@ -55,7 +58,7 @@ class Local(NamedTuple):
     def variance(self) -> Float[np.ndarray, " T"]:
         return self.conditionals.variance
 
-    def mean(self, y: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... T"]:
+    def mean(self, y: Float[np.ndarray, "s N"]) -> Float[np.ndarray, "s T"]:
         return self.conditionals.mean(y if self.bins is None else bin_means(y, self.bins, self.noise))
 
 
@@ -115,9 +118,8 @@ def _first_seen(owner: np.ndarray) -> np.ndarray:
     return out
 
 
-def _trend_variance(post: BatchPosterior, target: np.ndarray, local: Local) -> np.ndarray:
-    """What not knowing the trend's coefficients adds: (x* - X'b)' Cov(beta) (x* - X'b)."""
-    gap = target - local.mean(post.trend.of_data(post.data, post.grid).T).T
+def _trend_variance(post: BatchPosterior, gap: Float[np.ndarray, "T p"]) -> Float[np.ndarray, " T"]:
+    """What not knowing the trend's coefficients adds; `gap` is a functional's x* less what the data's columns make of it."""
     return np.einsum("tp,pq,tq->t", gap, post.beta_covariance, gap)
 
 
@@ -126,8 +128,11 @@ def vecchia_variance(
     post: BatchPosterior, functional: Functional, columns: Any = None
 ) -> Float[np.ndarray, " T"]:
     local = local_conditional(post, functional)
-    target = post.trend.of(functional, post.grid, columns)
-    return local.variance + _trend_variance(post, target, local)
+    gap = (
+        post.trend.of(functional, post.grid, columns)
+        - local.mean(post.trend.of_data(post.data, post.grid).T).T
+    )
+    return local.variance + _trend_variance(post, gap)
 
 
 @float64_available
@@ -139,31 +144,72 @@ def sampled_variance(
     columns: Any = None,
     report: Report = silent,
 ) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, " T"]]:
-    """The variance by `count` simulations with the Vecchia control variate, and its Monte Carlo standard error."""
+    """The variance by `count` simulations, and its Monte Carlo standard error."""
     if count < 2:
         raise ValueError(f"samples: expected at least 2 to tell an error from, got {count}")
-    local = local_conditional(post, functional)
-    target = post.trend.of(functional, post.grid, columns)
-    base = local.variance + _trend_variance(post, target, local)
+    single = all(f.single for f in (functional, *(block.functional for block in post.data.blocks)))
+    local = local_conditional(post, functional) if single else None
     weights = post.target_weights(functional)
-    squares = []
+    of_exact, of_rough = [], []  # squares
+    for y, truth in _simulations(post, weights, count, key):
+        solved = solve(post.system, y, post.method.tolerance, post.method.max_iterations)
+        of_exact.append(np.asarray(truth - weights.matmul(solved.field), float) ** 2)
+        of_rough += [] if local is None else [_rough(local, y, truth)]
+        report(sum(map(len, of_exact)), count)
+    exact = np.concatenate(of_exact)
+    if local is None:
+        found, error = exact.mean(axis=0), _standard_error(exact)
+    else:
+        others = _simulations(post, weights, ROUGH * count, jax.random.fold_in(key, 2**29))
+        known = _moments(_rough(local, y, truth) for y, truth in others)
+        found, error = _controlled(exact, np.concatenate(of_rough), *known)
+    seen = weights.matmul(post.solved_columns(post.trend.of_data(post.data, post.grid)))
+    gap = post.trend.of(functional, post.grid, columns) - np.asarray(seen, float).T
+    return found + _trend_variance(post, gap), error
+
+
+def _simulations(
+    post: BatchPosterior, weights: Weights, count: int, key: Array
+) -> Iterator[tuple[Float[Array, "s N"], Float[Array, "s T"]]]:
+    """Data drawn from the prior, some at a time, and the true values of the functionals with these weights."""
+    nothing = jnp.zeros(len(post.data), post.data.dtype)
     for begin in range(0, count, size := post.draws_at_once()):
-        number = min(size, count - begin)
-        draw_key = jax.random.fold_in(key, begin)
-        prior, rhs = simulate(post.system, jnp.zeros(len(post.data), post.data.dtype), draw_key, number)
-        simulated = -rhs
-        solved = solve(post.system, simulated, post.method.tolerance, post.method.max_iterations)
-        extra = jax.random.normal(jax.random.fold_in(draw_key, 2**30), (number, len(functional)), prior.dtype)
-        truth = weights.matmul(prior) + jnp.sqrt(weights.residual) * extra
-        exact = np.asarray(truth - weights.matmul(solved.field), float)
-        rough = np.asarray(truth, float) - local.mean(np.asarray(simulated, float))
-        squares.append((exact**2, rough**2))
-        report(begin + number, count)
-    of_exact, of_rough = (np.concatenate(s) for s in zip(*squares, strict=True))
-    share = np.clip(of_exact.mean(axis=0) / of_rough.mean(axis=0), 0.0, 1.0) ** 2  # the two means err alike
-    estimate = of_exact.mean(axis=0) - share * (of_rough.mean(axis=0) - base)
-    error = np.std(of_exact - share * of_rough, axis=0, ddof=1) / np.sqrt(count)
-    return np.maximum(estimate, 0.1 * of_exact.mean(axis=0)), error  # a mean of squares is positive
+        number, draw_key = min(size, count - begin), jax.random.fold_in(key, begin)
+        prior, less = simulate(post.system, nothing, draw_key, number)
+        shape = (number, len(weights.residual))
+        extra = jax.random.normal(jax.random.fold_in(draw_key, 2**30), shape, prior.dtype)
+        yield -less, weights.matmul(prior) + jnp.sqrt(weights.residual) * extra
+
+
+def _rough(local: Local, y: Float[Array, "s N"], truth: Float[Array, "s T"]) -> Float[np.ndarray, "s T"]:
+    """The neighbours' squared error."""
+    return (np.asarray(truth, float) - local.mean(np.asarray(y, float))) ** 2
+
+
+def _standard_error(values: Float[np.ndarray, "S T"]) -> Float[np.ndarray, " T"]:
+    return values.std(axis=0, ddof=1) / np.sqrt(len(values))
+
+
+def _moments(parts: Iterable[Float[np.ndarray, "s T"]]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean over all parts, and its standard error, without holding them."""
+    sums = [(len(part), part.sum(axis=0), np.sum(part**2, axis=0)) for part in parts]
+    count, total, squares = (sum(column) for column in zip(*sums, strict=True))
+    mean = total / count
+    return mean, np.sqrt(np.maximum(squares / count - mean**2, 0.0) / (count - 1))
+
+
+def _controlled(
+    exact: Float[np.ndarray, "S T"],
+    rough: Float[np.ndarray, "S T"],
+    known: Float[np.ndarray, " T"],
+    known_error: Float[np.ndarray, " T"],
+) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of `exact` with `rough` as control variate, whose mean is `known`; and its standard error."""
+    share = np.clip(exact.mean(axis=0) / rough.mean(axis=0), 0.0, 1.0) ** 2  # the two means err alike
+    share *= ROUGH / (1 + ROUGH)  # what is known errs too
+    found = exact.mean(axis=0) + share * (known - rough.mean(axis=0))
+    error = np.hypot(_standard_error(exact - share * rough), share * known_error)
+    return np.maximum(found, 0.1 * exact.mean(axis=0)), error  # a mean of squares is positive
 
 
 @float64_available
@@ -181,8 +227,7 @@ def exact_variance(
         prior, cross = _seen(system, weights, jnp.asarray(rows))
         known, of_columns = explained(post, prior, cross)
         variance = np.asarray(weights.residual, float)[rows] + np.asarray(prior, float) - known
-        gap = target[rows] - of_columns
-        out.append(np.maximum(variance, 0.0) + np.einsum("tp,pq,tq->t", gap, post.beta_covariance, gap))
+        out.append(np.maximum(variance, 0.0) + _trend_variance(post, target[rows] - of_columns))
         report(int(rows[-1]) + 1, len(functional))
     return np.concatenate(out)
 
@@ -190,7 +235,7 @@ def exact_variance(
 @eqx.filter_jit
 def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> tuple[Array, Array]:
     """w'K w and c = W K w of some functionals, in float64."""
-    system, weights = _in_float64(system), _in_float64(weights)
+    system, weights = in_float64(system), in_float64(weights)
     w = weights.transpose_matmul(jax.nn.one_hot(rows, len(weights.residual), dtype=jnp.float64))
     field = system.toeplitz.matmul(w.reshape(-1, *system.toeplitz.shape)).reshape(w.shape)
     return jnp.sum(w * field, axis=-1), system.weights.matmul(field)
@@ -209,7 +254,7 @@ def _by_solves(post: BatchPosterior, prior: Array, cross: Array) -> tuple[np.nda
 @eqx.filter_jit
 def _explained(system: Any, cross: Array, alpha: Array) -> Array:
     """c' A^-1 c from alpha ~ A^-1 c: 2 c'alpha - alpha'A alpha, which only the square of alpha's error enters."""
-    system = _in_float64(system)
+    system = in_float64(system)
     w = system.weights.transpose_matmul(alpha)
     field = system.toeplitz.matmul(w.reshape(-1, *system.toeplitz.shape)).reshape(w.shape)
     own = jnp.sum(w * field, axis=-1) + jnp.sum(system.noise * alpha**2, axis=-1)
@@ -241,10 +286,6 @@ def _factor(post: BatchPosterior, report: Report) -> Float[np.ndarray, "N N"] | 
             return None
         post.deferred.factor = factor
     return post.deferred.factor
-
-
-def _in_float64(tree: Any) -> Any:
-    return jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, tree)
 
 
 def factored(post: BatchPosterior, targets: int, solves: int) -> bool:
