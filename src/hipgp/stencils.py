@@ -4,6 +4,7 @@ The grid is regular and the kernel stationary, so one small matrix serves every 
 w = K_s^-1 k(s, x), and the residual variance as for any weights (`weights.py`). Sums and derivatives of nodes follow.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -117,7 +118,10 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
         # as if nodes had independent residuals: right where there is but one
         alone[rows] = np.sum(v.reshape(len(part), per) * np.asarray(part.weights, float) ** 2, axis=1)
     matrix = _assembled(pieces, len(functional), grid.size)
-    return matrix, alone if functional.single else _residual_of_sums(kernel, grid, functional, matrix, alone)
+    if functional.single:
+        return matrix, alone
+    counts = np.diff(matrix.indptr)
+    return matrix, residual_of_sums(kernel, grid, functional, lambda rows: matrix[rows], counts, alone)
 
 
 def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> Any:
@@ -163,25 +167,30 @@ def _merged(columns: np.ndarray, values: np.ndarray, size: int) -> Any:
     return matrix
 
 
-def _residual_of_sums(
-    kernel: Kernel, grid: Grid, functional: Functional, matrix: Any, alone: np.ndarray
+def residual_of_sums(
+    kernel: Kernel,
+    grid: Grid,
+    functional: Functional,
+    matrix: Callable[[np.ndarray], Any],
+    counts: np.ndarray,
+    alone: np.ndarray,
 ) -> np.ndarray:
-    """v_n = k** - 2 w'k* + w'K w for functionals of several nodes.
+    """v_n = k** - 2 w'k* + w'K w for functionals of several nodes; `matrix` gives some rows of W, about `counts` long.
 
     Costs (row length)^2 kernel evaluations each. Past PAIR_BUDGET in all, it is computed for as many functionals as
     fit, spread evenly over the row lengths, and its ratio to `alone` (v if the nodes' residuals were independent) is
     interpolated in the row length for the rest: v is then right in the mean, and for one ray to 5 to 10%.
     """
-    counts = np.diff(matrix.indptr)
     n = len(counts)
     order = np.argsort(counts, kind="stable")
     cost = np.sum(2.0 * counts.astype(float) ** 2)
-    stride = max(1, int(np.ceil(cost / PAIR_BUDGET)))
+    budget = PAIR_BUDGET * (1 if jax.default_backend() == "cpu" else 32)
+    stride = max(1, int(np.ceil(cost / budget)))
     chosen = order[::stride] if stride > 1 else order
     found = np.zeros(len(chosen))
     for begin in range(0, len(chosen), ROWS_AT_ONCE):
         some = chosen[begin : begin + ROWS_AT_ONCE]
-        columns, values = _padded(matrix, some, _few_sizes(counts[some].max()))
+        columns, values = _padded(matrix(some))
         grid_nodes = (
             np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
         )
@@ -213,9 +222,10 @@ def _filled_up(nodes: Nodes) -> Nodes:
     return Nodes(x, np.pad(nodes.weights, ((0, 0), (0, missing))), nodes.value, nodes.direction)
 
 
-def _padded(matrix: Any, rows: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    begin, count = matrix.indptr[rows], np.diff(matrix.indptr)[rows]
-    slot = np.arange(width)
+def _padded(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Columns and values of each row, filled up with zeros to one of a few sizes."""
+    begin, count = matrix.indptr[:-1], np.diff(matrix.indptr)
+    slot = np.arange(_few_sizes(count.max()))
     at = np.minimum(begin[:, None] + slot, matrix.nnz - 1)
     used = slot < count[:, None]
     return np.where(used, matrix.indices[at], 0), np.where(used, matrix.data[at], 0.0)

@@ -80,6 +80,9 @@ def shortest_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
 def coarse_nodes(functional: Functional, kernel: Kernel) -> Nodes:
     """Few nodes per functional: about two per lengthscale, at most MOST_NODES a side."""
     scale = shortest_lengthscale(kernel, functional.ndim)
+    longest = np.argmax(np.max(np.ptp(functional.places(), axis=1) / scale, axis=1), keepdims=True)
+    own = functional.nodes_of(longest, scale).x.shape[1]  # that of all is dear to find by trying
+    scale = scale * max(1.0, own / MOST_NODES)
     nodes = functional.nodes(scale)
     while nodes.x.shape[1] > MOST_NODES:
         scale = scale * max(nodes.x.shape[1] / MOST_NODES, 1.2)

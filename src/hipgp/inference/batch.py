@@ -29,6 +29,7 @@ from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
 from hipgp.stencils import STENCIL, LocalWeights, local_weights
 from hipgp.toeplitz import Toeplitz, embed
+from hipgp.traced import traced_weights
 from hipgp.trend import Trend
 from hipgp.weights import Weights, exact_weights
 
@@ -48,7 +49,8 @@ class Batch(eqx.Module):
       several nodes (lines, boxes, mixtures with them); 0 for no preconditioner. Given, the solve is in data space.
     - `stencil`: grid points per axis that a node sees (`weights="local"`), an even number; by default 4, and 2 for
       lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
-      the paper's choice, for small problems.
+      the paper's choice, for small problems; "traced", for line integrals alone, keeps no weights: what millions of
+      lines through tens of millions of cells need, on a GPU.
     - `residual`: what the grid cannot see is added to the noise ("noise"), or only to the bound ("bound", the paper).
     - `space`: "data", "grid", or "auto": grid where there are more points than two a grid point and few modes matter, or,
       in one or two dimensions, more lines or boxes than grid points.
@@ -57,7 +59,7 @@ class Batch(eqx.Module):
     tolerance: float = eqx.field(static=True, default=0.01)
     max_iterations: int = eqx.field(static=True, default=1000)
     neighbours: int | None = eqx.field(static=True, default=None)
-    weights: Literal["local", "exact"] = eqx.field(static=True, default="local")
+    weights: Literal["local", "exact", "traced"] = eqx.field(static=True, default="local")
     stencil: int | None = eqx.field(static=True, default=None)
     residual: Residual = eqx.field(static=True, default="noise")
     space: Literal["auto", "data", "grid"] = eqx.field(static=True, default="auto")
@@ -68,7 +70,7 @@ class Batch(eqx.Module):
         if self.max_iterations < 1 or (self.neighbours is not None and self.neighbours < 0):
             raise ValueError("max_iterations, neighbours: expected at least 1 and at least 0")
         for name, options in (
-            ("weights", ("local", "exact")),
+            ("weights", ("local", "exact", "traced")),
             ("residual", ("noise", "bound")),
             ("space", ("auto", "data", "grid")),
         ):
@@ -126,11 +128,7 @@ class Batch(eqx.Module):
         """The linear system of these data, and facts about it."""
         dtype = data.dtype
         toeplitz = embed(kernel, grid, dtype, WRAPPED)
-        weights = (
-            local_weights(kernel, grid, data, self.points_per_axis(data), dtype)
-            if self.weights == "local"
-            else exact_weights(kernel, toeplitz, data)
-        )
+        weights, how = self.weights_of(kernel, grid, data, lambda: toeplitz)
         variance = np.asarray(std, float) ** 2
         if self.residual == "noise":
             variance = variance + np.asarray(weights.residual, float)
@@ -142,9 +140,7 @@ class Batch(eqx.Module):
             "torus": toeplitz.torus.shape,
             "clipped_mass": float(toeplitz.clipped_mass),
             "dtype": str(dtype),
-            "weights": f"local, stencil {self.points_per_axis(data)}"
-            if isinstance(weights, LocalWeights)
-            else f"exact, {weights.unconverged} of {len(data)} solves stopped short",
+            "weights": how,
             "residual_to_noise": float(
                 np.mean(np.asarray(weights.residual, float) / np.asarray(std, float) ** 2)
             ),
@@ -161,6 +157,21 @@ class Batch(eqx.Module):
         system = DataSystem(toeplitz, weights, jnp.asarray(variance, dtype), factor)
         return system, info | {"space": "data", "preconditioner": name}
 
+    def weights_of(
+        self, kernel: Kernel, grid: Grid, data: Data, toeplitz: Callable[[], Toeplitz]
+    ) -> tuple[Weights, str]:
+        """W, and a word on it; `toeplitz` gives K, where it is needed."""
+        dtype = data.dtype
+        match self.weights:
+            case "exact":
+                exact = exact_weights(kernel, toeplitz(), data)
+                return exact, f"exact, {exact.unconverged} of {len(data)} solves stopped short"
+            case "traced":
+                return traced_weights(kernel, grid, data, dtype), "traced in each product"
+            case _:
+                p = self.points_per_axis(data)
+                return local_weights(kernel, grid, data, p, dtype), f"local, stencil {p}"
+
     def points_per_axis(self, data: Data) -> int:
         """The stencil's width."""
         if self.stencil is not None:
@@ -171,7 +182,7 @@ class Batch(eqx.Module):
         self, data: Data, toeplitz: Toeplitz, weights: Weights, variance: Float[np.ndarray, " N"]
     ) -> bool:
         if self.space == "grid" and not isinstance(weights, LocalWeights):
-            raise ValueError('space: "grid" needs weights="local", got weights="exact"')
+            raise ValueError(f'space: "grid" needs weights="local", got weights="{self.weights}"')
         if self.space != "auto" or self.neighbours is not None or not isinstance(weights, LocalWeights):
             return self.space == "grid"
         many = len(data) / toeplitz.torus.grid.size

@@ -4,6 +4,7 @@ One solve of A gave the mean of every functional; another, with simulated data a
 whole posterior: u + K W' A^-1 (y - W u - e). No covariance is ever formed. For standard deviations see `variances.py`.
 """
 
+import dataclasses
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +15,21 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.data import Data, observe
-from hipgp.functionals import Functional, Points
+from hipgp.functionals import Functional, LineIntegrals, Points
 from hipgp.grid import Grid
 from hipgp.inference.least_squares import right_hand_sides, row_tolerances
 from hipgp.inference.progress import Report, silent
 from hipgp.inference.systems import System, solve
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
-from hipgp.stencils import local_weights
 from hipgp.trend import Trend
-from hipgp.weights import Weights, exact_weights
+from hipgp.weights import Weights
 
 if TYPE_CHECKING:
     from hipgp.inference.batch import Batch
 
 MOST_DRAWS = 64  # solved together
+WORKING_SET = {"cpu": 2**30, "gpu": 3 * 2**34}  # bytes that a solve of several draws may take, about
 
 
 def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
@@ -98,10 +99,11 @@ class BatchPosterior(eqx.Module):
     def target_weights(self, functional: Functional) -> Weights:
         """W of functionals to be predicted, in the engine's kind of weights."""
         target = observe(functional, np.zeros(len(functional), self.data.dtype))
-        if self.method.weights == "exact":
-            return exact_weights(self.kernel, self.system.toeplitz, target)  # type: ignore[attr-defined]
-        p = self.method.points_per_axis(target)
-        return local_weights(self.kernel, self.grid, target, p, self.data.dtype)
+        method = self.method
+        if method.weights == "traced" and not isinstance(functional, LineIntegrals):
+            method = dataclasses.replace(method, weights="local")
+        toeplitz = lambda: self.system.toeplitz  # type: ignore[attr-defined]
+        return method.weights_of(self.kernel, self.grid, target, toeplitz)[0]
 
     @property
     def system(self) -> System:
@@ -137,9 +139,10 @@ class BatchPosterior(eqx.Module):
         return out.reshape(count, *self.grid.shape) if functional is None else out
 
     def draws_at_once(self) -> int:
-        """Draws solved together: as many as keep the solver's working set near a gigabyte."""
+        """Draws solved together: as many as keep the solver's working set near a gigabyte, or 48 on a GPU."""
         size = self.system.toeplitz.torus.size + len(self.data)  # type: ignore[attr-defined]
-        return int(np.clip(2**30 // (6 * size * self.data.dtype.itemsize), 1, MOST_DRAWS))
+        most = WORKING_SET["cpu" if jax.default_backend() == "cpu" else "gpu"]
+        return int(np.clip(most // (6 * size * self.data.dtype.itemsize), 1, MOST_DRAWS))
 
     def _draws(
         self, key: Array, count: int, at: Weights | None, columns: Float[np.ndarray, "N p"], of_columns: Array

@@ -302,15 +302,13 @@ def automatic(
     """The way that is right for these data, in the fewest seconds.
 
     Nearest observations tell all but a few percent of points given points, and of lines given such from the same place.
-    Of a line given others that cross it, of slopes among values, and of one kind given another they tell much less.
+    Of a line given others that cross it, of values given slopes, and of one kind given another they tell much less.
     """
     blocks = [block.functional for block in post.data.blocks]
     kinds = {type(f) for f in (*blocks, functional)}
     if kinds == {Points} or (kinds == {LineIntegrals} and _from_one_place([*blocks, functional])):
         return "vecchia"
-    if factored(post, len(functional), samples):
-        return "exact"
-    return "vecchia" if all(f.single for f in (*blocks, functional)) else "samples"
+    return "exact" if factored(post, len(functional), samples) else "samples"
 
 
 def _from_one_place(lines: list[Any]) -> bool:
