@@ -1,4 +1,4 @@
-"""Points: hipgp beside GPyTorch, scikit-learn and GPBoost, everything learned, on the same machine.
+"""Points: hipgp beside GPyTorch, GPflow, scikit-learn and GPBoost, everything learned, on the same machine.
 
     python benchmarks/beside_points.py --problem heaton --data DIR --peer-python PYTHON [--systems hipgp svgp ...]
 
@@ -22,6 +22,7 @@ PEERS = {
     "svgp-512": ("gpytorch_svgp", ["--inducing", "512", "--seconds", "{}"]),
     "svgp-2048": ("gpytorch_svgp", ["--inducing", "2048", "--seconds", "{}"]),
     "svgp-natural": ("gpytorch_svgp", ["--optimizer", "natural", "--seconds", "{}"]),
+    "gpflow": ("gpflow_svgp", ["--seconds", "{}"]),
     "kissgp": ("gpytorch_kissgp", ["--seconds", "{}"]),
     "sklearn": ("sklearn_subset", []),
     "gpboost-1/2": ("gpboost_vecchia", ["--shape", "0.5"]),

@@ -36,20 +36,33 @@ COLUMNS = (
 
 def look_up(grid: hg.Grid, ends: np.ndarray, nodes: int = 64) -> tuple[np.ndarray, np.ndarray]:
     """Columns and weights of the trilinear look-up along each ray from the origin, padded to one width."""
-    stars = len(ends)
-    total = sparse.csr_matrix((stars, grid.size))
-    length = np.linalg.norm(ends, axis=1) / nodes
+    parts = [_rows(grid, some, nodes) for some in np.array_split(ends, -(-len(ends) // 10_000))]
+    width = max(np.diff(part.indptr).max() for part in parts)
+    columns, weights = np.zeros((len(ends), width), np.int32), np.zeros((len(ends), width))
+    begin = 0
+    for part in parts:
+        counts = np.diff(part.indptr)
+        rows = begin + np.repeat(np.arange(len(counts)), counts)
+        slot = np.arange(part.nnz) - np.repeat(part.indptr[:-1], counts)
+        columns[rows, slot], weights[rows, slot] = part.indices, part.data
+        begin += len(counts)
+    return columns, weights
+
+
+def _rows(grid: hg.Grid, ends: np.ndarray, nodes: int) -> sparse.csr_array:
+    at, share = [], []
     for q in range(nodes):
         corner, within = grid.cells(ends * ((q + 0.5) / nodes))
         for offset in np.ndindex(2, 2, 2):
-            share = np.prod(np.where(offset, within, 1 - within), axis=1) * length
-            at = np.ravel_multi_index(tuple((corner + np.array(offset)).T), grid.shape)
-            total = total + sparse.csr_matrix((share, at, np.arange(stars + 1)), total.shape)
-    width = np.diff(total.indptr).max()
-    slot = total.indptr[:-1, None] + np.arange(width)
-    used = slot < total.indptr[1:, None]
-    slot = np.minimum(slot, total.nnz - 1)
-    return np.where(used, total.indices[slot], 0), np.where(used, total.data[slot], 0.0)
+            share.append(np.prod(np.where(offset, within, 1 - within), axis=1))
+            at.append(np.ravel_multi_index(tuple((corner + np.array(offset)).T), grid.shape))
+    values = np.stack(share, axis=1) * (np.linalg.norm(ends, axis=1) / nodes)[:, None]
+    starts = np.arange(len(ends) + 1) * len(at)
+    out = sparse.csr_array(
+        (values.ravel(), np.stack(at, axis=1).ravel(), starts), shape=(len(ends), grid.size)
+    )
+    out.sum_duplicates()
+    return out
 
 
 def amplitude(kernel: hg.Matern32, grid: hg.Grid) -> np.ndarray:
@@ -112,7 +125,7 @@ def main() -> None:
         "truth": truth,
         "hipgp": mean,
         "amplitude": amplitude(kernel, grid),
-        "columns": columns.astype(np.int32),
+        "columns": columns,
         "weights": weights,
     }
     for delta in args.deltas:

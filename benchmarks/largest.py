@@ -112,6 +112,7 @@ def main() -> None:
         diagnostics=dict(post.diagnostics),
         correlation_with_truth=float(np.corrcoef(mean.ravel(), truth.ravel())[0, 1]),
     )
+    keep(products_ms=products(post, 1), products_8_sides_ms=products(post, 8))
     if args.samples > 1:
         began = clock()
         draws = post.sample(args.samples, key=1, progress=False)
@@ -124,8 +125,6 @@ def main() -> None:
             coverage_95_t=float(np.mean(np.abs(truth - middle) < t_limit(args.samples) * spread)),
         )
         del draws
-    keep(products_ms=products(post, 1))
-    keep(products_8_sides_ms=products(post, 8))
 
 
 if __name__ == "__main__":

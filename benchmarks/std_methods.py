@@ -3,7 +3,7 @@
     python benchmarks/std_methods.py [--data lines]
 
 Data from the prior (Matern 3/2) in a cube, and 1,000 held-out targets: their std exactly (by the factor of A), by Vecchia
-conditionals and by samples with those as control variate. Stated: the root-mean-square relative error of the std, its mean
+conditionals and by samples (with those as control variate where all have but one node). Stated: the root-mean-square relative error of the std, its mean
 ratio (above one: wide), seconds with everything compiled, and how often the 95% interval holds the true value; *default*
 is what `std="auto"` takes. Lines cross one another; rays come from one place; boxes are averages over a tenth of each side.
 """

@@ -231,8 +231,8 @@ class Posterior(eqx.Module):
     ) -> Prediction:
         """Mean and std of any functional, observed or not.
 
-        `std` says how: "vecchia" (deterministic, given the nearest observations), "samples" (its error corrected by
-        simulation, with the Monte Carlo error stated) or "exact" (one solve each, or one factorisation); "auto" is the
+        `std` says how: "vecchia" (deterministic, given the nearest observations), "samples" (the mean square error
+        over simulated data, with its Monte Carlo error stated) or "exact" (one solve each, or one factorisation); "auto" is the
         first for points given points and for lines given such from the same place, of which the nearest observations
         tell nearly all; otherwise the last or the second, whichever takes fewer products. `columns` are the user's own
         trend columns for these functionals.

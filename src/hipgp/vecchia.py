@@ -35,6 +35,8 @@ from hipgp.threads import one_blas_thread
 NEIGHBOURS = 20  # of a point
 GROUP, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
 MOST_NODES = 12  # per functional in a covariance of two functionals
+# Of the preconditioner where there is a GPU, to which covariances are cheap: half the steps, and fewer by a quarter again.
+GPU_GROUP, GPU_GROUP_NEIGHBOURS, GPU_MOST_NODES = 64, 192, 32
 ENTRIES_AT_ONCE = 2**18  # of the small matrices in one chunk: they stay in cache
 
 
@@ -77,27 +79,27 @@ def shortest_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
     return np.min([np.broadcast_to(np.asarray(p.lengthscale, float), (ndim,)) for p in kernel.parts], axis=0)
 
 
-def coarse_nodes(functional: Functional, kernel: Kernel) -> Nodes:
-    """Few nodes per functional: about two per lengthscale, at most MOST_NODES a side."""
+def coarse_nodes(functional: Functional, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
+    """Few nodes per functional: about two per lengthscale, and at most so many."""
     scale = shortest_lengthscale(kernel, functional.ndim)
     longest = np.argmax(np.max(np.ptp(functional.places(), axis=1) / scale, axis=1), keepdims=True)
     own = functional.nodes_of(longest, scale).x.shape[1]  # that of all is dear to find by trying
-    scale = scale * max(1.0, own / MOST_NODES)
+    scale = scale * max(1.0, own / most)
     nodes = functional.nodes(scale)
-    while nodes.x.shape[1] > MOST_NODES:
-        scale = scale * max(nodes.x.shape[1] / MOST_NODES, 1.2)
+    while nodes.x.shape[1] > most:
+        scale = scale * max(nodes.x.shape[1] / most, 1.2)
         fewer = functional.nodes(scale)
         if fewer.x.shape == nodes.x.shape:  # the user's own nodes, or a fixed number
-            nodes = _grouped(fewer)
+            nodes = _grouped(fewer, most)
             break
         nodes = fewer
     return jax.tree.map(lambda a: np.asarray(a, float), nodes)
 
 
-def _grouped(nodes: Nodes) -> Nodes:
-    """MOST_NODES groups of consecutive nodes, each at its centroid with its weight: a preconditioner's accuracy."""
+def _grouped(nodes: Nodes, count: int) -> Nodes:
+    """`count` groups of consecutive nodes, each at its centroid with its weight: a preconditioner's accuracy."""
     x, c = np.asarray(nodes.x, float), np.asarray(nodes.weights, float)
-    begin = np.linspace(0, x.shape[1], MOST_NODES, endpoint=False).astype(int)
+    begin = np.linspace(0, x.shape[1], count, endpoint=False).astype(int)
     share = np.abs(c) + 1e-12 * np.max(np.abs(c), axis=1, keepdims=True)
     places = (
         np.add.reduceat(x * share[..., None], begin, axis=1)
@@ -228,9 +230,9 @@ def conditionals(
     return Conditionals(kept, variance.ravel()[places], groups.index[:, :-own], places)
 
 
-def data_nodes(data: Data, kernel: Kernel) -> Nodes:
+def data_nodes(data: Data, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
     """All observations' functionals with few nodes each."""
-    return Nodes.concatenate([coarse_nodes(block.functional, kernel) for block in data.blocks])
+    return Nodes.concatenate([coarse_nodes(block.functional, kernel, most) for block in data.blocks])
 
 
 def group_sizes(nodes: Nodes) -> tuple[int, int]:
@@ -251,10 +253,15 @@ def preconditioner(
     """The factor S of the data's covariance plus `noise` (variances).
 
     By default points, or bins of them where they crowd in their noise (`bins.py`), stand alone and have 20 neighbours;
-    functionals of several nodes come in groups of 32 with 96.
+    functionals of several nodes come in groups of 32 with 96, or on a GPU of 64 with 192.
     """
-    nodes, noise = data_nodes(data, kernel), np.asarray(noise, float)
-    usual = group_sizes(nodes)
+    on_cpu = jax.default_backend() == "cpu"
+    nodes, noise = (
+        data_nodes(data, kernel, MOST_NODES if on_cpu else GPU_MOST_NODES),
+        np.asarray(noise, float),
+    )
+    alone = nodes.x.shape[1] == 1
+    usual = group_sizes(nodes) if on_cpu or alone else (GPU_GROUP, GPU_GROUP_NEIGHBOURS)
     group, k = usual[0] if group is None else group, usual[1] if k is None else k
     scale = typical_lengthscale(kernel, data.ndim)
     bins = (

@@ -46,7 +46,8 @@ class Batch(eqx.Module):
 
     - `tolerance`: nats; the solve stops when the posterior is provably this close to the exact one (KL divergence).
     - `neighbours`: of the Vecchia preconditioner; by default 20 for points, and 96 for groups of 32 functionals of
-      several nodes (lines, boxes, mixtures with them); 0 for no preconditioner. Given, the solve is in data space.
+      several nodes (lines, boxes, mixtures with them), twice as many of both on a GPU; 0 for no preconditioner. Given,
+      the solve is in data space.
     - `stencil`: grid points per axis that a node sees (`weights="local"`), an even number; by default 4, and 2 for
       lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
       the paper's choice, for small problems; "traced", for line integrals alone, keeps no weights: what millions of
