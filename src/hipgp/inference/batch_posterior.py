@@ -133,7 +133,7 @@ class BatchPosterior(eqx.Module):
         for begin in range(0, count, size := self.draws_at_once()):
             part = jax.random.fold_in(key, begin), min(size, count - begin)
             for values, beta in self._draws(*part, at, columns_of_data, of_columns):
-                draws.append(np.asarray(values) + trend @ beta)
+                draws.append(values + trend @ beta)
             report(len(draws), count)
         out = np.stack(draws).astype(self.data.dtype)
         return out.reshape(count, *self.grid.shape) if functional is None else out
@@ -146,7 +146,7 @@ class BatchPosterior(eqx.Module):
 
     def _draws(
         self, key: Array, count: int, at: Weights | None, columns: Float[np.ndarray, "N p"], of_columns: Array
-    ) -> list[tuple[Array, np.ndarray]]:
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Draws of the field, and of the trend's coefficients: those of the mean, corrected draw by draw."""
         rest = np.asarray(self.data.y, float) - columns @ self.beta
         prior, rhs = simulate(self.system, jnp.asarray(rest, self.data.dtype), key, count)
@@ -160,7 +160,7 @@ class BatchPosterior(eqx.Module):
         if at is not None:
             extra = jax.random.normal(jax.random.fold_in(key, 2**30), (count, len(at.residual)), values.dtype)
             values = at.matmul(values) + jnp.sqrt(at.residual) * extra
-        return list(zip(values, self.beta + betas, strict=True))
+        return list(zip(np.asarray(values), self.beta + betas, strict=True))
 
     def solved_columns(self, columns: Float[np.ndarray, "N p"]) -> Float[Array, "p M"]:
         """K W' A^-1 X."""
@@ -183,7 +183,8 @@ def simulate(system: Any, y: Array, key: Array, count: int) -> tuple[Array, Arra
     """Prior draws on the grid, and y minus data simulated from them."""
     toeplitz, weights, noise = system.toeplitz, system.weights, system.noise
     field_key, noise_key = jax.random.split(key)
-    white = jax.random.normal(field_key, (count, *toeplitz.torus.shape), noise.dtype)
-    prior = toeplitz.root(white).reshape(count, -1)
+    # drawn flat: XLA takes seconds to compile this many-dimensional
+    white = jax.random.normal(field_key, (count, toeplitz.torus.size), noise.dtype)
+    prior = toeplitz.root(white.reshape(count, *toeplitz.torus.shape)).reshape(count, -1)
     errors = jnp.sqrt(noise) * jax.random.normal(noise_key, (count, len(noise)), noise.dtype)
     return prior, y - weights.matmul(prior) - errors

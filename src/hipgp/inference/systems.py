@@ -90,9 +90,20 @@ def in_float64(tree: Any) -> Any:
     return jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, tree)
 
 
+# Each of these is compiled as one: a dozen single operations take longer to compile than a small problem to solve.
+
+
 @eqx.filter_jit
-def _start(system: System, residual: Array) -> State:
-    return start(system.matmul, residual, system.precondition, system.nats)
+def _start(system: System, residual: Array, dtype: Any) -> tuple[State, Array]:
+    """A solve for the residual in units of its largest entry, which keeps float32 far from under- and overflow."""
+    scale = jnp.max(jnp.abs(residual), axis=-1, keepdims=True)
+    rhs = (residual / jnp.where(scale > 0, scale, 1)).astype(dtype)
+    return start(system.matmul, rhs, system.precondition, system.nats), scale
+
+
+@eqx.filter_jit
+def _moved(x: Array, scale: Array, value: Array) -> Array:
+    return x + scale * value.astype(x.dtype)
 
 
 @eqx.filter_jit
@@ -104,18 +115,20 @@ def _advance(system: System, state: State, target: Array, steps: Array) -> State
 def _residual(system: System, rhs: Array, x: Array) -> tuple[Array, Array]:
     """The true residual in float64, whatever the solver's own precision."""
     exact = in_float64(system)
-    r = rhs - exact.matmul(x)
+    r = rhs.astype(jnp.float64) - exact.matmul(x)
     return r, exact.nats(r)
 
 
 @eqx.filter_jit
-def _right_hand_side(system: System, z: Array) -> Array:
-    return system.from_data(z)
+def _right_hand_side(system: System, z: Array) -> tuple[Array, Array]:
+    """In float64, and where to start."""
+    rhs = system.from_data(z).astype(jnp.float64)
+    return rhs, jnp.zeros_like(rhs)
 
 
 @eqx.filter_jit
 def _back(system: System, z: Array, x: Array) -> tuple[Array, Array]:
-    return system.to_data(z, x)
+    return system.to_data(z, x.astype(z.dtype))
 
 
 def solve(
@@ -131,41 +144,37 @@ def solve(
     In float32 the recurrence's residual drifts from the true one: the solve is then restarted from the true residual
     (iterative refinement), which costs one product each time.
     """
-    dtype = z.dtype
-    target = jnp.broadcast_to(jnp.asarray(tolerance, dtype), (z.shape[0],))
-    rhs = _right_hand_side(system, z).astype(jnp.float64)
-    x = jnp.zeros_like(rhs)
-    steps, state = 0, None
+    target = np.broadcast_to(np.asarray(tolerance, z.dtype), (z.shape[0],))
+    rhs, x = _right_hand_side(system, z)
+    steps, begun = 0, None
     if checkpoint is not None and (saved := checkpoint.load(rhs.shape)) is not None:
-        x, steps, state = saved
-    r, nats = _residual(system, rhs, x)
+        x, steps, begun = saved
+    r, found = _residual(system, rhs, x)
+    nats = np.asarray(found)
     for _ in range(REFINEMENTS):
-        if bool(jnp.all(nats <= target)) or steps >= max_iterations:
+        if np.all(nats <= target) or steps >= max_iterations:
             break
-        if state is None:
-            scale = jnp.max(jnp.abs(r), axis=-1, keepdims=True)  # float32: keep far from under- and overflow
-            state = _start(system, (r / jnp.where(scale > 0, scale, 1)).astype(dtype))
-        else:
-            scale = state[1]
-            state = state[0]
-        inner = (0.5 * target / jnp.where(scale[:, 0] > 0, scale[:, 0] ** 2, 1)).astype(dtype)
+        state, scale = _start(system, r, z.dtype) if begun is None else begun
+        begun = None
+        size = np.asarray(scale)[:, 0]
+        inner = (0.5 * target / np.where(size > 0, size**2, 1)).astype(z.dtype)
         before = steps
         state, steps = _run(system, state, inner, steps, max_iterations, scale, report, checkpoint, x)
-        x = x + scale * state.value.astype(jnp.float64)
-        state = None
-        r, nats_after = _residual(system, rhs, x)
-        stuck = bool(jnp.all(nats_after > 0.5 * nats)) or steps == before
-        nats = nats_after
+        x = _moved(x, scale, state.value)
+        r, found = _residual(system, rhs, x)
+        after = np.asarray(found)
+        stuck = bool(np.all(after > 0.5 * nats)) or steps == before
+        nats = after
         if stuck:
             break
-    alpha, field = _back(system, z, x.astype(dtype))
-    return Solved(alpha, field, np.asarray(nats), steps, r)
+    alpha, field = _back(system, z, x)
+    return Solved(alpha, field, nats, steps, r)
 
 
 def _run(
     system: System,
     state: State,
-    target: Array,
+    target: Float[np.ndarray, " B"],
     steps: int,
     max_iterations: int,
     scale: Array,
@@ -174,14 +183,14 @@ def _run(
     x: Array,
 ) -> tuple[State, int]:
     """Advance in pieces of about a second, so that progress shows and checkpoints are written."""
-    piece, done = 5, 0
+    piece, done, size = 5, 0, np.asarray(scale)[:, 0]
     while steps + done < max_iterations:
         began = time.perf_counter()
-        state = _advance(system, state, target, jnp.asarray(min(piece, max_iterations - steps - done)))
-        active = bool(jnp.any(state.active))
+        state = _advance(system, state, target, np.asarray(min(piece, max_iterations - steps - done)))
+        active = bool(np.any(state.active))
         spent = time.perf_counter() - began
-        done = int(jnp.max(state.iterations))
-        report(steps + done, float(jnp.max(state.error * scale[:, 0] ** 2)))
+        done = int(np.max(state.iterations))
+        report(steps + done, float(np.max(np.asarray(state.error) * size**2)))
         if checkpoint is not None:
             checkpoint.save(x, steps, state, scale)
         if not active:
