@@ -45,13 +45,15 @@ def learned(kernel: Any, grid: hg.Grid, stars: Stars, count: int, progress: bool
     With `hold` the lengthscale stays as it is, and only the variance is learned.
     """
     few = hg.observe(hg.LineIntegrals(SUN, stars.ends[:count]), stars.measured[:count], stars.noise[:count])
+    polish = None if count >= 1000 else False  # in small: compiling it takes longer than all else
     if not hold:
-        return hg.GP(kernel, grid).learn(few, progress=progress).kernel
+        return hg.GP(kernel, grid).learn(few, polish=polish, progress=progress).kernel
     length = float(kernel.lengthscale)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the lengthscale ends at a bound, as it must
         bounds = {"lengthscale": (length, 1.001 * length)}
-        return hg.GP(kernel, grid).learn(few, start="kernel", bounds=bounds, progress=progress).kernel
+        gp = hg.GP(kernel, grid)
+        return gp.learn(few, start="kernel", bounds=bounds, polish=polish, progress=progress).kernel
 
 
 def fitted(

@@ -107,7 +107,7 @@ def _moved(x: Array, scale: Array, value: Array) -> Array:
 
 
 @eqx.filter_jit
-def _advance(system: System, state: State, target: Array, steps: Array) -> State:
+def _advance(system: System, state: State, target: Any, steps: Any) -> State:
     return advance(system.matmul, system.precondition, system.nats, target, state, steps)
 
 

@@ -193,9 +193,9 @@ def _standard_error(values: Float[np.ndarray, "S T"]) -> Float[np.ndarray, " T"]
 def _moments(parts: Iterable[Float[np.ndarray, "s T"]]) -> tuple[np.ndarray, np.ndarray]:
     """The mean over all parts, and its standard error, without holding them."""
     sums = [(len(part), part.sum(axis=0), np.sum(part**2, axis=0)) for part in parts]
-    count, total, squares = (sum(column) for column in zip(*sums, strict=True))
-    mean = total / count
-    return mean, np.sqrt(np.maximum(squares / count - mean**2, 0.0) / (count - 1))
+    counts, totals, squares = (np.sum(column, axis=0) for column in zip(*sums, strict=True))
+    mean = np.asarray(totals / counts)
+    return mean, np.sqrt(np.maximum(squares / counts - mean**2, 0.0) / (counts - 1))
 
 
 def _controlled(
