@@ -154,3 +154,13 @@ def test_integrals_and_averages_together_are_refused():
         traced_weights(KERNEL, _grid(2, 6), _data(2, 5) + _data(2, 5, average=True))
     both = traced_weights(KERNEL, _grid(2, 6), _data(2, 5) + _data(2, 7))
     assert both.matmul(jnp.ones(_grid(2, 6).size)).shape == (12,)
+
+
+def test_too_many_stored_weights_are_named_with_the_way_out(monkeypatch):
+    data, grid = _data(3, 60), _grid(3, 16)
+    held = hg.GP(KERNEL, grid).condition(data).engine.system.weights.sparse
+    size = sum(a.nbytes for part in (held.forward, held.backward) for a in (part.columns, part.values))
+    assert traced.stored_size(grid, data, 2) == pytest.approx(size, rel=0.5)
+    monkeypatch.setattr("hipgp.inference.batch.MUCH", size / 4)
+    with pytest.warns(UserWarning, match="traced"):
+        hg.GP(KERNEL, grid).condition(data)

@@ -7,6 +7,7 @@ part of the same algebra: its coefficients come from generalised least squares, 
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
 from hipgp.stencils import STENCIL, LocalWeights, local_weights
 from hipgp.toeplitz import Toeplitz, embed
-from hipgp.traced import traced_weights
+from hipgp.traced import stored_size, traced_weights
 from hipgp.trend import Trend
 from hipgp.weights import Weights, exact_weights
 
@@ -37,6 +38,7 @@ from hipgp.weights import Weights, exact_weights
 MANY_POINTS, MANY_OTHERS = 2, 10
 STEPS_SAVED = 6  # how many times more steps it may take with each point more
 WRAPPED = 1e-9  # correlation that may come back around the torus
+MUCH = 2**34  # bytes of weights from which it is said that there is another way
 
 Residual = Literal["noise", "bound"]
 
@@ -171,6 +173,12 @@ class Batch(eqx.Module):
                 return traced_weights(kernel, grid, data, dtype), "traced in each product"
             case _:
                 p = self.points_per_axis(data)
+                if (size := stored_size(grid, data, p)) > MUCH:
+                    warnings.warn(
+                        f"the weights of these {len(data):,} lines will take about {size / 2**30:,.0f} GiB; "
+                        'Batch(weights="traced") keeps none, and is meant for a GPU',
+                        stacklevel=4,
+                    )
                 return local_weights(kernel, grid, data, p, dtype), f"local, stencil {p}"
 
     def points_per_axis(self, data: Data) -> int:
