@@ -223,6 +223,9 @@ def test_dust_patch(tmp_path):
 
 @pytest.mark.data
 @pytest.mark.slow  # learns from rays, and fits three times
+@pytest.mark.filterwarnings(
+    "ignore:the data do not determine"
+)  # few clusters do not tell how thick the disc is
 def test_dust_clusters(tmp_path, data_folder):
     table, _ = small("dust-clusters", tmp_path, data_folder).tables
     plain, robust = table.rows

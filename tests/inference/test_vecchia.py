@@ -9,8 +9,9 @@ from batch_problem import DENSE_KERNEL, KERNEL
 
 import dense
 from hipgp import neighbours, vecchia
-from hipgp.covariance import gram
-from hipgp.functionals import LineIntegrals, Nodes, Points
+from hipgp.covariance import gram, variances
+from hipgp.data import observe
+from hipgp.functionals import Derivatives, LineIntegrals, Nodes, Points
 from hipgp.kernels import Matern32, RationalQuadratic
 
 
@@ -156,3 +157,25 @@ def test_on_a_line_neighbours_come_from_both_sides():
     near = np.sort(places[found.index[:, :10], 0], axis=1)
     np.testing.assert_array_equal(np.sum(near < 2, axis=1), [5, 10, 5])
     np.testing.assert_allclose(near[1], np.linspace(0, 1, 50)[:10])
+
+
+def test_covariances_in_float32_make_the_same_preconditioner_where_noise_hides_rounding(monkeypatch):
+    rng = np.random.default_rng(0)
+    end = rng.uniform(0, 1, (300, 2))
+    data = observe(LineIntegrals(np.zeros(2), end), np.zeros(300))
+    kernel = Matern32(1.3, 0.2)
+    nodes = vecchia.data_nodes(data, kernel)
+    for noise, rough in ((1e-3, True), (1e-6, False)):
+        assert vecchia._roughly(kernel, nodes, np.full(300, noise)) is rough
+    values = Points(end).nodes(0.1)
+    assert not vecchia._roughly(kernel, values, np.full(300, 1.0))  # one node each: nothing to gain
+    slopes = Nodes.concatenate([nodes, Derivatives(end).nodes(0.1)])
+    assert not vecchia._roughly(kernel, slopes, np.full(600, 1.0))
+    r = rng.standard_normal(300)
+    least = 2.1e-4 * float(np.max(variances(kernel, nodes)))
+    found = vecchia.preconditioner(kernel, data, np.full(300, least))
+    monkeypatch.setattr(vecchia, "_roughly", lambda *given: False)
+    exact = vecchia.preconditioner(kernel, data, np.full(300, least))
+    near = np.asarray(exact.precondition(jnp.asarray(r)))
+    np.testing.assert_allclose(found.precondition(jnp.asarray(r)), near, atol=0.02 * np.abs(near).max())
+    np.testing.assert_allclose(found.log_determinant, exact.log_determinant, rtol=1e-4)
