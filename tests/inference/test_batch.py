@@ -76,18 +76,6 @@ def test_local_weights_come_close_to_the_exact_ones():
     np.testing.assert_allclose(post.predict(target, std="vecchia").std, whole.std, rtol=0.05)
 
 
-def test_std_by_samples_states_its_error():
-    data, f, y, std = mixture(("points", "rays"))
-    target, f_star = pair("points", 90, 40)
-    post = hg.GP(KERNEL, GRID, trend="constant").condition(data, hg.Batch(stencil=6))
-    ones = np.concatenate([f.weights.sum(axis=1)])[:, None], np.ones((40, 1))
-    truth = reference(f, y, std, f_star, *ones)
-    found = post.predict(target, std="samples", samples=64)
-    assert found.std_error is not None
-    off = (found.std - truth.std) / np.hypot(found.std_error, 0.02 * truth.std)
-    assert np.mean(np.abs(off) < 3) > 0.95 and abs(np.mean(off)) < 1.0
-
-
 def test_the_std_of_an_average_over_many_points_is_not_that_of_a_few():
     x = np.linspace(0.0, 1.0, 400)
     data = hg.observe(hg.Points(x), np.sin(9 * x), noise=0.3)

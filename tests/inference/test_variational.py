@@ -291,7 +291,13 @@ def differences(function, x, step=1e-5):
 
 
 @pytest.mark.parametrize(
-    ("dimension", "weights"), [(1, "local"), (2, "exact"), (3, "exact"), pytest.param(1, "exact", marks=slow)]
+    ("dimension", "weights"),
+    [
+        (1, "local"),
+        (2, "exact"),
+        pytest.param(3, "exact", marks=slow),
+        pytest.param(1, "exact", marks=slow),
+    ],
 )
 def test_gradients_are_finite_differences(dimension, weights):
     bound, logs, _, _ = differentiable_problem(dimension, weights=weights)
