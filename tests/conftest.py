@@ -1,6 +1,7 @@
 """Tests run in float64; `slow`, `gpu` and `data` tests are skipped, with the reason, unless what they need is there."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -10,6 +11,7 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_disable_most_optimizations", True)  # tests compile far more than they compute
 
 DATA_VARIABLE = "HIPGP_DATA"
+MANY_MAPS = 30_000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +28,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_executables() -> Iterator[None]:
+    """Each compiled function holds some memory maps, of which Linux lets a process have 65,530: past that JAX crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > MANY_MAPS:
+        jax.clear_caches()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_compilations_kept() -> Iterator[None]:
+    """The command keeps compiled code in the user's cache folder; its tests, in this process, do not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hipgp.cli.console.keep_compilations", lambda: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,16 @@ def mixed() -> hg.Data:
     return data
 
 
-@pytest.fixture(scope="module", params=["batch", "exact weights", "trend", "float32", "variational"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "batch",
+        "trend",
+        "variational",
+        pytest.param("exact weights", marks=pytest.mark.slow),
+        pytest.param("float32", marks=pytest.mark.slow),
+    ],
+)
 def post(request):
     if request.param == "variational":
         return hg.GP(KERNEL, GRID, noise=0.1).condition(mixed(), method=hg.Variational("block", (4, 4)))

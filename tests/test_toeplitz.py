@@ -37,7 +37,9 @@ KERNELS = {
     },
 }
 every_grid = pytest.mark.parametrize("dimension", GRIDS)
-CASES = [(d, kind, name) for d in GRIDS for kind, names in KERNELS.items() for name in names]
+EVERY = [(d, kind, name) for d in GRIDS for kind, names in KERNELS.items() for name in names]
+large = lambda d, name: pytest.mark.slow if (d, name) == (3, "rational quadratic") else ()
+CASES = [pytest.param(d, kind, name, marks=large(d, name)) for d, kind, name in EVERY]
 
 
 def extent(grid):
@@ -146,7 +148,7 @@ def test_float32_is_followed_and_good_to_its_digits():
     np.testing.assert_allclose(single.first_row().ravel(), k[0], rtol=0, atol=2e-6 * k[0, 0])
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for d, kind, name in CASES if d == 2])
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for d, kind, name in EVERY if d == 2])
 def test_tracing_on_a_given_torus_gives_the_same(kind, name):
     kernel, _ = make(2, kind, name)
     toeplitz = matrices(2, kind, name)[0]

@@ -88,6 +88,7 @@ def test_residual_variances_are_the_dense_ones_of_these_weights(ndim, monkeypatc
     assert np.mean(some) == pytest.approx(np.mean(expected), rel=0.2)
 
 
+@pytest.mark.slow  # two engines in three dimensions, both to exact std
 def test_the_posterior_is_as_close_to_the_exact_one_as_that_of_stored_weights():
     start, end = _ends(3, 150)
     y = np.random.default_rng(2).standard_normal(150)

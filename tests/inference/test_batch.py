@@ -158,7 +158,7 @@ def test_the_certificate_holds_whatever_the_units():
         assert problem.true_kl(post) <= post.diagnostics["kl_nats"] <= 0.01
 
 
-@pytest.mark.parametrize("space", ["data", "grid"])
+@pytest.mark.parametrize("space", ["data", pytest.param("grid", marks=pytest.mark.slow)])
 def test_float32_agrees_to_a_thousandth_of_a_std(space):
     method = hg.Batch(tolerance=1e-7, space=space)
     x, y = np.float32(problem.places(0, 60)), np.float32(mixture(("points", "derivatives", "rays"))[2][:60])

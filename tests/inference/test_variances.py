@@ -138,7 +138,7 @@ CONTROLLED = {"points", "points, coarse grid", "bins"}
     ("name", "trend"),
     [
         ("points, coarse grid", "linear"),
-        ("lines, boxes", "linear"),
+        pytest.param("lines, boxes", "linear", marks=slow),
         pytest.param("slopes", None, marks=slow),
         pytest.param("points", "linear", marks=slow),
         pytest.param("points, boxes", "linear", marks=slow),
