@@ -23,7 +23,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.bins import Binned, as_points, bins_of
-from hipgp.covariance import Columns, gram, variances
+from hipgp.covariance import Columns, gram
 from hipgp.data import Data
 from hipgp.functionals import Functional, Nodes
 from hipgp.kernels import Kernel
@@ -31,6 +31,7 @@ from hipgp.neighbours import Groups, features, in_groups
 from hipgp.precision import float64_available
 from hipgp.sparse import Blocks, Sparse
 from hipgp.threads import one_blas_thread
+from hipgp.toeplitz import evaluate_all
 
 NEIGHBOURS = 20  # of a point
 GROUP, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
@@ -308,8 +309,10 @@ def _roughly(kernel: Kernel, nodes: Nodes, noise: np.ndarray) -> bool:
     """
     if nodes.x.shape[1] == 1 or nodes.direction is not None:
         return False
-    longest = np.argmax(np.sum(np.abs(nodes.weights), axis=1), keepdims=True)
-    return bool(np.min(noise) > 2e-4 * float(variances(kernel, nodes[longest])[0]))
+    longest = np.argmax(np.sum(np.abs(nodes.weights), axis=1))
+    x, c = np.asarray(nodes.x[longest], float), np.asarray(nodes.weights[longest], float)
+    between = evaluate_all(kernel, (x[:, None] - x).reshape(-1, x.shape[1])).reshape(len(c), -1)
+    return bool(np.min(noise) > 2e-4 * (c @ between @ c))
 
 
 def _assembled(blocks: np.ndarray, groups: Groups, count: int, dtype: Any) -> Vecchia:
