@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hipgp.inference.batch import Batch
 
 MOST_DRAWS = 64  # solved together
-WORKING_SET = {"cpu": 2**30, "gpu": 3 * 2**34}  # bytes that a solve of several draws may take, about
+ON_CPU, SHARE_OF_GPU = 2**30, 0.4  # bytes that a solve of several draws may take, about; of the card's memory
 
 
 def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
@@ -139,9 +139,10 @@ class BatchPosterior(eqx.Module):
         return out.reshape(count, *self.grid.shape) if functional is None else out
 
     def draws_at_once(self) -> int:
-        """Draws solved together: as many as keep the solver's working set near a gigabyte, or 48 on a GPU."""
+        """Draws solved together: as many as take about a gigabyte, or two fifths of a GPU's memory."""
         size = self.system.toeplitz.torus.size + len(self.data)  # type: ignore[attr-defined]
-        most = WORKING_SET["cpu" if jax.default_backend() == "cpu" else "gpu"]
+        card = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
+        most = SHARE_OF_GPU * card["bytes_limit"] if "bytes_limit" in card else ON_CPU
         return int(np.clip(most // (6 * size * self.data.dtype.itemsize), 1, MOST_DRAWS))
 
     def _draws(
