@@ -83,6 +83,10 @@ class Toeplitz(eqx.Module):
         """K v (paper, algorithm 2)."""
         return self._crop(self.filter(self.eigenvalues, v))
 
+    def flat_matmul(self, v: Float[Array, "... M"]) -> Float[Array, "... M"]:
+        """K v, the grid in C order."""
+        return self.matmul(v.reshape(-1, *self.shape)).reshape(v.shape)
+
     def root(self, e: Float[Array, "..."]) -> Float[Array, "..."]:
         """R e: white noise on the torus to a draw of the prior on the grid."""
         return self._crop(self.filter(self.amplitudes(), e))

@@ -65,23 +65,21 @@ def solve_grid(
     toeplitz: Toeplitz, rhs: Float[Array, "B M"], tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> Solution:
     """K^-1 rhs by preconditioned conjugate gradients; differentiable in K and rhs by the implicit rule."""
-    grid_shape = toeplitz.shape
-    on_grid = lambda f: lambda v: f(v.reshape(-1, *grid_shape)).reshape(v.shape)
-    matmul = on_grid(toeplitz.matmul)
     fixed = jax.lax.stop_gradient(toeplitz)
+    precondition = lambda v: fixed.circulant_inverse(v.reshape(-1, *toeplitz.shape)).reshape(v.shape)
 
     def solve(matvec: Any, b: Array) -> tuple[Array, tuple[Array, Array, Array]]:
         found = conjugate_gradients(
             matvec,
             b,
-            precondition=on_grid(fixed.circulant_inverse),
+            precondition=precondition,
             tolerance=tolerance,
             max_iterations=max_iterations,
         )
         return found.value, (found.iterations.astype(b.dtype), found.error, found.converged.astype(b.dtype))
 
     value, (iterations, error, converged) = jax.lax.custom_linear_solve(
-        matmul, rhs, solve, symmetric=True, has_aux=True
+        toeplitz.flat_matmul, rhs, solve, symmetric=True, has_aux=True
     )
     return Solution(value, iterations.astype(jnp.int32), error, converged > 0)
 
@@ -114,7 +112,7 @@ def conditional(
     """
     found = solve_grid(toeplitz, cross, tolerance, max_iterations)
     w = found.value
-    product = toeplitz.matmul(w.reshape(-1, *toeplitz.shape)).reshape(w.shape)
+    product = toeplitz.flat_matmul(w)
     v = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(w * product, axis=-1)
     return w, jnp.maximum(v, 0.0), found
 

@@ -66,8 +66,7 @@ class DataSystem(System):
     vecchia: Vecchia | None
 
     def field(self, a: Float[Array, "B N"]) -> Float[Array, "B M"]:
-        u = self.weights.transpose_matmul(a)
-        return self.toeplitz.matmul(u.reshape(-1, *self.toeplitz.shape)).reshape(u.shape)
+        return self.toeplitz.flat_matmul(self.weights.transpose_matmul(a))
 
     def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
         return self.weights.matmul(self.field(v)) + self.noise * v

@@ -237,7 +237,7 @@ def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> tuple[Array,
     """w'K w and c = W K w of some functionals, in float64."""
     system, weights = in_float64(system), in_float64(weights)
     w = weights.transpose_matmul(jax.nn.one_hot(rows, len(weights.residual), dtype=jnp.float64))
-    field = system.toeplitz.matmul(w.reshape(-1, *system.toeplitz.shape)).reshape(w.shape)
+    field = system.toeplitz.flat_matmul(w)
     return jnp.sum(w * field, axis=-1), system.weights.matmul(field)
 
 
@@ -256,7 +256,7 @@ def _explained(system: Any, cross: Array, alpha: Array) -> Array:
     """c' A^-1 c from alpha ~ A^-1 c: 2 c'alpha - alpha'A alpha, which only the square of alpha's error enters."""
     system = in_float64(system)
     w = system.weights.transpose_matmul(alpha)
-    field = system.toeplitz.matmul(w.reshape(-1, *system.toeplitz.shape)).reshape(w.shape)
+    field = system.toeplitz.flat_matmul(w)
     own = jnp.sum(w * field, axis=-1) + jnp.sum(system.noise * alpha**2, axis=-1)
     return 2 * jnp.sum(cross * alpha, axis=-1) - own
 
