@@ -31,7 +31,6 @@ def hipgp(*arguments, code=0):
 def own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("hipgp.cli.console.keep_compilations", lambda: None)
 
 
 @pytest.fixture(scope="module")

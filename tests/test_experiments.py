@@ -39,7 +39,6 @@ def stub(monkeypatch):
 
     monkeypatch.setitem(experiments.EXPERIMENTS, "whitening", experiments.Experiment("whitening", "stub"))
     monkeypatch.setattr(whitening, "run", run)
-    monkeypatch.setattr("hipgp.cli.console.keep_compilations", lambda: None)
 
 
 def hipgp(*arguments, code=0):

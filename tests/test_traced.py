@@ -43,8 +43,8 @@ def test_multilinear_fields_are_integrated_by_the_midpoint_of_each_step(ndim, av
 
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])
-def test_the_gain_makes_the_error_of_a_node_least(ndim):
-    """A line within one cell has one node: its residual variance against that of other gains."""
+def test_the_fitted_gain_is_the_one_of_least_error(ndim):
+    """t'k / t'K t from dense covariances, at places that the fit did not see."""
     grid = _grid(ndim, 6)
     gain = traced.gain_of(KERNEL, grid)
     rng = np.random.default_rng(0)
