@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from hipgp.sparse import WIDTHS, Sparse
+from hipgp.sparse import LONGEST, Sparse
 
 
 def uneven(rng):
@@ -27,7 +27,7 @@ MATRICES = {
     "rows alike": alike,
     "one entry": lambda _: scipy.sparse.coo_array(([2.0], ([1], [3])), shape=(4, 6)),
     "no entry": lambda _: scipy.sparse.csr_array((4, 6)),
-    "full": lambda rng: scipy.sparse.csr_array(rng.normal(size=(3, max(WIDTHS) * 3))),
+    "full": lambda rng: scipy.sparse.csr_array(rng.normal(size=(3, LONGEST + 7))),
 }
 
 
@@ -52,14 +52,38 @@ def test_products_are_scipy_s(make, dtype):
     )
 
 
+def stored(rows):
+    return sum(slab.values.size for slab in rows.slabs)
+
+
 def test_rows_alike_need_no_padding():
     ours = Sparse.from_scipy(alike(np.random.default_rng(1)), np.float64)
-    assert ours.forward.values.shape == (5, 30)
-    assert ours.forward.rows is None
+    assert stored(ours.forward) == 150
+    assert ours.forward.where is None
 
 
-def test_padding_stays_small():
-    """Storage is what is entered, plus less than one chunk a row: no row of 300 makes all others 300 wide."""
-    matrix = uneven(np.random.default_rng(2))
+def test_padding_is_dear_where_rows_are_many():
+    """100,000 rows of up to 30 entries, ten of 900 and one of 5,000: the long ones do not make the others wide."""
+    rng = np.random.default_rng(2)
+    counts = rng.permutation(np.concatenate([rng.integers(0, 31, 100_000), np.full(10, 900), [5000]]))
+    columns = np.concatenate([rng.integers(0, 6000) + np.arange(n) for n in counts]) % 6000
+    entries = rng.normal(size=len(columns)), columns, np.concatenate([[0], np.cumsum(counts)])
+    matrix = scipy.sparse.csr_array(entries, shape=(len(counts), 6000))
     ours = Sparse.from_scipy(matrix, np.float64)
-    assert ours.forward.values.size < 2 * matrix.nnz + 8 * matrix.shape[0]
+    assert matrix.nnz < stored(ours.forward) < 1.5 * matrix.nnz
+    assert len(ours.forward.slabs) > 1 and ours.forward.pieces is not None
+    x, y = rng.normal(size=6000), rng.normal(size=len(counts))
+    np.testing.assert_allclose(ours.matmul(x), matrix @ x, atol=1e-11)
+    np.testing.assert_allclose(ours.transpose_matmul(y), matrix.T @ y, atol=1e-11)
+
+
+def test_sides_together_are_sides_in_turn(monkeypatch):
+    """What a GPU does with several sides, here in its own layout: all entries unrolled, sides behind."""
+    rng = np.random.default_rng(3)
+    matrix = uneven(rng)
+    monkeypatch.setattr("hipgp.sparse._on_cpu", lambda: False)
+    ours = Sparse.from_scipy(matrix, np.float64)
+    x, y = rng.normal(size=(3, 400)), rng.normal(size=(3, len(matrix.toarray())))
+    np.testing.assert_allclose(ours.matmul(x), x @ matrix.toarray().T, atol=1e-12)
+    np.testing.assert_allclose(ours.matmul(x[:1]), x[:1] @ matrix.toarray().T, atol=1e-12)
+    np.testing.assert_allclose(ours.transpose_matmul(y), y @ matrix.toarray(), atol=1e-12)

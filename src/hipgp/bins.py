@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
@@ -21,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.functionals import Nodes
 from hipgp.kernels import Kernel
-from hipgp.sparse import Rows, Sparse, row_chunks
+from hipgp.sparse import Rows, Sparse, rows_of
 from hipgp.toeplitz import evaluate_all
 
 # How far the field may vary across a bin, times its points, in noise variances. A field with slopes errs alike over a
@@ -52,27 +51,16 @@ class Binned(eqx.Module):
         ) * self.scale
 
     @staticmethod
-    def of(
-        inner: Sparse, bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"], dtype: Any
-    ) -> "Binned":
-        """From S_b and the variances `noise` of the points."""
+    def of(inner: Any, bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"], dtype: Any) -> "Binned":
+        """From S_b, a CSR matrix, and the variances `noise` of the points."""
         spread = bin_noise(bins, noise)
         q = np.sqrt(spread[bins] / noise)
         table = scipy.sparse.csr_array((q, (bins, np.arange(len(bins)))), shape=(len(spread), len(bins)))
-        scaled = _columns_scaled(inner, jnp.asarray(np.sqrt(spread)))
-        scaled = jax.tree.map(lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a, scaled)
+        entries = inner.data * np.sqrt(spread)[inner.indices], inner.indices, inner.indptr
+        scaled = Sparse.from_scipy(scipy.sparse.csr_array(entries, shape=inner.shape), dtype)
         as_dtype = lambda v: jnp.asarray(v, dtype)
         scale = as_dtype(1 / np.sqrt(noise))
-        return Binned(scaled, jnp.asarray(bins, jnp.int32), as_dtype(q), row_chunks(table, dtype), scale)
-
-
-def _columns_scaled(matrix: Sparse, scale: Float[Array, " n"]) -> Sparse:
-    forward, backward = matrix.forward, matrix.backward
-    owner = jnp.arange(backward.count) if backward.rows is None else backward.rows
-    return Sparse(
-        eqx.tree_at(lambda r: r.values, forward, forward.values * scale[forward.columns]),
-        eqx.tree_at(lambda r: r.values, backward, backward.values * scale[owner]),
-    )
+        return Binned(scaled, jnp.asarray(bins, jnp.int32), as_dtype(q), rows_of(table, dtype), scale)
 
 
 def bin_noise(bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]) -> Float[np.ndarray, " n"]:

@@ -10,6 +10,7 @@ their tensor product; random nodes are the paper's Monte Carlo (section 5.5).
 """
 
 import abc
+import functools
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -345,6 +346,7 @@ class Functionals(Functional):
         return Functionals(self.positions[rows], self.weights[rows], direction=direction)
 
 
+@functools.lru_cache(256)
 def _gauss(count: int) -> tuple[np.ndarray, np.ndarray]:
     """At least `count` Gauss-Legendre nodes and weights on [0, 1], in equal panels of at most PANEL nodes."""
     panels = max(1, -(-count // PANEL))

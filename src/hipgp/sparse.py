@@ -1,15 +1,15 @@
 """Sparse matrices as gathers, for CPU and GPU alike.
 
 A scatter-add is 4 to 5 times slower than a gather on a CPU and no better on a GPU, so a matrix is kept by rows *and* by
-columns, and both products are gathers. Rows are cut into chunks of one width (short rows are padded with zeros, long
-ones take several chunks), so that everything is a dense array: y_row = sum over its chunks of values . x[columns]. Chunks lie
-side by side: one pass takes the next entry of each, which is what wide registers and GPUs like.
+columns, and both products are gathers. Rows of like length lie side by side, short ones padded with zeros: everything is a
+dense array, (entries, rows), of which one pass takes the next entries of all. Rows wider than WIDTH are folded: the second
+WIDTH entries of each lie behind the first of all, and so on. Neighbouring rows should have neighbouring columns: then they
+find in the cache what the one before them fetched.
 """
 
 import functools
 import operator
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,66 +18,120 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+WIDTH = 32  # entries of a row that lie in one column
+LONGEST = 32 * WIDTH  # longer rows are cut into pieces
+A_PASS = 8  # entries taken together on a CPU
+# Padding worth the same as another slab to be compiled and started, in entries: on a CPU, on a GPU. A fold costs a quarter.
+A_SLAB = 2**18, 2**20
 ROWS_AT_ONCE = 2**16
-A_PASS = 8  # entries of each chunk taken together on a CPU
 
 
-class Rows(eqx.Module):
-    """One direction of a sparse product: y = A x, rows in chunks."""
+class Slab(eqx.Module):
+    """Rows side by side, entry after entry; `folds` says how often, and how many of them: (times, rows), one after the other."""
 
     columns: Int[Array, "w C"]
     values: Float[Array, "w C"]
-    rows: Int[Array, " C"] | None  # which row each chunk belongs to, ascending; None: chunk i is row i
-    count: int = eqx.field(static=True)
+    folds: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
-    def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
-        on_cpu = jax.default_backend() == "cpu"
-        if on_cpu and x.ndim > 1:  # sides take half as long again together as in turn
-            return jax.lax.map(self.matmul, x)
-        entry = lambda columns, values: values * jnp.take(x, columns, axis=-1, mode="clip")
-        parts = (
-            _in_passes(entry, self.columns, self.values)
-            if on_cpu
-            else jnp.sum(entry(self.columns, self.values), axis=-2)
-        )
-        rows = self.rows
-        if rows is None:
-            return parts
-        add = lambda p: jax.ops.segment_sum(p, rows, self.count, indices_are_sorted=True)
-        for _ in range(x.ndim - 1):
-            add = jax.vmap(add)
-        return add(parts)
+    def sums(self, x: Float[Array, "n *b"]) -> Float[Array, "r *b"]:
+        """Each row's product with x, sides behind."""
+        found = _entries_in_passes(self, x) if _on_cpu() else _entries(self, x)
+        parts, begin = [], 0
+        for times, rows in self.folds:
+            every = [found[begin + i * rows : begin + (i + 1) * rows] for i in range(times)]
+            parts.append(functools.reduce(operator.add, every))
+            begin += times * rows
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
-def _in_passes(entry: Callable[[Array, Array], Array], columns: Array, values: Array) -> Float[Array, " C"]:
-    """The sum of entry(column, value) over the first axis, A_PASS at a time: three times as fast as one reduction there."""
+def _on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
+
+
+def _entries(slab: Slab, x: Float[Array, "n *b"]) -> Float[Array, "C *b"]:
+    """The sum over a slab's first axis on a GPU."""
+    if x.ndim == 1:
+        return jnp.sum(slab.values * jnp.take(x, slab.columns, mode="clip"), axis=0)
+    # Sides behind: one read of memory brings all of them. Unrolled, since a reduction that gathers is six times slower.
+    entry = lambda columns, values: values[:, None] * jnp.take(x, columns, axis=0, mode="clip")
+    total = functools.reduce(operator.add, map(entry, slab.columns, slab.values))
+    return jax.lax.optimization_barrier(total)
+
+
+def _entries_in_passes(slab: Slab, x: Float[Array, " n"]) -> Float[Array, " C"]:
+    """The sum over a slab's first axis, A_PASS at a time: on a CPU three times as fast as one reduction there."""
+    entry = lambda columns, values: values * jnp.take(x, columns, mode="clip")
     take = lambda begin, size: [
-        jax.lax.dynamic_slice_in_dim(a, begin, size, axis=0) for a in (columns, values)
+        jax.lax.dynamic_slice_in_dim(a, begin, size, axis=0) for a in (slab.columns, slab.values)
     ]
     some = lambda begin, size: functools.reduce(operator.add, map(entry, *take(begin, size)))
-    first = (len(columns) - 1) % A_PASS + 1  # what is left over by whole passes, or one of them
+    first = (len(slab.columns) - 1) % A_PASS + 1  # what is left over by whole passes, or one of them
     add = lambda i, total: total + some(first + i * A_PASS, A_PASS)
-    passes = (len(columns) - first) // A_PASS
+    passes = (len(slab.columns) - first) // A_PASS
     return jax.lax.fori_loop(0, passes, add, some(0, first)) if passes else some(0, first)
+
+
+class Rows(eqx.Module):
+    """One direction of a sparse product: y = A x."""
+
+    slabs: tuple[Slab, ...]
+    where: (
+        Int[Array, " m"] | None
+    )  # which of all slabs' sums, and after them a zero, is each row's; None: the same
+    pieces: Int[Array, "2 p"] | None  # of long rows: which of all sums, and of which row
+    count: int = eqx.field(static=True)
+
+    @eqx.filter_jit
+    def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
+        sides = x.reshape(-1, x.shape[-1])
+        if len(sides) == 1:
+            y = self._product(sides[0])
+        elif _on_cpu():  # sides take half as long again together as in turn
+            y = jax.lax.map(self._product, sides)
+        else:
+            y = self._product(_behind(sides)).T
+        return y.reshape(*x.shape[:-1], self.count)
+
+    def _product(self, x: Float[Array, "n *b"]) -> Float[Array, "m *b"]:
+        none = jnp.zeros((1, *x.shape[1:]), x.dtype)
+        if self.where is None:
+            return self.slabs[0].sums(x)
+        sums = jnp.concatenate([*(slab.sums(x) for slab in self.slabs), none])
+        y = jnp.take(sums, self.where, axis=0)
+        if self.pieces is None:
+            return y
+        return y.at[self.pieces[1]].add(jnp.take(sums, self.pieces[0], axis=0))
+
+
+def _behind(sides: Float[Array, "b n"]) -> Float[Array, "n b"]:
+    """Sides next to one another in memory: a transpose alone would leave them where they are."""
+    return jax.lax.optimization_barrier(jnp.stack(list(sides), axis=-1))
 
 
 class Sparse(eqx.Module):
     """A sparse matrix with both products, batched in front."""
 
     forward: Rows
-    backward: Rows
+    backward: Rows | None  # None: the transpose is rarely asked for, and scatters
+    columns: int = eqx.field(static=True)
 
     def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
         return self.forward.matmul(x)
 
     def transpose_matmul(self, y: Float[Array, "... m"]) -> Float[Array, "... n"]:
-        return self.backward.matmul(y)
+        return self._scattered(y) if self.backward is None else self.backward.matmul(y)
+
+    @eqx.filter_jit
+    def _scattered(self, y: Float[Array, "... m"]) -> Float[Array, "... n"]:
+        like = jax.ShapeDtypeStruct((*y.shape[:-1], self.columns), y.dtype)
+        return jax.linear_transpose(self.forward.matmul, like)(y)[0]
 
     @staticmethod
-    def from_scipy(matrix: Any, dtype: Any) -> "Sparse":
+    def from_scipy(matrix: Any, dtype: Any, often: bool = True) -> "Sparse":
+        """`often`: whether products with the transpose are as many as with the matrix."""
         csr = scipy.sparse.csr_array(matrix)
-        return Sparse(row_chunks(csr, dtype), row_chunks(csr.T.tocsr(), dtype))
+        backward = rows_of(csr.T.tocsr(), dtype) if often else None
+        return Sparse(rows_of(csr, dtype), backward, matrix.shape[1])
 
 
 class Blocks(eqx.Module):
@@ -111,7 +165,7 @@ class Blocks(eqx.Module):
         """Blocks over `count` columns; those not `used` stand for none."""
         flat = np.flatnonzero(used)
         entries = np.ones(len(flat)), (columns.ravel()[flat], flat)
-        back = row_chunks(scipy.sparse.csr_array(entries, shape=(count, used.size)), dtype)
+        back = rows_of(scipy.sparse.csr_array(entries, shape=(count, used.size)), dtype)
         return Blocks(jnp.asarray(values, dtype), jnp.asarray(columns, jnp.int32), back)
 
 
@@ -120,43 +174,94 @@ def _summed(x: Float[Array, "... n"]) -> bool:
     return x.size == x.shape[-1] and jax.default_backend() != "cpu"
 
 
-def row_chunks(csr: Any, dtype: Any) -> Rows:
+class _Stretches(NamedTuple):
+    """Pieces of rows of a CSR matrix: where each begins among its entries, how long it is, and whose it is."""
+
+    begin: Int[np.ndarray, " p"]
+    length: Int[np.ndarray, " p"]
+    row: Int[np.ndarray, " p"]
+
+
+def rows_of(csr: Any, dtype: Any) -> Rows:
     """One direction of a CSR matrix."""
-    counts = np.diff(csr.indptr)
-    width = _best_width(counts)
-    if np.all(counts == width):  # all rows alike: the arrays are there already
-        return Rows(
-            _side_by_side(csr.indices, width, np.int32),
-            _side_by_side(csr.data, width, dtype),
-            None,
-            len(counts),
-        )
-    chunks = -(-counts // width)
-    first = np.concatenate([[0], np.cumsum(chunks)])
-    columns = np.zeros(first[-1] * width, np.int32)
-    values = np.zeros(first[-1] * width, dtype)
-    for begin in range(0, len(counts), ROWS_AT_ONCE):  # places take more memory than the entries
-        some = slice(begin, begin + ROWS_AT_ONCE)
-        entries = slice(csr.indptr[begin], csr.indptr[min(begin + ROWS_AT_ONCE, len(counts))])
-        shift = first[:-1][some] * width - csr.indptr[:-1][some]
-        slot = np.repeat(shift, counts[some]) + np.arange(entries.start, entries.stop)
-        columns[slot], values[slot] = csr.indices[entries], csr.data[entries]
-    whole = bool(np.all(chunks == 1))
-    rows = None if whole else jnp.asarray(np.repeat(np.arange(len(counts)), chunks), jnp.int32)
+    stretches = _cut(csr.indptr)
+    counts, longest = np.diff(csr.indptr), int(np.max(stretches.length, initial=0))
+    widths = _widths(stretches.length, A_SLAB[not _on_cpu()]) if longest else []
+    classes = np.searchsorted(widths, stretches.length)
+    order = np.argsort(classes, kind="stable")
+    slabs = []
+    for narrow in [[w] for w in widths if w <= WIDTH] + [[w for w in widths if w > WIDTH]]:
+        if narrow:
+            slabs.append(
+                _slab(csr, stretches, [(w, order[classes[order] == widths.index(w)]) for w in narrow], dtype)
+            )
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    alone = counts[stretches.row] <= LONGEST
+    where = np.full(len(counts), len(order), np.int32)
+    where[stretches.row[alone]] = place[alone]
+    same = len(slabs) == 1 and np.array_equal(where, np.arange(len(order)))
+    long = np.stack([place[~alone], stretches.row[~alone]])
     return Rows(
-        _side_by_side(columns, width, np.int32), _side_by_side(values, width, dtype), rows, len(counts)
+        tuple(slabs),
+        None if same else jnp.asarray(where),
+        jnp.asarray(long, jnp.int32) if long.size else None,
+        len(counts),
     )
 
 
-def _side_by_side(entries: np.ndarray, width: int, dtype: Any) -> Array:
-    return jnp.asarray(np.ascontiguousarray(entries.reshape(-1, width).T, dtype))
+def _cut(pointers: Int[np.ndarray, " m+1"]) -> _Stretches:
+    """All rows that have entries, those that are too long in pieces."""
+    counts = np.diff(pointers)
+    pieces = -(-counts // LONGEST)
+    row = np.repeat(np.arange(len(counts)), pieces)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    begin = pointers[row] + number * LONGEST
+    return _Stretches(begin, np.minimum(LONGEST, pointers[row + 1] - begin), row)
 
 
-def _best_width(counts: np.ndarray) -> int:
-    """The width that costs least: padded entries, plus what adding up the chunks takes (a scatter, about 8 entries)."""
-    histogram = np.bincount(counts)
-    sizes = np.arange(len(histogram))
-    if np.count_nonzero(histogram) == 1 and 0 < sizes[-1] <= 2 * WIDTHS[-1]:
-        return int(sizes[-1])  # all rows alike: no padding, no chunks
-    cost = [np.sum(histogram * -(-sizes // w)) * (w + 8.0) for w in WIDTHS]
-    return WIDTHS[int(np.argmin(cost))]
+def _widths(lengths: Int[np.ndarray, " p"], a_slab: int) -> list[int]:
+    """The widths to pad to that cost least in all, by dynamic programming; above WIDTH its multiples."""
+    every = np.concatenate([np.arange(1, WIDTH), np.arange(WIDTH, LONGEST + 1, WIDTH)])
+    histogram = np.bincount(np.searchsorted(every, lengths), minlength=len(every))
+    below = np.concatenate([[0], np.cumsum(histogram)])
+    cost, before = np.zeros(len(every) + 1), np.zeros(len(every) + 1, int)
+    for j in range(1, len(cost)):
+        rows = below[j] - below[:j]
+        again = (
+            np.concatenate([[0], every[: j - 1]]) > WIDTH
+        )  # it is then folded into the slab of the one before
+        each = cost[:j] + rows * every[j - 1] + np.where(rows > 0, np.where(again, a_slab // 4, a_slab), 0)
+        before[j] = np.argmin(each)
+        cost[j] = each[before[j]]
+    widths, j = [], len(every)
+    while j:
+        if below[j] > below[before[j]]:
+            widths.append(int(every[j - 1]))
+        j = before[j]
+    return widths[::-1]
+
+
+def _slab(csr: Any, stretches: _Stretches, classes: list[tuple[int, np.ndarray]], dtype: Any) -> Slab:
+    """Stretches side by side: those of each class padded to its width, and folded."""
+    height = min(classes[0][0], WIDTH)
+    folds = tuple((width // height, len(some)) for width, some in classes)
+    if (
+        folds == ((1, len(csr.indptr) - 1),) and csr.nnz == height * folds[0][1]
+    ):  # all alike: they are there already
+        across = lambda entries, kind: jnp.asarray(np.ascontiguousarray(entries.reshape(-1, height).T, kind))
+        return Slab(across(csr.indices, np.int32), across(csr.data, dtype), folds)
+    columns = np.zeros((height, sum(times * rows for times, rows in folds)), np.int32)
+    values, begin = np.zeros(columns.shape, dtype), 0
+    for (times, rows), (_, every) in zip(folds, classes, strict=True):
+        for first in range(0, rows, ROWS_AT_ONCE):  # indices take more memory than the entries
+            some = every[first : first + ROWS_AT_ONCE]
+            for fold in range(times):
+                entry = fold * height + np.arange(height)[:, None]
+                inside = entry < stretches.length[some]
+                at = np.where(inside, stretches.begin[some] + entry, 0)
+                here = slice(begin + fold * rows + first, begin + fold * rows + first + len(some))
+                columns[:, here] = np.where(inside, csr.indices[at], 0)
+                values[:, here] = np.where(inside, csr.data[at], 0)
+        begin += times * rows
+    return Slab(jnp.asarray(columns), jnp.asarray(values), folds)

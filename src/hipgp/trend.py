@@ -7,7 +7,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from hipgp.data import Data
 from hipgp.functionals import Functional
@@ -47,6 +47,10 @@ class Trend(eqx.Module):
         if len(self.columns) != len(data):
             raise ValueError(f"trend: expected one row per observation, {len(data)}, got {len(self.columns)}")
         return self.columns
+
+    def in_order(self, order: Int[np.ndarray, " N"]) -> "Trend":
+        """The trend of the same observations in another order."""
+        return self if self.columns is None else Trend(self.columns[order])
 
     def of(self, functional: Functional, grid: Grid, columns: Any = None) -> Float[np.ndarray, "N p"]:
         """The columns of any functional; the user's own must be given."""

@@ -284,22 +284,59 @@ def _of_bins(
     kernel: Kernel, nodes: Nodes, noise: np.ndarray, bins: np.ndarray, scale: np.ndarray, k: int, dtype: Any
 ) -> Vecchia:
     means, spread = as_points(np.asarray(nodes.x)[:, 0], bins, noise)
-    inner = _factor_of(kernel, means, spread, scale, 1, k, np.float64)
-    assert isinstance(inner.factor, Sparse)
-    logs = np.sum(np.log(noise)) - np.sum(np.log(spread)) + float(inner.log_determinant)
-    words = f"{inner.description} of {len(means)} bins"
-    return Vecchia(Binned.of(inner.factor, bins, noise, dtype), jnp.asarray(logs, dtype), words)
+    inner = _blocks_of(kernel, means, spread, scale, 1, k)
+    logs = np.sum(np.log(noise)) - np.sum(np.log(spread)) + inner.log_determinant()
+    factor = Binned.of(inner.by_rows(), bins, noise, dtype)
+    return Vecchia(factor, jnp.asarray(logs, dtype), f"{inner.description()} of {len(means)} bins")
 
 
 def _factor_of(
     kernel: Kernel, nodes: Nodes, noise: np.ndarray, scale: np.ndarray, group: int, k: int, dtype: Any
 ) -> Vecchia:
+    found = _blocks_of(kernel, nodes, noise, scale, group, k)
+    groups = found.groups
+    factor = (
+        Blocks.of(found.blocks, groups.index, groups.used, len(nodes), dtype)
+        if groups.own > 1
+        else Sparse.from_scipy(found.by_rows(), dtype)
+    )
+    return Vecchia(factor, jnp.asarray(found.log_determinant(), dtype), found.description())
+
+
+class _Factors(NamedTuple):
+    """The rows of S, group by group."""
+
+    blocks: Float[np.ndarray, "G b k"]
+    groups: Groups
+
+    def by_rows(self) -> Any:
+        """Of groups of one, the matrix, its rows in the order of the data: neighbours in memory are neighbours in space."""
+        order = np.argsort(self.groups.index[:, -1])
+        entries = self.blocks[order].ravel(), self.groups.index[order].ravel()
+        starts = np.arange(len(order) + 1) * self.blocks.shape[2]
+        return scipy.sparse.csr_array((*entries, starts), shape=(len(order), len(order)))
+
+    def log_determinant(self) -> float:
+        """log|A| as the factor has it."""
+        own = self.groups.own
+        diagonal = np.diagonal(self.blocks[:, :, -own:], axis1=1, axis2=2)
+        return -2 * float(np.sum(np.log(diagonal[self.groups.used[:, -own:]])))
+
+    def description(self) -> str:
+        own = self.groups.own
+        words = f"{self.blocks.shape[2] - own} neighbours"
+        return words + (f" of groups of {own}" if own > 1 else "")
+
+
+def _blocks_of(
+    kernel: Kernel, nodes: Nodes, noise: np.ndarray, scale: np.ndarray, group: int, k: int
+) -> _Factors:
     groups = in_groups(nodes, features(nodes, scale), group, k)
     chunk = functools.partial(_factor_chunk, own=groups.own)
     if _roughly(kernel, nodes, noise):
         kernel, nodes = jax.tree.map(lambda a: np.asarray(a, np.float32), (kernel, nodes))
-    blocks = np.concatenate(_in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used))
-    return _assembled(blocks, groups, len(nodes), dtype)
+    blocks = _in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used)
+    return _Factors(np.concatenate(blocks), groups)
 
 
 def _roughly(kernel: Kernel, nodes: Nodes, noise: np.ndarray) -> bool:
@@ -313,17 +350,3 @@ def _roughly(kernel: Kernel, nodes: Nodes, noise: np.ndarray) -> bool:
     x, c = np.asarray(nodes.x[longest], float), np.asarray(nodes.weights[longest], float)
     between = evaluate_all(kernel, (x[:, None] - x).reshape(-1, x.shape[1])).reshape(len(c), -1)
     return bool(np.min(noise) > 2e-4 * (c @ between @ c))
-
-
-def _assembled(blocks: np.ndarray, groups: Groups, count: int, dtype: Any) -> Vecchia:
-    own = np.diagonal(blocks[:, :, -groups.own :], axis1=1, axis2=2)[groups.used[:, -groups.own :]]
-    if groups.own > 1:
-        factor = Blocks.of(blocks, groups.index, groups.used, count, dtype)
-    else:
-        starts = np.arange(count + 1) * blocks.shape[2]
-        entries = blocks.ravel(), groups.index.ravel(), starts
-        factor = Sparse.from_scipy(scipy.sparse.csr_array(entries, shape=(count, count)), dtype)
-    words = f"{blocks.shape[2] - groups.own} neighbours" + (
-        f" of groups of {groups.own}" if groups.own > 1 else ""
-    )
-    return Vecchia(factor, jnp.asarray(-2 * np.sum(np.log(own)), dtype), words)

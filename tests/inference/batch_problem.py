@@ -5,6 +5,7 @@ import numpy as np
 
 import dense
 import hipgp as hg
+from hipgp.ordering import in_order
 
 GRID = hg.Grid((-0.1, -0.1), (0.15, 0.2), (9, 7))
 KERNEL = hg.Matern52(variance=1.3, lengthscale=(0.5, 0.6))
@@ -47,7 +48,7 @@ KINDS = ("points", "derivatives", "rays", "ray averages", "boxes", "own")
 
 
 def mixture(names, noise=0.1, seed=0, count=COUNT):
-    """Data of several kinds, their dense twin, y, the noise of each, and the linear trend's columns."""
+    """Data of several kinds, their dense twin, y and the noise of each, in the order that the engine takes them in."""
     rng = np.random.default_rng(seed)
     pairs = [pair(name, seed + 7 * i, count) for i, name in enumerate(names)]
     f = dense.concatenate(*[p[1] for p in pairs])
@@ -58,7 +59,8 @@ def mixture(names, noise=0.1, seed=0, count=COUNT):
     data = blocks[0]
     for block in blocks[1:]:
         data = data + block
-    return data, f, y, std
+    data, order = in_order(data)
+    return data, f.rows(order), y[order], std[order]
 
 
 def linear_columns(f):

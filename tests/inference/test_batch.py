@@ -45,10 +45,10 @@ def own_dense(post, y):
 @pytest.mark.parametrize("trend", [None, "constant", "linear", "columns"])
 def test_trends_in_both_spaces(trend, space):
     """A trend much larger than the field must cost no digits."""
-    _, f, y, std = mixture(("points", "derivatives"))
+    given, f, y, std = mixture(("points", "derivatives"))
     columns, used = problem.linear_columns(f), {None: 0, "constant": 1}.get(trend, 3)
     y = y + 1e4 * columns[:, :used] @ [1.0, 2.0, -3.0][:used]
-    kinds = [pair("points", 0)[0], pair("derivatives", 7)[0]]
+    kinds = [block.functional for block in given.blocks]
     data = hg.observe(kinds[0], y[:24], std[:24]) + hg.observe(kinds[1], y[24:], std[24:])
     method = EXACT if space == "data" else hg.Batch(tolerance=1e-9, space="grid", stencil=6)
     post = hg.GP(KERNEL, GRID, trend=columns if trend == "columns" else trend).condition(data, method)

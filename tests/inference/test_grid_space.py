@@ -8,7 +8,6 @@ import pytest
 import hipgp as hg
 from hipgp import stencils, toeplitz
 from hipgp.inference import grid_space
-from hipgp.inference.systems import DataSystem, solve
 
 TORI = {
     "1-D, even": ((7,), (16,)),
@@ -26,7 +25,7 @@ def system_of(shape, torus_shape, noise=0.005):
     x = grid.coordinates()[rng.permutation(grid.size)[: grid.size - 2]]
     variance = noise * rng.uniform(0.5, 2.0, len(x))
     k = toeplitz.on_torus(kernel, toeplitz.Torus(grid, torus_shape, False))
-    w = stencils.local_weights(kernel, grid, hg.observe(hg.Points(x), np.zeros(len(x))), p=2)
+    w = stencils.stencilled(kernel, grid, hg.observe(hg.Points(x), np.zeros(len(x))), p=2)
     return grid_space.grid_system(k, w, variance, points=True)
 
 
@@ -65,7 +64,7 @@ def test_with_all_modes_and_all_lines_the_preconditioner_is_the_inverse(torus_sh
     kernel = hg.Matern32(1.3, 0.9)
     with jax.enable_x64(True):
         k = toeplitz.on_torus(kernel, toeplitz.Torus(grid, torus_shape, False))
-        w = stencils.local_weights(kernel, grid, hg.observe(hg.LineIntegrals(*ends), np.zeros(40)), p=2)
+        w = stencils.stencilled(kernel, grid, hg.observe(hg.LineIntegrals(*ends), np.zeros(40)), p=2)
         system = grid_space.grid_system(k, w, rng.uniform(0.05, 0.2, 40), points=False)
         e = jnp.asarray(rng.standard_normal((3, k.torus.size)))
         x = system.unknowns(system.modes(e, torus_shape))
@@ -121,24 +120,15 @@ def test_few_modes_save_most_steps_and_the_answer_is_that_of_data_space(monkeypa
     assert found.diagnostics["iterations"] < 0.1 * plain.diagnostics["iterations"]
 
 
-def test_rows_of_several_chunks_are_whole_in_the_stencil(monkeypatch):
-    """G of rays, however W is cut up on the way."""
+@pytest.mark.parametrize("shape", [(12,), (9, 7), (3, 30), (5, 4, 6)], ids=str)
+def test_the_product_of_w_with_itself(shape, monkeypatch):
+    """However points are cut up on the way, and on grids narrower than a stencil."""
     rng = np.random.default_rng(0)
-    grid = hg.Grid.cover((0, 0), (1, 1), shape=(30, 30))
-    rays = hg.LineIntegrals(rng.uniform(size=(25, 2)), rng.uniform(size=(25, 2)))
-    kernel = hg.Matern32(1.0, 0.2)
-    with jax.enable_x64(True):
-        k, w = (
-            toeplitz.embed(kernel, grid),
-            stencils.local_weights(kernel, grid, hg.observe(rays, np.zeros(25)), 2),
-        )
-        variance = rng.uniform(0.1, 0.2, 25)
-        monkeypatch.setattr(grid_space, "ROWS_AT_ONCE", 7)
-        cut = grid_space.grid_system(k, w, variance, points=True)  # lines, but the product does not care
-        z = jnp.asarray(rng.standard_normal((2, 25)))
-        for one, other in zip(
-            solve(cut, z, 1e-12, 1000)[:2],
-            solve(DataSystem(k, w, jnp.asarray(variance), None), z, 1e-12, 1000)[:2],
-            strict=True,
-        ):
-            np.testing.assert_allclose(one, other, atol=1e-5)
+    grid = hg.Grid.cover((0,) * len(shape), (1,) * len(shape), shape=shape)
+    data = hg.observe(hg.Points(rng.uniform(size=(40, len(shape)))), np.zeros(40))
+    matrix = stencils.stencilled(hg.Matern32(1.0, 0.2), grid, data).matrix
+    precision = rng.uniform(1.0, 9.0, 40)
+    monkeypatch.setattr(grid_space, "POINTS_AT_ONCE", 7)
+    w = matrix.toarray()
+    found = grid_space._product(matrix, precision).toarray()
+    np.testing.assert_allclose(found, w.T @ (precision[:, None] * w), atol=1e-10)

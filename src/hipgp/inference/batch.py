@@ -27,8 +27,9 @@ from hipgp.inference.least_squares import combine, right_hand_sides, row_toleran
 from hipgp.inference.progress import Progress
 from hipgp.inference.systems import DataSystem, System, solve
 from hipgp.kernels import Kernel
+from hipgp.ordering import in_order
 from hipgp.precision import float64_available
-from hipgp.stencils import STENCIL, LocalWeights, local_weights
+from hipgp.stencils import STENCIL, LocalWeights, Stencilled, stencilled
 from hipgp.toeplitz import Toeplitz, embed
 from hipgp.traced import stored_size, traced_weights
 from hipgp.trend import Trend
@@ -93,12 +94,14 @@ class Batch(eqx.Module):
     ) -> "BatchPosterior":
         """The posterior given `data`; `noise` stands in where an observation came without one."""
         trend = Trend(None) if trend is None else trend
+        columns = trend.of_data(data, grid)  # says so where there are too few
+        data, order = in_order(data)
+        trend, columns = trend.in_order(order), columns[order]
         std = data.noise_std(noise)
         began = time.perf_counter()
         with Progress("setting up", progress) as bar:
             system, info = self.system(kernel, grid, data, std)
             setup = time.perf_counter() - began
-            columns = trend.of_data(data, grid)
             rows = right_hand_sides(data.y, columns, std)
             targets = row_tolerances(self.tolerance, columns.shape[1])
             saved = self._checkpoint(checkpoint, kernel, grid, data, std, trend)
@@ -131,10 +134,11 @@ class Batch(eqx.Module):
         """The linear system of these data, and facts about it."""
         dtype = data.dtype
         toeplitz = embed(kernel, grid, dtype, WRAPPED)
-        weights, how = self.weights_of(kernel, grid, data, lambda: toeplitz)
+        rows, how = self.rows(kernel, grid, data, lambda: toeplitz)
+        residual = np.asarray(rows.residual, float)
         variance = np.asarray(std, float) ** 2
         if self.residual == "noise":
-            variance = variance + np.asarray(weights.residual, float)
+            variance = variance + residual
         info = {
             "engine": "batch",
             "observations": len(data),
@@ -144,33 +148,31 @@ class Batch(eqx.Module):
             "clipped_mass": float(toeplitz.clipped_mass),
             "dtype": str(dtype),
             "weights": how,
-            "residual_to_noise": float(
-                np.mean(np.asarray(weights.residual, float) / np.asarray(std, float) ** 2)
-            ),
+            "residual_to_noise": float(np.mean(residual / np.asarray(std, float) ** 2)),
         }
-        if self._in_grid_space(data, toeplitz, weights, variance):
-            assert isinstance(weights, LocalWeights)
-            on_grid = grid_system(toeplitz, weights, variance, points=_plain(data))
+        if self._in_grid_space(data, toeplitz, variance):
+            assert isinstance(rows, Stencilled)
+            on_grid = grid_system(toeplitz, rows, variance, points=_plain(data))
             name = f"{len(on_grid.low.inverse)} modes and a circulant"
             return on_grid, info | {"space": "grid", "preconditioner": name}
         factor, name = None, "none"
         if self.neighbours != 0:
             factor = vecchia.preconditioner(kernel, data, variance, self.neighbours, dtype=dtype)
             name = f"Vecchia, {factor.description}"
+        weights = LocalWeights.of(rows, dtype) if isinstance(rows, Stencilled) else rows
         system = DataSystem(toeplitz, weights, jnp.asarray(variance, dtype), factor)
         return system, info | {"space": "data", "preconditioner": name}
 
-    def weights_of(
+    def rows(
         self, kernel: Kernel, grid: Grid, data: Data, toeplitz: Callable[[], Toeplitz]
-    ) -> tuple[Weights, str]:
-        """W, and a word on it; `toeplitz` gives K, where it is needed."""
-        dtype = data.dtype
+    ) -> tuple[Weights | Stencilled, str]:
+        """W, as a matrix on the host where it is local, and a word on it; `toeplitz` gives K, where it is needed."""
         match self.weights:
             case "exact":
                 exact = exact_weights(kernel, toeplitz(), data)
                 return exact, f"exact, {exact.unconverged} of {len(data)} solves stopped short"
             case "traced":
-                return traced_weights(kernel, grid, data, dtype), "traced in each product"
+                return traced_weights(kernel, grid, data, data.dtype), "traced in each product"
             case _:
                 p = self.points_per_axis(data)
                 if (size := stored_size(grid, data, p)) > MUCH:
@@ -179,7 +181,7 @@ class Batch(eqx.Module):
                         'Batch(weights="traced") keeps none, and is meant for a GPU',
                         stacklevel=4,
                     )
-                return local_weights(kernel, grid, data, p, dtype), f"local, stencil {p}"
+                return stencilled(kernel, grid, data, p), f"local, stencil {p}"
 
     def points_per_axis(self, data: Data) -> int:
         """The stencil's width."""
@@ -187,12 +189,10 @@ class Batch(eqx.Module):
             return self.stencil
         return STENCIL if data.ndim <= 2 or _single(data) else 2
 
-    def _in_grid_space(
-        self, data: Data, toeplitz: Toeplitz, weights: Weights, variance: Float[np.ndarray, " N"]
-    ) -> bool:
-        if self.space == "grid" and not isinstance(weights, LocalWeights):
+    def _in_grid_space(self, data: Data, toeplitz: Toeplitz, variance: Float[np.ndarray, " N"]) -> bool:
+        if self.space == "grid" and self.weights != "local":
             raise ValueError(f'space: "grid" needs weights="local", got weights="{self.weights}"')
-        if self.space != "auto" or self.neighbours is not None or not isinstance(weights, LocalWeights):
+        if self.space != "auto" or self.neighbours is not None or self.weights != "local":
             return self.space == "grid"
         many = len(data) / toeplitz.torus.grid.size
         if _plain(data):

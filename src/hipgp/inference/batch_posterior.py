@@ -22,6 +22,7 @@ from hipgp.inference.progress import Report, silent
 from hipgp.inference.systems import System, solve
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
+from hipgp.stencils import LocalWeights, Stencilled
 from hipgp.trend import Trend
 from hipgp.weights import Weights
 
@@ -90,20 +91,28 @@ class BatchPosterior(eqx.Module):
 
     @float64_available
     def mean(self, functional: Functional, columns: Any = None) -> Float[np.ndarray, " T"]:
-        weights = self.target_weights(functional)
-        return (
-            np.asarray(weights.matmul(self.field)) + self.trend.of(functional, self.grid, columns) @ self.beta
+        rows = self._target_rows(functional)
+        field = (
+            rows.matrix
+            @ np.asarray(self.field, float)  # once, and there: a matrix in JAX is made for many products
+            if isinstance(rows, Stencilled)
+            else np.asarray(rows.matmul(self.field))
         )
+        return field + self.trend.of(functional, self.grid, columns) @ self.beta
 
     @float64_available
     def target_weights(self, functional: Functional) -> Weights:
         """W of functionals to be predicted, in the engine's kind of weights."""
+        rows = self._target_rows(functional)
+        return LocalWeights.of(rows, self.data.dtype) if isinstance(rows, Stencilled) else rows
+
+    def _target_rows(self, functional: Functional) -> Weights | Stencilled:
         target = observe(functional, np.zeros(len(functional), self.data.dtype))
         method = self.method
         if method.weights == "traced" and not isinstance(functional, LineIntegrals):
             method = dataclasses.replace(method, weights="local")
         toeplitz = lambda: self.system.toeplitz  # type: ignore[attr-defined]
-        return method.weights_of(self.kernel, self.grid, target, toeplitz)[0]
+        return method.rows(self.kernel, self.grid, target, toeplitz)[0]
 
     @property
     def system(self) -> System:

@@ -13,7 +13,6 @@ factored. Of points G is taken for its row sums, which leaves two Fourier coeffi
 otherwise each mode is measured as some of the observations see it. The rest counts as if all had the same density of data.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -25,15 +24,15 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.inference.systems import System
-from hipgp.sparse import Rows, Sparse
-from hipgp.stencils import LocalWeights
+from hipgp.sparse import Sparse
+from hipgp.stencils import LocalWeights, Stencilled
 from hipgp.toeplitz import Toeplitz, Torus
 
 POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved for densely
 LEAST_GAIN = 0.1  # what the data tell of a mode, against the prior, below which it needs no help
 LINES = 20_000  # observations that modes are measured with
-ROWS_AT_ONCE = 2**19  # of W, in its product with itself
 MODES_AT_ONCE = 64
+POINTS_AT_ONCE = 2**17  # in the product of W with itself
 
 
 class LowModes(eqx.Module):
@@ -112,13 +111,12 @@ class GridSystem(System):
 
 
 def grid_system(
-    toeplitz: Toeplitz, weights: LocalWeights, noise: Float[np.ndarray, " N"], points: bool
+    toeplitz: Toeplitz, weights: Stencilled, noise: Float[np.ndarray, " N"], points: bool
 ) -> GridSystem:
     """The grid-space form of W K W' + N; `noise` are variances, and `points` says that all data are values at points."""
     dtype, torus = toeplitz.eigenvalues.dtype, toeplitz.torus
-    rows, scale = weights.sparse.forward, 1 / np.sqrt(noise)
     if points:
-        stencil: Any = sum(part.T @ part for part in _scaled(rows, scale, torus.grid.size))
+        stencil: Any = _product(weights.matrix, 1 / noise)
         row_sums = np.maximum(np.asarray(stencil.sum(axis=1)), 0.0)
         density = float(np.sum(row_sums)) / torus.size
         modes = _largest(toeplitz, point_modes(torus), LEAST_GAIN / max(density, 1e-300))
@@ -126,11 +124,11 @@ def grid_system(
     else:
         stencil = None
         modes = _largest(toeplitz, LINE_MODES, 0.0)
-        products = _integrated(torus, rows, scale, modes)
+        products = _integrated(torus, weights.matrix, noise, modes)
         density = float(np.mean(np.diagonal(products)[: len(modes.q)][len(modes.q) // 2 :])) * 2 / torus.size
     return GridSystem(
         toeplitz,
-        weights,
+        LocalWeights.of(weights, dtype, often=not points),
         jnp.asarray(noise, dtype),
         None if stencil is None else Sparse.from_scipy(stencil, dtype),
         jnp.asarray(density, dtype),
@@ -150,17 +148,30 @@ def hardness(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) -> float:
     return float(np.sum(1 / noise)) / toeplitz.torus.size * largest
 
 
-def _scaled(rows: Rows, scale: Float[np.ndarray, " N"], size: int) -> Iterator[Any]:
-    """Some rows of the matrix at a time, each times its scale."""
-    width, every = rows.columns.shape[0], np.arange(rows.count + 1)
-    starts = every if rows.rows is None else np.searchsorted(np.asarray(rows.rows), every)
-    for begin in range(0, rows.count, ROWS_AT_ONCE):
-        own = starts[begin : begin + ROWS_AT_ONCE + 1]
-        chunks = slice(own[0], own[-1])
-        scales = np.repeat(scale[begin : begin + ROWS_AT_ONCE], np.diff(own))
-        values = np.asarray(rows.values[:, chunks], float) * scales
-        entries = values.T.ravel(), np.asarray(rows.columns[:, chunks]).T.ravel(), (own - own[0]) * width
-        yield scipy.sparse.csr_array(entries, shape=(len(own) - 1, size))
+def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
+    """W' N^-1 W of points.
+
+    All rows have one pattern of columns from their first on, so that products of two entries are summed by first column,
+    and the sums of each two belong to one diagonal.
+    """
+    count, size = matrix.shape
+    width = len(matrix.indices) // count
+    columns, values = matrix.indices.reshape(-1, width), matrix.data.reshape(-1, width)
+    steps, diagonals = (columns[0] - columns[0, 0]).tolist(), {}
+    for begin in range(0, count, POINTS_AT_ONCE):
+        some = slice(begin, begin + POINTS_AT_ONCE)
+        first = columns[some, 0]
+        by_first = scipy.sparse.csr_array(
+            (precision[some], (first, np.arange(len(first)))), shape=(size, len(first))
+        )
+        for a, step in enumerate(steps):
+            sums = by_first @ (values[some, a, None] * values[some, a:])
+            for other, own in zip(steps[a:], sums.T, strict=True):
+                total = diagonals.setdefault(other - step, np.zeros(size))
+                total[step:] += own[: size - step]
+    offsets = [*diagonals, *(-o for o in diagonals if o)]
+    every = [diagonals[abs(o)][: size - abs(o)] for o in offsets]
+    return scipy.sparse.csr_array(scipy.sparse.diags_array(every, offsets=offsets, shape=(size, size)))  # type: ignore[arg-type]
 
 
 class Modes(NamedTuple):
@@ -198,18 +209,26 @@ def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: Modes) ->
     return np.block([[cosines, mixed[:, paired]], [mixed[:, paired].T, sines[np.ix_(paired, paired)]]])
 
 
-def _integrated(torus: Torus, rows: Rows, scale: np.ndarray, modes: Modes) -> Float[np.ndarray, "k k"]:
+def _integrated(torus: Torus, matrix: Any, noise: np.ndarray, modes: Modes) -> Float[np.ndarray, "k k"]:
     """Sums over some of the observations, in place of all, of two of the cosines and sines as they see them."""
-    some = np.random.default_rng(0).permutation(rows.count)[:LINES]
-    every: Any = scipy.sparse.vstack(list(_scaled(rows, scale, torus.grid.size)), format="csr")
-    matrix = every[np.sort(some)]
+    count = matrix.shape[0]
+    some = np.sort(np.random.default_rng(0).permutation(count)[:LINES])
+    chosen = matrix[some]
+    scaled = scipy.sparse.csr_array(
+        (
+            chosen.data / np.repeat(np.sqrt(noise[some]), np.diff(chosen.indptr)),
+            chosen.indices,
+            chosen.indptr,
+        ),
+        shape=chosen.shape,
+    )
     seen: Any = np.empty((len(some), len(modes.q)), complex)
     for begin in range(0, len(modes.q), MODES_AT_ONCE):
         part = slice(begin, begin + MODES_AT_ONCE)
         waves = np.ascontiguousarray(_waves(torus, modes.q[part]).T)
-        seen[:, part] = (matrix @ waves.view(float)).view(complex)
+        seen[:, part] = (scaled @ waves.view(float)).view(complex)
     table = np.concatenate([seen.real, seen.imag[:, modes.paired]], axis=1)
-    return (rows.count / len(some)) * (table.T @ table)
+    return (count / len(some)) * (table.T @ table)
 
 
 def _waves(torus: Torus, q: Int[np.ndarray, "r D"]) -> np.ndarray:

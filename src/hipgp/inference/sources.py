@@ -19,7 +19,7 @@ from hipgp.functionals import AnyArray, Functional, LineIntegrals, Nodes
 from hipgp.grid import Grid
 from hipgp.inference.whitening import Whitening
 from hipgp.kernels import Kernel
-from hipgp.stencils import LocalWeights, local_weights, place, stencil_shape, stencil_weights
+from hipgp.stencils import LocalWeights, place, stencil_shape, stencil_weights, stencilled
 from hipgp.weights import ExactWeights, Weights, grid_covariances, prepared
 
 TABLE = 2**30  # bytes of weights held at once, without a GPU; with one, a third of its memory
@@ -166,7 +166,9 @@ class Table(Source):
     """Weights computed once and held: for fixed hyperparameters."""
 
     weights: Weights
-    chunks: Int[Array, "N c"] | None  # for a sparse table: which chunks of it make up each row; -1 for none
+    entries: (
+        tuple[Int[Array, "N w"], Float[Array, "N w"]] | None
+    )  # of local weights: columns and values of each row
     starts: tuple[int, ...] = eqx.field(static=True)
 
     def rows(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> Rows:
@@ -174,13 +176,11 @@ class Table(Source):
         v = self.weights.residual[every].astype(float)
         if isinstance(self.weights, ExactWeights):
             return _unsolved(self.weights.rows[every].astype(float), v)
-        assert isinstance(self.weights, LocalWeights) and self.chunks is not None
-        forward, chunk = self.weights.sparse.forward, self.chunks[every]
-        columns = forward.columns[:, chunk]
-        values = jnp.where(chunk >= 0, forward.values[:, chunk], 0).astype(float)
-        size = self.weights.sparse.backward.count
+        assert isinstance(self.weights, LocalWeights) and self.entries is not None
+        columns, values = (a[every] for a in self.entries)
         row = jnp.arange(len(every))[:, None]
-        return _unsolved(jnp.zeros((len(every), size)).at[row, columns].add(values), v)
+        size = self.weights.sparse.columns
+        return _unsolved(jnp.zeros((len(every), size)).at[row, columns].add(values.astype(float)), v)
 
 
 def _steps(grid: Grid, p: int) -> np.ndarray:
@@ -241,17 +241,12 @@ def compiled_rows(source: Source, kernel: Kernel, whitening: Whitening, index: t
     return source.rows(kernel, whitening, index)
 
 
-def table(weights: Weights, counts: tuple[int, ...]) -> Table:
-    starts = starts_of(counts)
-    if not isinstance(weights, LocalWeights):
-        return Table(weights, None, starts)
-    forward = weights.sparse.forward
-    rows = np.arange(forward.count) if forward.rows is None else np.asarray(forward.rows)
-    used = np.bincount(rows, minlength=forward.count)
-    chunks = np.full((forward.count, max(int(used.max()), 1)), -1)
-    chunks[rows, np.arange(len(rows)) - np.searchsorted(rows, rows)] = np.arange(len(rows))
-    return Table(weights, jnp.asarray(chunks), starts)
-
-
 def local_table(kernel: Kernel, grid: Grid, data: Data, p: int, dtype: Any) -> Table:
-    return table(local_weights(kernel, grid, data, p, dtype), tuple(len(b.y) for b in data.blocks))
+    """Local weights, rows padded to the longest so that any of them can be looked up."""
+    rows = stencilled(kernel, grid, data, p)
+    counts, matrix = np.diff(rows.matrix.indptr), rows.matrix
+    inside = np.arange(counts.max()) < counts[:, None]
+    columns, values = np.zeros(inside.shape, np.int32), np.zeros(inside.shape, dtype)
+    columns[inside], values[inside] = matrix.indices, matrix.data
+    starts = starts_of(tuple(len(b.y) for b in data.blocks))
+    return Table(LocalWeights.of(rows, dtype), (jnp.asarray(columns), jnp.asarray(values)), starts)
