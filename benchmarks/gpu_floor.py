@@ -22,7 +22,6 @@ import hipgp as hg
 from hipgp.inference.systems import DataSystem
 from hipgp.ordering import in_order
 
-
 ROUNDS = 20
 
 
