@@ -37,8 +37,13 @@ def in_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
     blocks, orders, begin = [], [], 0
     for block in data.blocks:
         order = along_curve(np.asarray(block.functional.places(), float).mean(axis=1))
-        noise = None if block.noise is None else block.noise[order]
-        blocks.append(Observations(block.functional[order], block.y[order], noise))
+        taken = block.functional[order]
+        if type(taken) is type(block.functional):  # a user's own kind may not know how to reorder itself
+            noise = None if block.noise is None else block.noise[order]
+            block = Observations(taken, block.y[order], noise)
+        else:
+            order = np.arange(len(order))
+        blocks.append(block)
         orders.append(order + begin)
         begin += len(order)
     return Data(tuple(blocks)), np.concatenate(orders)

@@ -4,8 +4,11 @@ The grid is regular and the kernel stationary, so one small matrix serves every 
 w = K_s^-1 k(s, x), and the residual variance as for any weights (`weights.py`). Sums and derivatives of nodes follow.
 """
 
-import itertools
+import functools
+import os
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -125,29 +128,33 @@ def stencilled(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL) -> Sten
 
 def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> tuple[Any, np.ndarray]:
     """One block's rows and residual variances, a few thousand nodes at a time."""
-    flat_steps = stencil_steps(grid, p)[1].astype(np.int32)
-    width = len(flat_steps)
     pieces, alone = [], np.zeros(len(functional))
-    for rows, part, w, v, first in _one_ahead(_weights_of_pieces(kernel, grid, functional, p)):
-        start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape), np.int32)
-        per = part.x.shape[1]
-        columns = (start[:, None] + flat_steps).reshape(len(part), per * width)
-        values = np.asarray(w)[: len(start)] * np.asarray(part.weights, float).reshape(-1, 1)
-        starts = np.arange(len(part) + 1) * (per * width)
-        piece = scipy.sparse.csr_array(
-            (values.ravel(), columns.ravel(), starts), shape=(len(part), grid.size)
-        )
-        if per > 1:  # nodes that see the same grid point
-            piece.sum_duplicates()
+    launched = _weights_of_pieces(kernel, grid, functional, p)
+    for rows, piece, own in _in_threads(functools.partial(_piece, grid, p), launched):
         pieces.append((rows, piece))
-        # as if nodes had independent residuals: right where there is but one
-        own = np.asarray(v)[: len(start)].reshape(len(part), per)
-        alone[rows] = np.sum(own * np.asarray(part.weights, float) ** 2, axis=1)
+        alone[rows] = own
     matrix = _assembled(pieces, len(functional), grid.size)
     if functional.single:
         return matrix, alone
     counts = np.diff(matrix.indptr)
     return matrix, residual_of_sums(kernel, grid, functional, lambda rows: matrix[rows], counts, alone)
+
+
+def _piece(
+    grid: Grid, p: int, rows: np.ndarray, part: Nodes, w: Array, v: Array, first: np.ndarray
+) -> tuple[np.ndarray, Any, np.ndarray]:
+    """Some rows of W, and their residual variances as if nodes had independent ones: right where there is but one."""
+    flat_steps = stencil_steps(grid, p)[1].astype(np.int32)
+    start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape), np.int32)
+    n, per = part.x.shape[:2]
+    weight = np.asarray(part.weights, float)
+    columns = start[:, None] + flat_steps
+    values = np.asarray(w)[: len(start)] * weight.reshape(-1, 1)
+    starts = np.arange(n + 1) * (per * len(flat_steps))
+    piece = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(n, grid.size))
+    if per > 1:  # nodes that see the same grid point
+        piece.sum_duplicates()
+    return rows, piece, np.sum(np.asarray(v)[: len(start)].reshape(n, per) * weight**2, axis=1)
 
 
 def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> Any:
@@ -176,10 +183,17 @@ def _weights_of_pieces(
         yield rows, part, *_chunk_weights(kernel, grid, p, part)
 
 
-def _one_ahead(items: Iterator[Any]) -> Iterator[Any]:
-    """Each item when the next has been asked for: JAX works on that one meanwhile."""
-    for now, _ in itertools.pairwise(itertools.chain(items, [None])):
-        yield now
+def _in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
+    """function(*item) of each, in order, by all cores; no more items are asked for than are worked on."""
+    workers = min(os.cpu_count() or 1, 16)
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Any] = deque()
+        for item in items:
+            waiting.append(pool.submit(function, *item))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _chunk_weights(kernel: Kernel, grid: Grid, p: int, part: Nodes) -> tuple[Array, Array, np.ndarray]:
@@ -211,8 +225,7 @@ def residual_of_sums(
     n = len(counts)
     order = np.argsort(counts, kind="stable")
     cost = np.sum(2.0 * counts.astype(float) ** 2)
-    budget = PAIR_BUDGET * (1 if jax.default_backend() == "cpu" else 32)
-    stride = max(1, int(np.ceil(cost / budget)))
+    stride = max(1, int(np.ceil(cost / PAIR_BUDGET)))
     chosen = order[::stride] if stride > 1 else order
     found = np.zeros(len(chosen))
     for begin in range(0, len(chosen), ROWS_AT_ONCE):

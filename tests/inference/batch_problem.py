@@ -72,12 +72,13 @@ def linear_columns(f):
 
 
 def matrices(post):
-    """W, K, N and X of a posterior's own system, dense."""
+    """W, K, N (with R, where residuals are joint) and X of a posterior's own system, dense."""
     system = post.engine.system
     eye = jnp.eye(GRID.size)
     w = np.asarray(system.weights.matmul(eye)).T
     k = np.asarray(system.toeplitz.matmul(eye.reshape(-1, *GRID.shape))).reshape(GRID.size, -1)
-    return w, k, np.asarray(system.noise), post.engine.trend.of_data(post.engine.data, post.grid)
+    noise = np.asarray(system.spread(jnp.eye(len(system.noise))))
+    return w, k, noise, post.engine.trend.of_data(post.engine.data, post.grid)
 
 
 def true_kl(post):
@@ -85,8 +86,8 @@ def true_kl(post):
     w, k, noise, x = matrices(post)
     y = np.asarray(post.engine.data.y, float)
     both = np.concatenate([w, x], axis=1)
-    precision = (both.T / noise) @ both
+    precision = both.T @ np.linalg.solve(noise, both)
     precision[: len(k), : len(k)] += np.linalg.inv(k)
-    exact = np.linalg.solve(precision, both.T @ (y / noise))
+    exact = np.linalg.solve(precision, both.T @ np.linalg.solve(noise, y))
     gap = np.concatenate([np.asarray(post.engine.field), post.engine.beta]) - exact
     return 0.5 * gap @ precision @ gap

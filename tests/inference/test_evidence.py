@@ -16,8 +16,8 @@ def dense_bound(vector, layout, data, trend, noise):
     """log p(y) from the engine's own matrices, the trend's coefficients at their best."""
     kernel, found = layout.unpack(jnp.asarray(vector))
     gp = hg.GP(jax.tree.map(np.asarray, kernel), GRID, noise if found is None else float(found), trend)
-    w, k, variance, x = problem.matrices(gp.condition(data, hg.Batch(space="data")))
-    a = w @ k @ w.T + np.diag(variance)
+    w, k, variance, x = problem.matrices(gp.condition(data, hg.Batch(space="data", residual="noise")))
+    a = w @ k @ w.T + variance
     y = data.y
     if x.shape[1]:
         y = y - x @ np.linalg.solve(x.T @ np.linalg.solve(a, x), x.T @ np.linalg.solve(a, y))
@@ -53,7 +53,7 @@ def test_the_gradient_is_that_of_the_dense_bound(kinds, trend, learn_noise):
     vector = layout.pack(KERNEL, 0.12) + 0.1
     kernel, found = layout.unpack(jnp.asarray(vector))
     noise = None if found is None else float(found)
-    tight = hg.Batch(space="data", tolerance=1e-12)
+    tight = hg.Batch(space="data", residual="noise", tolerance=1e-12)
     post = tight.fit(
         jax.tree.map(np.asarray, kernel), GRID, data, noise, hg.GP(KERNEL, GRID, trend=trend).trend
     )

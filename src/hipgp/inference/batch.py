@@ -29,6 +29,7 @@ from hipgp.inference.systems import DataSystem, System, solve
 from hipgp.kernels import Kernel
 from hipgp.ordering import in_order
 from hipgp.precision import float64_available
+from hipgp.residuals import Cells, cells_of
 from hipgp.stencils import STENCIL, LocalWeights, Stencilled, stencilled
 from hipgp.toeplitz import Toeplitz, embed
 from hipgp.traced import stored_size, traced_weights
@@ -39,9 +40,12 @@ from hipgp.weights import Weights, exact_weights
 MANY_POINTS, MANY_OTHERS = 2, 10
 STEPS_SAVED = 6  # how many times more steps it may take with each point more
 WRAPPED = 1e-9  # correlation that may come back around the torus
+# Residual variances, in those of the noise, that are worth holding jointly. Beyond, the certificate would be loose: it
+# takes what the noise alone leaves of the solve's residual.
+SHARED = 0.02, 100.0
 MUCH = 2**34  # bytes of weights from which it is said that there is another way
 
-Residual = Literal["noise", "bound"]
+Residual = Literal["joint", "noise", "bound"]
 
 
 class Batch(eqx.Module):
@@ -55,7 +59,9 @@ class Batch(eqx.Module):
       lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
       the paper's choice, for small problems; "traced", for line integrals alone, keeps no weights: what millions of
       lines through tens of millions of cells need, on a GPU.
-    - `residual`: what the grid cannot see is added to the noise ("noise"), or only to the bound ("bound", the paper).
+    - `residual`: what the grid cannot see of each observation is added to its noise ("noise"), or only to the bound
+      ("bound", the paper); "joint" is "noise", but points of one cell have it jointly where that matters and the solve is
+      in data space.
     - `space`: "data", "grid", or "auto": grid where there are more points than two a grid point and few modes matter, or,
       in one or two dimensions, more lines or boxes than grid points.
     """
@@ -65,7 +71,7 @@ class Batch(eqx.Module):
     neighbours: int | None = eqx.field(static=True, default=None)
     weights: Literal["local", "exact", "traced"] = eqx.field(static=True, default="local")
     stencil: int | None = eqx.field(static=True, default=None)
-    residual: Residual = eqx.field(static=True, default="noise")
+    residual: Residual = eqx.field(static=True, default="joint")
     space: Literal["auto", "data", "grid"] = eqx.field(static=True, default="auto")
 
     def __check_init__(self) -> None:
@@ -75,7 +81,7 @@ class Batch(eqx.Module):
             raise ValueError("max_iterations, neighbours: expected at least 1 and at least 0")
         for name, options in (
             ("weights", ("local", "exact", "traced")),
-            ("residual", ("noise", "bound")),
+            ("residual", ("joint", "noise", "bound")),
             ("space", ("auto", "data", "grid")),
         ):
             if getattr(self, name) not in options:
@@ -136,9 +142,8 @@ class Batch(eqx.Module):
         toeplitz = embed(kernel, grid, dtype, WRAPPED)
         rows, how = self.rows(kernel, grid, data, lambda: toeplitz)
         residual = np.asarray(rows.residual, float)
-        variance = np.asarray(std, float) ** 2
-        if self.residual == "noise":
-            variance = variance + residual
+        noise = np.asarray(std, float) ** 2
+        variance = noise if self.residual == "bound" else noise + residual
         info = {
             "engine": "batch",
             "observations": len(data),
@@ -148,19 +153,25 @@ class Batch(eqx.Module):
             "clipped_mass": float(toeplitz.clipped_mass),
             "dtype": str(dtype),
             "weights": how,
-            "residual_to_noise": float(np.mean(residual / np.asarray(std, float) ** 2)),
+            "residual_to_noise": float(np.mean(residual / noise)),
+            "residual": "bound" if self.residual == "bound" else "noise",
         }
         if self._in_grid_space(data, toeplitz, variance):
             assert isinstance(rows, Stencilled)
             on_grid = grid_system(toeplitz, rows, variance, points=_plain(data))
             name = f"{len(on_grid.low.inverse)} modes and a circulant"
             return on_grid, info | {"space": "grid", "preconditioner": name}
+        matters = self.residual == "joint" and SHARED[0] < info["residual_to_noise"] < SHARED[1]
+        cells = self.cells(kernel, grid, data, rows) if matters else None
+        if cells is not None:
+            variance, info["residual"] = noise, "joint"
         factor, name = None, "none"
         if self.neighbours != 0:
             factor = vecchia.preconditioner(kernel, data, variance, self.neighbours, dtype=dtype)
             name = f"Vecchia, {factor.description}"
         weights = LocalWeights.of(rows, dtype) if isinstance(rows, Stencilled) else rows
-        system = DataSystem(toeplitz, weights, jnp.asarray(variance, dtype), factor)
+        shared = None if cells is None else cells.residuals(dtype)
+        system = DataSystem(toeplitz, weights, jnp.asarray(variance, dtype), factor, shared)
         return system, info | {"space": "data", "preconditioner": name}
 
     def rows(
@@ -182,6 +193,13 @@ class Batch(eqx.Module):
                         stacklevel=4,
                     )
                 return stencilled(kernel, grid, data, p), f"local, stencil {p}"
+
+    def cells(self, kernel: Kernel, grid: Grid, data: Data, rows: Weights | Stencilled) -> Cells | None:
+        """Points by cell, with what their rows of W leave."""
+        if not isinstance(rows, Stencilled) or not _plain(data):
+            return None
+        x = np.concatenate([np.asarray(block.functional.places()[:, 0], float) for block in data.blocks])
+        return cells_of(kernel, grid, self.points_per_axis(data), x, rows.matrix)
 
     def points_per_axis(self, data: Data) -> int:
         """The stencil's width."""

@@ -6,7 +6,7 @@ whole posterior: u + K W' A^-1 (y - W u - e). No covariance is ever formed. For 
 
 import dataclasses
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,6 +22,7 @@ from hipgp.inference.progress import Report, silent
 from hipgp.inference.systems import System, solve
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
+from hipgp.residuals import Cells, Joint
 from hipgp.stencils import LocalWeights, Stencilled
 from hipgp.trend import Trend
 from hipgp.weights import Weights
@@ -57,6 +58,16 @@ class Deferred:
         self.parts = method, kernel, grid, data, noise
         self.made = made
         self.factor: np.ndarray | None = None  # of A, where standard deviations were asked for that need it
+        self.of_cells: Cells | None = None
+
+    def cells(self) -> Cells:
+        """The data by cell, of a posterior whose residuals are joint."""
+        if self.of_cells is None:
+            method, kernel, grid, data, _ = self.parts
+            rows = method.rows(kernel, grid, data, lambda: self.get().toeplitz)[0]  # type: ignore[attr-defined]
+            self.of_cells = method.cells(kernel, grid, data, rows)
+            assert self.of_cells is not None
+        return self.of_cells
 
     def get(self) -> System:
         if self.made is None:
@@ -66,6 +77,29 @@ class Deferred:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Deferred, self.parts
+
+
+class Target(NamedTuple):
+    """Functionals to be predicted: W, and their residuals beside those of the data, where these are joint."""
+
+    weights: Weights
+    joint: Joint | None
+
+    def mean(self, field: Float[Array, "s M"], alpha: Float[Array, "s N"]) -> Float[np.ndarray, "s T"]:
+        """What the data say of them, from K W' alpha and alpha = A^-1 y."""
+        values = np.asarray(self.weights.matmul(field))
+        return values if self.joint is None else values + (self.joint.cross @ np.asarray(alpha, float).T).T
+
+    def draw(
+        self, field: Float[Array, "s M"], residual: Float[Array, "s N"] | None, key: Array
+    ) -> Float[np.ndarray, "s T"]:
+        """Of the prior, given its draws on the grid and of the data's residuals."""
+        white = jax.random.normal(key, (len(field), len(self.weights.residual)), field.dtype)
+        values = np.asarray(self.weights.matmul(field), float)
+        if self.joint is None or residual is None:
+            return values + np.sqrt(np.asarray(self.weights.residual, float)) * np.asarray(white)
+        own = (self.joint.given @ np.asarray(residual, float).T).T
+        return values + own + np.sqrt(self.joint.variance) * np.asarray(white)
 
 
 class BatchPosterior(eqx.Module):
@@ -98,13 +132,23 @@ class BatchPosterior(eqx.Module):
             if isinstance(rows, Stencilled)
             else np.asarray(rows.matmul(self.field))
         )
+        joint = self._joint(functional, rows)
+        if joint is not None:
+            field = field + joint.cross @ np.asarray(self.alpha, float)
         return field + self.trend.of(functional, self.grid, columns) @ self.beta
 
     @float64_available
-    def target_weights(self, functional: Functional) -> Weights:
-        """W of functionals to be predicted, in the engine's kind of weights."""
+    def target(self, functional: Functional) -> Target:
+        """Functionals to be predicted, in the engine's kind of weights."""
         rows = self._target_rows(functional)
-        return LocalWeights.of(rows, self.data.dtype) if isinstance(rows, Stencilled) else rows
+        weights = LocalWeights.of(rows, self.data.dtype) if isinstance(rows, Stencilled) else rows
+        return Target(weights, self._joint(functional, rows))
+
+    def _joint(self, functional: Functional, rows: Weights | Stencilled) -> Joint | None:
+        if self.diagnostics.get("residual") != "joint" or not isinstance(functional, Points):
+            return None
+        assert isinstance(rows, Stencilled)
+        return self.deferred.cells().at(np.asarray(functional.places()[:, 0], float), rows.matrix)
 
     def _target_rows(self, functional: Functional) -> Weights | Stencilled:
         target = observe(functional, np.zeros(len(functional), self.data.dtype))
@@ -130,7 +174,7 @@ class BatchPosterior(eqx.Module):
         report: Report = silent,
     ) -> np.ndarray:
         """`count` exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
-        at = None if functional is None else self.target_weights(functional)
+        at = None if functional is None else self.target(functional)
         trend = (
             self.trend.on_grid(self.grid)
             if functional is None
@@ -155,46 +199,60 @@ class BatchPosterior(eqx.Module):
         return int(np.clip(most // (6 * size * self.data.dtype.itemsize), 1, MOST_DRAWS))
 
     def _draws(
-        self, key: Array, count: int, at: Weights | None, columns: Float[np.ndarray, "N p"], of_columns: Array
+        self,
+        key: Array,
+        count: int,
+        at: Target | None,
+        columns: Float[np.ndarray, "N p"],
+        of_columns: tuple[Array, Array],
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Draws of the field, and of the trend's coefficients: those of the mean, corrected draw by draw."""
         rest = np.asarray(self.data.y, float) - columns @ self.beta
-        prior, rhs = simulate(self.system, jnp.asarray(rest, self.data.dtype), key, count)
+        prior, residual, rhs = simulate(self.system, jnp.asarray(rest, self.data.dtype), key, count)
         tolerance = self.method.tolerance
         solved = solve(self.system, rhs, tolerance, self.method.max_iterations)
         warn_if_far(float(np.max(solved.nats)), tolerance, solved.steps)
         self.diagnostics["sample_kl_nats"] = float(np.max(solved.nats))
         self.diagnostics["sample_iterations"] = solved.steps
         betas = np.asarray(solved.alpha, float) @ columns @ self.beta_covariance
-        values = prior + solved.field - jnp.asarray(betas, prior.dtype) @ of_columns
-        if at is not None:
-            extra = jax.random.normal(jax.random.fold_in(key, 2**30), (count, len(at.residual)), values.dtype)
-            values = at.matmul(values) + jnp.sqrt(at.residual) * extra
+        less = jnp.asarray(betas, prior.dtype)
+        alpha, field = (a - less @ b for a, b in zip((solved.alpha, solved.field), of_columns, strict=True))
+        if at is None:
+            values = prior + field
+        else:
+            values = at.draw(prior, residual, jax.random.fold_in(key, 2**30)) + at.mean(field, alpha)
         return list(zip(np.asarray(values), self.beta + betas, strict=True))
 
-    def solved_columns(self, columns: Float[np.ndarray, "N p"]) -> Float[Array, "p M"]:
-        """K W' A^-1 X."""
+    def solved_columns(
+        self, columns: Float[np.ndarray, "N p"]
+    ) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
+        """A^-1 X and K W' A^-1 X."""
         p = columns.shape[1]
         if p == 0:
-            return jnp.zeros((0, self.grid.size), self.data.dtype)
+            return tuple(jnp.zeros((0, n), self.data.dtype) for n in (len(columns), self.grid.size))  # type: ignore[return-value]
         std = np.sqrt(self.noise_variance)
         rows = right_hand_sides(self.data.y, columns, std)
         target = row_tolerances(self.method.tolerance, p)[1:]
         z = jnp.asarray(rows.z[1:], self.data.dtype)
-        field = solve(self.system, z, target, self.method.max_iterations).field
-        return field / jnp.asarray(rows.scale, field.dtype)[:, None]
+        solved = solve(self.system, z, target, self.method.max_iterations)
+        scale = jnp.asarray(rows.scale, z.dtype)[:, None]
+        return solved.alpha / scale, solved.field / scale
 
     def grid_points(self) -> Points:
         return Points(self.grid.coordinates().astype(self.data.dtype))
 
 
 @eqx.filter_jit
-def simulate(system: Any, y: Array, key: Array, count: int) -> tuple[Array, Array]:
-    """Prior draws on the grid, and y minus data simulated from them."""
+def simulate(system: Any, y: Array, key: Array, count: int) -> tuple[Array, Array | None, Array]:
+    """Prior draws on the grid, of the data's residuals where they are joint, and y minus data simulated from both."""
     toeplitz, weights, noise = system.toeplitz, system.weights, system.noise
     field_key, noise_key = jax.random.split(key)
     # drawn flat: XLA takes seconds to compile this many-dimensional
     white = jax.random.normal(field_key, (count, toeplitz.torus.size), noise.dtype)
     prior = toeplitz.root(white.reshape(count, *toeplitz.torus.shape)).reshape(count, -1)
-    errors = jnp.sqrt(noise) * jax.random.normal(noise_key, (count, len(noise)), noise.dtype)
-    return prior, y - weights.matmul(prior) - errors
+    draw = lambda k: jax.random.normal(k, (count, len(noise)), noise.dtype)
+    rest = y - weights.matmul(prior) - jnp.sqrt(noise) * draw(noise_key)
+    if system.residuals is None:
+        return prior, None, rest
+    residual = system.residuals.draw(draw(jax.random.fold_in(noise_key, 1)))
+    return prior, residual, rest - residual

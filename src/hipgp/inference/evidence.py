@@ -70,7 +70,7 @@ def log_evidence_slope(
     """The collapsed bound at a layout's vector, with its gradient; `noise` where the layout has none of its own."""
     kernel, found = layout.unpack(jnp.asarray(vector))
     kernel = jax.tree.map(np.asarray, kernel)
-    post = Batch(space="data").fit(
+    post = Batch(space="data", residual="noise").fit(
         kernel, grid, data, noise if found is None else float(found), trend, progress=False
     )
     signs = _signs(post.system, probes, key)

@@ -66,6 +66,12 @@ class GridSystem(System):
     density: Float[Array, ""]  # of G, over the torus
     low: LowModes
 
+    residuals: None = None  # each counts as noise of its own
+
+    def spread(self, v: Float[Array, "B N"]) -> Float[Array, "B N"]:
+        """N v."""
+        return self.noise * v
+
     def root(self, x: Float[Array, "B n"]) -> Float[Array, "B M"]:
         torus = self.toeplitz.torus
         parts = x.reshape(-1, 2, *self.toeplitz.eigenvalues.shape)

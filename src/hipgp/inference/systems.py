@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.inference.checkpoint import Checkpoint
+from hipgp.residuals import Residuals
 from hipgp.solvers import State, advance, start
 from hipgp.toeplitz import Toeplitz
 from hipgp.vecchia import Vecchia
@@ -58,18 +59,24 @@ class System(eqx.Module):
 
 
 class DataSystem(System):
-    """A = W K W' + N."""
+    """A = W K W' + R + N, R where residuals of points are held jointly (`residuals.py`)."""
 
     toeplitz: Toeplitz
     weights: Weights
     noise: Float[Array, " N"]  # variances
     vecchia: Vecchia | None
+    residuals: Residuals | None = None
+
+    def spread(self, v: Float[Array, "B N"]) -> Float[Array, "B N"]:
+        """(N + R) v."""
+        own = self.noise * v
+        return own if self.residuals is None else own + self.residuals.covariance.matmul(v)
 
     def field(self, a: Float[Array, "B N"]) -> Float[Array, "B M"]:
         return self.toeplitz.flat_matmul(self.weights.transpose_matmul(a))
 
     def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return self.weights.matmul(self.field(v)) + self.noise * v
+        return self.weights.matmul(self.field(v)) + self.spread(v)
 
     def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
         return r / self.noise if self.vecchia is None else self.vecchia.precondition(r)

@@ -29,7 +29,7 @@ from scipy.spatial import KDTree
 from hipgp import neighbours, vecchia
 from hipgp.bins import as_points, bin_means, bins_of
 from hipgp.functionals import Functional, LineIntegrals, Nodes, Points
-from hipgp.inference.batch_posterior import BatchPosterior, simulate
+from hipgp.inference.batch_posterior import BatchPosterior, Target, simulate
 from hipgp.inference.progress import Report, silent
 from hipgp.inference.systems import in_float64, solve
 from hipgp.neighbours import Groups, Neighbours
@@ -149,41 +149,39 @@ def sampled_variance(
         raise ValueError(f"samples: expected at least 2 to tell an error from, got {count}")
     single = all(f.single for f in (functional, *(block.functional for block in post.data.blocks)))
     local = local_conditional(post, functional) if single else None
-    weights = post.target_weights(functional)
+    target = post.target(functional)
     of_exact, of_rough = [], []  # squares
-    for y, truth in _simulations(post, weights, count, key):
+    for y, truth in _simulations(post, target, count, key):
         solved = solve(post.system, y, post.method.tolerance, post.method.max_iterations)
-        of_exact.append(np.asarray(truth - weights.matmul(solved.field), float) ** 2)
+        of_exact.append((truth - target.mean(solved.field, solved.alpha)) ** 2)
         of_rough += [] if local is None else [_rough(local, y, truth)]
         report(sum(map(len, of_exact)), count)
     exact = np.concatenate(of_exact)
     if local is None:
         found, error = exact.mean(axis=0), _standard_error(exact)
     else:
-        others = _simulations(post, weights, ROUGH * count, jax.random.fold_in(key, 2**29))
+        others = _simulations(post, target, ROUGH * count, jax.random.fold_in(key, 2**29))
         known = _moments(_rough(local, y, truth) for y, truth in others)
         found, error = _controlled(exact, np.concatenate(of_rough), *known)
-    seen = weights.matmul(post.solved_columns(post.trend.of_data(post.data, post.grid)))
-    gap = post.trend.of(functional, post.grid, columns) - np.asarray(seen, float).T
+    alpha, field = post.solved_columns(post.trend.of_data(post.data, post.grid))
+    gap = post.trend.of(functional, post.grid, columns) - np.asarray(target.mean(field, alpha), float).T
     return found + _trend_variance(post, gap), error
 
 
 def _simulations(
-    post: BatchPosterior, weights: Weights, count: int, key: Array
-) -> Iterator[tuple[Float[Array, "s N"], Float[Array, "s T"]]]:
-    """Data drawn from the prior, some at a time, and the true values of the functionals with these weights."""
+    post: BatchPosterior, target: Target, count: int, key: Array
+) -> Iterator[tuple[Float[Array, "s N"], Float[np.ndarray, "s T"]]]:
+    """Data drawn from the prior, some at a time, and the true values of the targets."""
     nothing = jnp.zeros(len(post.data), post.data.dtype)
     for begin in range(0, count, size := post.draws_at_once()):
         number, draw_key = min(size, count - begin), jax.random.fold_in(key, begin)
-        prior, less = simulate(post.system, nothing, draw_key, number)
-        shape = (number, len(weights.residual))
-        extra = jax.random.normal(jax.random.fold_in(draw_key, 2**30), shape, prior.dtype)
-        yield -less, weights.matmul(prior) + jnp.sqrt(weights.residual) * extra
+        prior, residual, less = simulate(post.system, nothing, draw_key, number)
+        yield -less, target.draw(prior, residual, jax.random.fold_in(draw_key, 2**30))
 
 
-def _rough(local: Local, y: Float[Array, "s N"], truth: Float[Array, "s T"]) -> Float[np.ndarray, "s T"]:
+def _rough(local: Local, y: Float[Array, "s N"], truth: Float[np.ndarray, "s T"]) -> Float[np.ndarray, "s T"]:
     """The neighbours' squared error."""
-    return (np.asarray(truth, float) - local.mean(np.asarray(y, float))) ** 2
+    return (truth - local.mean(np.asarray(y, float))) ** 2
 
 
 def _standard_error(values: Float[np.ndarray, "S T"]) -> Float[np.ndarray, " T"]:
@@ -219,12 +217,13 @@ def exact_variance(
     """v + w'K w - c' A^-1 c with c = W K w, and what the trend adds."""
     factor = _factor(post, report) if factored(post, len(functional), len(functional)) else None
     explained = _by_solves if factor is None else functools.partial(_by_factor, factor)
-    weights, system = post.target_weights(functional), post.system
+    (weights, joint), system = post.target(functional), post.system
     target = post.trend.of(functional, post.grid, columns)
     out = []
     for begin in range(0, len(functional), size := post.draws_at_once()):
         rows = np.arange(begin, min(begin + size, len(functional)))
         prior, cross = _seen(system, weights, jnp.asarray(rows))
+        cross = cross if joint is None else cross + joint.cross[rows].toarray()
         known, of_columns = explained(post, prior, cross)
         variance = np.asarray(weights.residual, float)[rows] + np.asarray(prior, float) - known
         out.append(np.maximum(variance, 0.0) + _trend_variance(post, target[rows] - of_columns))
@@ -257,7 +256,7 @@ def _explained(system: Any, cross: Array, alpha: Array) -> Array:
     system = in_float64(system)
     w = system.weights.transpose_matmul(alpha)
     field = system.toeplitz.flat_matmul(w)
-    own = jnp.sum(w * field, axis=-1) + jnp.sum(system.noise * alpha**2, axis=-1)
+    own = jnp.sum(w * field, axis=-1) + jnp.sum(alpha * system.spread(alpha), axis=-1)
     return 2 * jnp.sum(cross * alpha, axis=-1) - own
 
 
@@ -277,15 +276,21 @@ def _factor(post: BatchPosterior, report: Report) -> Float[np.ndarray, "N N"] | 
         matrix = np.empty((count, count))
         for begin in range(0, count, size):
             rows = np.minimum(np.arange(begin, begin + size), count - 1)  # the last again: one compilation
-            matrix[rows] = _seen(post.system, post.system.weights, jnp.asarray(rows))[1]  # type: ignore[attr-defined]
+            matrix[rows] = _rows_of_a(post.system, jnp.asarray(rows))
             report(int(rows[-1]) + 1, count)
-        matrix[np.diag_indices(count)] += post.noise_variance
         try:
             factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
         except scipy.linalg.LinAlgError:
             return None
         post.deferred.factor = factor
     return post.deferred.factor
+
+
+@eqx.filter_jit
+def _rows_of_a(system: Any, rows: Int[Array, " t"]) -> Array:
+    """Some rows of A, in float64."""
+    one = jax.nn.one_hot(rows, len(system.noise), dtype=jnp.float64)
+    return _seen(system, system.weights, rows)[1] + in_float64(system).spread(one)
 
 
 def factored(post: BatchPosterior, targets: int, solves: int) -> bool:

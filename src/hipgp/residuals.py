@@ -1,0 +1,180 @@
+"""What the grid cannot see, jointly for points of one cell.
+
+Given the grid's values each point has a residual, f(x) - w'u. Those of two points that are read off the same grid points
+have the covariance R = k(x, x') - w'K_s w'; those of others count as independent (the partially independent conditional of
+Snelson and Ghahramani, AISTATS 2007). Where a field varies within a cell, this is what makes several houses of one street
+one measurement of the street and not noise, and what is left of it at a place is predicted from its neighbours.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float, Int
+
+from hipgp.grid import Grid
+from hipgp.kernels import Kernel
+from hipgp.sparse import Rows, rows_of
+from hipgp.stencils import place, stencil_steps
+from hipgp.toeplitz import evaluate_all
+
+MOST = 64  # points taken together; of more, those that lie together in the order given
+JITTER = 1e-10  # of a variance: points at one place have one residual
+
+
+class Residuals(eqx.Module):
+    """R of all data, and L with L L' = R, to draw from."""
+
+    covariance: Rows
+    root: Rows
+
+    def draw(self, white: Float[Array, "s N"]) -> Float[Array, "s N"]:
+        return self.root.matmul(white)
+
+
+class Block(NamedTuple):
+    """All blocks of one size: which points they have, and the covariances of their residuals."""
+
+    members: Int[np.ndarray, "n s"]
+    covariance: Float[np.ndarray, "n s s"]
+
+    @property
+    def safe(self) -> Float[np.ndarray, "n s s"]:
+        """The covariances, definite to rounding."""
+        largest = np.max(np.diagonal(self.covariance, axis1=1, axis2=2), axis=1)
+        return self.covariance + JITTER * largest[:, None, None] * np.eye(self.members.shape[1])
+
+
+class Joint(NamedTuple):
+    """Residuals of targets beside those of the data: covariances, regression on them, and the variance that it leaves."""
+
+    cross: Any  # (T, N), sparse
+    given: Any
+    variance: Float[np.ndarray, " T"]
+
+
+class Seen(NamedTuple):
+    """Points as the grid sees them."""
+
+    x: Float[np.ndarray, "N D"]
+    cell: Int[np.ndarray, " N"]
+    w: Float[np.ndarray, "N P"]
+    g: Float[np.ndarray, "N P"]  # K_s w
+
+
+class Cells(NamedTuple):
+    """Data by cell; blocks are cells, or parts of crowded ones."""
+
+    kernel: Kernel
+    grid: Grid
+    p: int
+    data: Seen
+    block: Int[np.ndarray, " N"]  # of each point
+    order: Int[np.ndarray, " N"]  # points, block after block
+    starts: Int[np.ndarray, " B+1"]
+
+    def blocks(self) -> list[Block]:
+        """All blocks, by size."""
+        sizes = np.diff(self.starts)
+        return [self._block(np.flatnonzero(sizes == size)) for size in np.unique(sizes)]
+
+    def _block(self, some: Int[np.ndarray, " n"]) -> Block:
+        """Blocks of one size."""
+        size = int(self.starts[some[0] + 1] - self.starts[some[0]])
+        members = self.order[self.starts[some][:, None] + np.arange(size)]
+        pairs = np.repeat(members, size, axis=1), np.tile(members, (1, size))
+        flat = _covariances(self.kernel, self.data, pairs[0].ravel(), self.data, pairs[1].ravel())
+        matrix = flat.reshape(-1, size, size)
+        return Block(members, (matrix + np.swapaxes(matrix, 1, 2)) / 2)
+
+    def residuals(self, dtype: Any) -> Residuals:
+        found = self.blocks()
+        roots = [Block(b.members, np.linalg.cholesky(b.safe)) for b in found]
+        n = len(self.order)
+        return Residuals(rows_of(_assembled(found, n), dtype), rows_of(_assembled(roots, n), dtype))
+
+    def at(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Joint:
+        """Residuals of targets, each beside those of the block in its cell that has the point nearest to it."""
+        targets = _seen(self.kernel, self.grid, self.p, x, matrix)
+        target, point = self._pairs(targets)
+        cross = _covariances(self.kernel, targets, target, self.data, point)
+        own = _covariances(self.kernel, targets, np.arange(len(x)), targets, np.arange(len(x)))
+        shape = (len(x), len(self.order))
+        csr = scipy.sparse.csr_array((cross, (target, point)), shape=shape)
+        coefficients = np.zeros(len(cross))
+        sizes = np.bincount(target, minlength=len(x))
+        begin = np.cumsum(sizes) - sizes
+        for size in np.unique(sizes[sizes > 0]):
+            some = np.flatnonzero(sizes == size)
+            at = begin[some][:, None] + np.arange(size)
+            which, back = np.unique(self.block[point[at[:, 0]]], return_inverse=True)
+            solved = np.linalg.solve(self._block(which).safe[back], cross[at][..., None])[..., 0]
+            coefficients[at] = solved
+        given = scipy.sparse.csr_array((coefficients, (target, point)), shape=shape)
+        explained = np.bincount(target, coefficients * cross, len(x))
+        return Joint(csr, given, np.maximum(own - explained, 0.0))
+
+    def _pairs(self, targets: Seen) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]]:
+        """Each target with every point of its block, in the block's order."""
+        cells = self.data.cell[self.order]  # ascending
+        first, last = (np.searchsorted(cells, targets.cell, side=side) for side in ("left", "right"))
+        target, places = _stretches(first, last - first)
+        if len(target) == 0:
+            return target, places
+        gap = (targets.x[target] - self.data.x[self.order[places]]) / np.asarray(self.grid.spacing)
+        far = np.sum(gap**2, axis=1)
+        begin = np.flatnonzero(np.concatenate([[True], np.diff(target) > 0]))
+        least = np.repeat(np.minimum.reduceat(far, begin), np.diff(np.append(begin, len(far))))
+        nearest = np.full(len(targets.x), -1)
+        nearest[target[far == least]] = self.block[self.order[places[far == least]]]
+        near = np.flatnonzero(nearest >= 0)
+        own = nearest[near]
+        which, places = _stretches(self.starts[own], self.starts[own + 1] - self.starts[own])
+        return near[which], self.order[places]
+
+
+def cells_of(kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "N D"], matrix: Any) -> Cells | None:
+    """Points of one cell together, `matrix` their W; None where none has a neighbour in its own."""
+    data = _seen(kernel, grid, p, x, matrix)
+    order = np.argsort(data.cell, kind="stable")
+    _, first, count = np.unique(data.cell[order], return_index=True, return_counts=True)
+    if np.max(count) == 1:
+        return None
+    number = np.arange(len(order)) - np.repeat(first, count)
+    starts = np.flatnonzero(number % MOST == 0)
+    block = np.empty(len(order), int)
+    block[order] = np.searchsorted(starts, np.arange(len(order)), side="right") - 1
+    return Cells(kernel, grid, p, data, block, order, np.append(starts, len(order)))
+
+
+def _seen(kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "n D"], matrix: Any) -> Seen:
+    first, _ = place(grid, x, p)
+    steps = stencil_steps(grid, p)[0] * np.asarray(grid.spacing)
+    between = (steps[:, None] - steps).reshape(-1, grid.ndim)
+    k_stencil = evaluate_all(kernel, between).reshape(len(steps), -1)
+    w = matrix.data.reshape(len(x), -1)
+    cell = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape))
+    return Seen(x, cell, w, w @ k_stencil)
+
+
+def _covariances(
+    kernel: Kernel, a: Seen, i: Int[np.ndarray, " k"], b: Seen, j: Int[np.ndarray, " k"]
+) -> Float[np.ndarray, " k"]:
+    """Of the residuals of points a[i] and b[j], which are in one cell."""
+    return evaluate_all(kernel, a.x[i] - b.x[j]) - np.einsum("kp,kp->k", a.g[i], b.w[j])
+
+
+def _assembled(blocks: list[Block], count: int) -> Any:
+    """A block-diagonal matrix."""
+    rows = np.concatenate([np.repeat(b.members, b.members.shape[1], axis=1).ravel() for b in blocks])
+    columns = np.concatenate([np.tile(b.members, (1, b.members.shape[1])).ravel() for b in blocks])
+    values = np.concatenate([b.covariance.ravel() for b in blocks])
+    kept = values != 0  # of a root, the lower triangles
+    return scipy.sparse.csr_array((values[kept], (rows[kept], columns[kept])), shape=(count, count))
+
+
+def _stretches(first: Int[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
+    """The places first, first + 1, ... of each stretch, with its number."""
+    number = np.repeat(np.arange(len(first)), count)
+    return number, first[number] + np.arange(len(number)) - np.repeat(np.cumsum(count) - count, count)
