@@ -91,7 +91,11 @@ def test_crowded_noisy_points_take_fewer_steps_and_the_same_answer():
     assert np.max(np.abs(single.mean - plain.mean) / std) < 0.3
 
 
-@pytest.mark.parametrize("kernel", [hg.Matern32(1.0, 0.3), hg.Matern12(1.0, 0.5)], ids=["smooth", "rough"])
+@pytest.mark.parametrize(
+    "kernel",
+    [hg.Matern32(1.0, 0.3), pytest.param(hg.Matern12(1.0, 0.5), marks=pytest.mark.slow)],
+    ids=["smooth", "rough"],
+)
 def test_std_of_crowded_noisy_points_is_the_exact_one(kernel, monkeypatch):
     """The nearest thirty points alone leave it wide where the field is smooth."""
     rng = np.random.default_rng(0)

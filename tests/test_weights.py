@@ -188,7 +188,12 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize(("name", "cells"), TABLE)
+QUICK = {("Matern32", 1), ("Matern32", 8)}  # each is a solve and a handful of compilations
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"), [pytest.param(*row, marks=[] if row in QUICK else pytest.mark.slow) for row in TABLE]
+)
 def test_local_converges_to_exact_as_the_design_s_table_says(name, cells):
     """Random places in a 40 x 40 grid, ten cells from its edges (where one-sided stencils would add more).
 

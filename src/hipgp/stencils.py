@@ -227,7 +227,7 @@ def residual_of_sums(
     cost = np.sum(2.0 * counts.astype(float) ** 2)
     stride = max(1, int(np.ceil(cost / PAIR_BUDGET)))
     chosen = order[::stride] if stride > 1 else order
-    found = np.zeros(len(chosen))
+    parts = []
     for begin in range(0, len(chosen), ROWS_AT_ONCE):
         some = chosen[begin : begin + ROWS_AT_ONCE]
         columns, values = _padded(matrix(some))
@@ -238,7 +238,8 @@ def residual_of_sums(
         missing = min(ROWS_AT_ONCE, max(16, 1 << (len(some) - 1).bit_length())) - len(some)
         pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
         v = _residuals(kernel, jax.tree.map(pad, _filled_up(part)), pad(grid_nodes), pad(values))
-        found[begin : begin + ROWS_AT_ONCE] = v[: len(some)]
+        parts.append((v, len(some)))  # not waited for: the next is prepared meanwhile
+    found = np.concatenate([np.asarray(v)[:count] for v, count in parts])
     if stride == 1:
         out = np.zeros(n)
         out[chosen] = found

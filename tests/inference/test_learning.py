@@ -78,7 +78,7 @@ def test_the_gradient_in_the_noise_is_that_of_differences():
     [
         (("points",), 3),
         (("rays",), 1),
-        (("points", "rays"), 1),
+        pytest.param(("points", "rays"), 1, marks=pytest.mark.slow),
         *(
             pytest.param(kinds, 12, marks=pytest.mark.slow)
             for kinds in (("points",), ("rays",), ("points", "rays"))
@@ -164,6 +164,7 @@ def test_what_the_data_do_not_determine_is_said():
     assert dict(zip(learned.names, learned.values, strict=True))["noise"] == pytest.approx(1.0, rel=0.15)
 
 
+@pytest.mark.slow  # learns from long rays twice
 def test_long_rays_may_have_much_noise():
     """The noise's bounds follow the data's spread, not the field's: rays of length 1000 sum a thousand fields."""
     rng = np.random.default_rng(0)

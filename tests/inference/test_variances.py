@@ -93,6 +93,7 @@ def test_the_nearest_observations_serve_where_they_tell_nearly_all(monkeypatch):
     assert taken(points, rays, samples=2) == "samples"  # fewer products than the factor takes
 
 
+@pytest.mark.slow  # a solve for each of many lines
 def test_the_default_std_of_crossing_lines_is_that_of_exact_solves(only):
     """Their nearest neighbours would leave it far too wide."""
     rng = np.random.default_rng(1)
