@@ -69,7 +69,9 @@ def posterior(x, y, at):
     return cross @ cho_solve(factor, y), prior[n:, n:] - cross @ cho_solve(factor, cross.T)
 
 
-def test_mean_and_std_are_the_dense_ones():
+@pytest.mark.parametrize("pairs", [2**20, 300], ids=["all at once", "few at a time"])
+def test_mean_and_std_are_the_dense_ones(pairs, monkeypatch):
+    monkeypatch.setattr(residuals, "PAIRS_AT_ONCE", pairs)
     x, y, data = observed()
     at = np.concatenate(
         [crowded(2, 30), x[:5], [[0.03, 1.15]]]
@@ -162,6 +164,15 @@ def test_single_precision_and_a_file(tmp_path):
     np.testing.assert_allclose(
         hg.load(tmp_path / "map.zarr").predict(at).mean, post.predict(at).mean, atol=1e-5
     )
+
+
+def test_targets_away_from_all_data():
+    """In cells without a point nothing is added, and nothing fails."""
+    _, _, data = observed()
+    post = hg.GP(KERNEL, GRID).condition(data, hg.Batch(space="data"))
+    joint = post.engine.target(hg.Points([[0.03, 1.15]])).joint
+    assert joint.cross.nnz == 0 and joint.variance[0] > 0
+    assert np.all(np.isfinite(post.predict(hg.Points([[0.03, 1.15]])).mean))
 
 
 @pytest.mark.parametrize("noise", [1e-3, 50.0], ids=["far below", "far above"])

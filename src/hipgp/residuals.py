@@ -6,6 +6,8 @@ Snelson and Ghahramani, AISTATS 2007). Where a field varies within a cell, this 
 one measurement of the street and not noise, and what is left of it at a place is predicted from its neighbours.
 """
 
+import itertools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,7 +21,9 @@ from hipgp.sparse import Rows, rows_of
 from hipgp.stencils import place, stencil_steps
 from hipgp.toeplitz import evaluate_all
 
-MOST = 64  # points taken together; of more, those that lie together in the order given
+MOST = 32  # points taken together; of more, those that lie together in the order given
+PAIRS_AT_ONCE = 2**20
+LEAST = 2**8  # pairs that a target counts for, at the least
 JITTER = 1e-10  # of a variance: points at one place have one residual
 
 
@@ -83,10 +87,17 @@ class Cells(NamedTuple):
         """Blocks of one size."""
         size = int(self.starts[some[0] + 1] - self.starts[some[0]])
         members = self.order[self.starts[some][:, None] + np.arange(size)]
-        pairs = np.repeat(members, size, axis=1), np.tile(members, (1, size))
-        flat = _covariances(self.kernel, self.data, pairs[0].ravel(), self.data, pairs[1].ravel())
-        matrix = flat.reshape(-1, size, size)
-        return Block(members, (matrix + np.swapaxes(matrix, 1, 2)) / 2)
+        step = max(1, PAIRS_AT_ONCE // size**2)
+        parts = [self._matrices(members[i : i + step]) for i in range(0, len(members), step)]
+        return Block(members, np.concatenate(parts))
+
+    def _matrices(self, members: Int[np.ndarray, "n s"]) -> Float[np.ndarray, "n s s"]:
+        """The covariances of the residuals of each row of points."""
+        n, size = members.shape
+        x, w, g = (a[members] for a in (self.data.x, self.data.w, self.data.g))
+        gap = (x[:, :, None] - x[:, None]).reshape(n * size**2, -1)
+        matrix = evaluate_all(self.kernel, gap).reshape(n, size, size) - g @ np.swapaxes(w, 1, 2)
+        return (matrix + np.swapaxes(matrix, 1, 2)) / 2
 
     def residuals(self, dtype: Any) -> Residuals:
         found = self.blocks()
@@ -94,31 +105,52 @@ class Cells(NamedTuple):
         n = len(self.order)
         return Residuals(rows_of(_assembled(found, n), dtype), rows_of(_assembled(roots, n), dtype))
 
-    def at(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Joint:
-        """Residuals of targets, each beside those of the block in its cell that has the point nearest to it."""
-        targets = _seen(self.kernel, self.grid, self.p, x, matrix)
-        target, point = self._pairs(targets)
-        cross = _covariances(self.kernel, targets, target, self.data, point)
-        own = _covariances(self.kernel, targets, np.arange(len(x)), targets, np.arange(len(x)))
-        shape = (len(x), len(self.order))
-        csr = scipy.sparse.csr_array((cross, (target, point)), shape=shape)
-        coefficients = np.zeros(len(cross))
-        sizes = np.bincount(target, minlength=len(x))
-        begin = np.cumsum(sizes) - sizes
-        for size in np.unique(sizes[sizes > 0]):
-            some = np.flatnonzero(sizes == size)
-            at = begin[some][:, None] + np.arange(size)
-            which, back = np.unique(self.block[point[at[:, 0]]], return_inverse=True)
-            solved = np.linalg.solve(self._block(which).safe[back], cross[at][..., None])[..., 0]
-            coefficients[at] = solved
-        given = scipy.sparse.csr_array((coefficients, (target, point)), shape=shape)
-        explained = np.bincount(target, coefficients * cross, len(x))
-        return Joint(csr, given, np.maximum(own - explained, 0.0))
+    def cross(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Any:
+        """Covariances of targets' residuals with those of the data, (T, N), sparse; `matrix` is the targets' W.
 
-    def _pairs(self, targets: Seen) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]]:
-        """Each target with every point of its block, in the block's order."""
+        Of a crowded cell each target sees the block that has the point nearest to it.
+        """
+        return scipy.sparse.vstack([part for part, _ in self._parts(x, matrix)], format="csr")
+
+    def at(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Joint:
+        """Residuals of targets beside those of the data."""
+        parts = [(cross, *self._regression(cross, targets)) for cross, targets in self._parts(x, matrix)]
+        cross, given, variance = zip(*parts, strict=True)
+        stacked = [scipy.sparse.vstack(a, format="csr") for a in (cross, given)]
+        return Joint(stacked[0], stacked[1], np.concatenate(variance))
+
+    def _parts(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Iterator[tuple[Any, Seen]]:
+        """The same, some targets at a time."""
+        every = _seen(self.kernel, self.grid, self.p, x, matrix)
         cells = self.data.cell[self.order]  # ascending
-        first, last = (np.searchsorted(cells, targets.cell, side=side) for side in ("left", "right"))
+        first, last = (np.searchsorted(cells, every.cell, side=side) for side in ("left", "right"))
+        work = np.cumsum(last - first + LEAST) // PAIRS_AT_ONCE
+        edges = np.flatnonzero(np.diff(work, prepend=-1, append=-1))
+        for begin, end in itertools.pairwise(edges):
+            targets = Seen(*(a[begin:end] for a in every))
+            target, point = self._pairs(targets, first[begin:end], last[begin:end])
+            values = _covariances(self.kernel, targets, target, self.data, point)
+            starts = np.searchsorted(target, np.arange(end - begin + 1))
+            yield scipy.sparse.csr_array((values, point, starts), shape=(end - begin, len(cells))), targets
+
+    def _regression(self, cross: Any, targets: Seen) -> tuple[Any, Float[np.ndarray, " t"]]:
+        """Of targets' residuals on the data's, and the variance that it leaves."""
+        every = np.arange(len(targets.x))
+        own = _covariances(self.kernel, targets, every, targets, every)
+        coefficients, sizes = np.zeros(cross.nnz), np.diff(cross.indptr)
+        for size in np.unique(sizes[sizes > 0]):
+            at = cross.indptr[:-1][sizes == size][:, None] + np.arange(size)
+            which, back = np.unique(self.block[cross.indices[at[:, 0]]], return_inverse=True)
+            factors = self._block(which).safe[back]
+            coefficients[at] = np.linalg.solve(factors, cross.data[at][..., None])[..., 0]
+        given = scipy.sparse.csr_array((coefficients, cross.indices, cross.indptr), shape=cross.shape)
+        explained = np.bincount(np.repeat(every, sizes), coefficients * cross.data, len(every))
+        return given, np.maximum(own - explained, 0.0)
+
+    def _pairs(
+        self, targets: Seen, first: Int[np.ndarray, " t"], last: Int[np.ndarray, " t"]
+    ) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]]:
+        """Each target with every point of its block, in the block's order; its cell's are order[first:last]."""
         target, places = _stretches(first, last - first)
         if len(target) == 0:
             return target, places
@@ -162,6 +194,8 @@ def _covariances(
     kernel: Kernel, a: Seen, i: Int[np.ndarray, " k"], b: Seen, j: Int[np.ndarray, " k"]
 ) -> Float[np.ndarray, " k"]:
     """Of the residuals of points a[i] and b[j], which are in one cell."""
+    if len(i) == 0:
+        return np.zeros(0)
     return evaluate_all(kernel, a.x[i] - b.x[j]) - np.einsum("kp,kp->k", a.g[i], b.w[j])
 
 

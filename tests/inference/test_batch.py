@@ -92,7 +92,7 @@ def test_the_std_of_an_average_over_many_points_is_not_that_of_a_few():
     ("kinds", "settings"),
     [
         (("points",), {}),
-        (("points",), {"neighbours": 0}),
+        pytest.param(("points",), {"neighbours": 0}, marks=pytest.mark.slow),
         (("points",), {"space": "grid"}),
         (("points", "rays"), {"residual": "bound"}),
     ],

@@ -71,6 +71,7 @@ def test_with_all_modes_and_all_lines_the_preconditioner_is_the_inverse(torus_sh
         np.testing.assert_allclose(system.precondition(system.matmul(x)), x, atol=1e-9)
 
 
+@pytest.mark.slow  # three solves, each compiled
 def test_more_crossing_lines_than_grid_points_are_solved_in_grid_space(monkeypatch):
     """Neighbours say little of lines that cross: in data space several times the steps."""
     rng = np.random.default_rng(0)

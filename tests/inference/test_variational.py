@@ -28,7 +28,7 @@ GRIDS = {
 }
 every_dimension = pytest.mark.parametrize("dimension", [1, 2, 3])
 slow = pytest.mark.slow
-CASES = [(1, "bound"), (2, "noise"), (3, "bound"), pytest.param(2, "bound", marks=slow)]
+CASES = [(1, "bound"), (2, "noise"), *(pytest.param(d, "bound", marks=slow) for d in (2, 3))]
 
 
 def inside(rng, dimension, share=(0.0, 1.0), count=COUNT):
@@ -294,7 +294,7 @@ def differences(function, x, step=1e-5):
     ("dimension", "weights"),
     [
         (1, "local"),
-        (2, "exact"),
+        pytest.param(2, "exact", marks=slow),
         pytest.param(3, "exact", marks=slow),
         pytest.param(1, "exact", marks=slow),
     ],
@@ -345,8 +345,8 @@ def test_gradient_of_the_solve_is_the_dense_one(dimension):
 @pytest.mark.parametrize(
     ("weights", "whitening"),
     [
-        ("exact", "toeplitz"),
-        pytest.param("local", "toeplitz", marks=slow),
+        pytest.param("exact", "toeplitz", marks=slow),
+        ("local", "toeplitz"),
         pytest.param("exact", "cholesky", marks=slow),
     ],
 )
@@ -411,6 +411,7 @@ def test_fits_that_make_no_sense():
         post.predict(slopes.blocks[0].functional)
 
 
+@slow  # compiles two ways to the same weights
 def test_weights_batch_by_batch_are_those_of_the_table(monkeypatch):
     grid, (kernel, _) = GRIDS[2], kernels(2)
     data, _ = observed(2)

@@ -68,7 +68,7 @@ def test_rays_of_two_sets_are_found_by_their_ends():
     assert np.all(np.linalg.norm(ends[:24] - short.end, axis=1) < 0.2 * short.length)
 
 
-@pytest.mark.parametrize("own", [1, 3, 5])
+@pytest.mark.parametrize("own", [1, 5])
 def test_deviance_and_its_gradient(own):
     rng = np.random.default_rng(0)
     root = rng.normal(size=(3, 6, 6))
@@ -89,9 +89,20 @@ def test_deviance_and_its_gradient(own):
     np.testing.assert_allclose(both(found), both(auto), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["points", "derivatives", "rays"])
+TWO = Matern32(0.7, 0.4) + RationalQuadratic(0.5, 0.9, 2.0)
+
+
 @pytest.mark.parametrize(
-    "kernel", [KERNEL, Matern32(0.7, 0.4) + RationalQuadratic(0.5, 0.9, 2.0)], ids=["single", "sum"]
+    ("kernel", "kind"),
+    [
+        (KERNEL, "derivatives"),
+        (TWO, "rays"),
+        *(
+            pytest.param(*both, marks=pytest.mark.slow)
+            for both in [(KERNEL, "points"), (KERNEL, "rays"), (TWO, "points")]
+        ),
+    ],
+    ids=["single, derivatives", "sum, rays", "single, points", "single, rays", "sum, points"],
 )
 def test_gram_and_its_gradient(kind, kernel):
     functional, twin = problem.pair(kind, 0, 6)

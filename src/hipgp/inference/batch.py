@@ -42,7 +42,7 @@ STEPS_SAVED = 6  # how many times more steps it may take with each point more
 WRAPPED = 1e-9  # correlation that may come back around the torus
 # Residual variances, in those of the noise, that are worth holding jointly. Beyond, the certificate would be loose: it
 # takes what the noise alone leaves of the solve's residual.
-SHARED = 0.02, 100.0
+SHARED = 0.05, 100.0
 MUCH = 2**34  # bytes of weights from which it is said that there is another way
 
 Residual = Literal["joint", "noise", "bound"]
@@ -60,9 +60,10 @@ class Batch(eqx.Module):
       the paper's choice, for small problems; "traced", for line integrals alone, keeps no weights: what millions of
       lines through tens of millions of cells need, on a GPU.
     - `residual`: what the grid cannot see of each observation is added to its noise ("noise"), or only to the bound
-      ("bound", the paper); "joint" is "noise", but points of one cell have it jointly where that matters and the solve is
-      in data space.
-    - `space`: "data", "grid", or "auto": grid where there are more points than two a grid point and few modes matter, or,
+      ("bound", the paper); "joint" is "noise", but points of one cell have it jointly where that matters, which it does
+      in data space alone.
+    - `space`: "data", "grid", or "auto": grid where there are more points than two a grid point, few modes matter and the
+      grid sees nearly all, or,
       in one or two dimensions, more lines or boxes than grid points.
     """
 
@@ -156,13 +157,15 @@ class Batch(eqx.Module):
             "residual_to_noise": float(np.mean(residual / noise)),
             "residual": "bound" if self.residual == "bound" else "noise",
         }
-        if self._in_grid_space(data, toeplitz, variance):
+        joint = (
+            self.residual == "joint" and _plain(data) and SHARED[0] < info["residual_to_noise"] < SHARED[1]
+        )
+        if self._in_grid_space(data, toeplitz, variance, joint):
             assert isinstance(rows, Stencilled)
             on_grid = grid_system(toeplitz, rows, variance, points=_plain(data))
             name = f"{len(on_grid.low.inverse)} modes and a circulant"
             return on_grid, info | {"space": "grid", "preconditioner": name}
-        matters = self.residual == "joint" and SHARED[0] < info["residual_to_noise"] < SHARED[1]
-        cells = self.cells(kernel, grid, data, rows) if matters else None
+        cells = self.cells(kernel, grid, data, rows) if joint else None
         if cells is not None:
             variance, info["residual"] = noise, "joint"
         factor, name = None, "none"
@@ -196,7 +199,7 @@ class Batch(eqx.Module):
 
     def cells(self, kernel: Kernel, grid: Grid, data: Data, rows: Weights | Stencilled) -> Cells | None:
         """Points by cell, with what their rows of W leave."""
-        if not isinstance(rows, Stencilled) or not _plain(data):
+        if not isinstance(rows, Stencilled):
             return None
         x = np.concatenate([np.asarray(block.functional.places()[:, 0], float) for block in data.blocks])
         return cells_of(kernel, grid, self.points_per_axis(data), x, rows.matrix)
@@ -207,14 +210,18 @@ class Batch(eqx.Module):
             return self.stencil
         return STENCIL if data.ndim <= 2 or _single(data) else 2
 
-    def _in_grid_space(self, data: Data, toeplitz: Toeplitz, variance: Float[np.ndarray, " N"]) -> bool:
+    def _in_grid_space(
+        self, data: Data, toeplitz: Toeplitz, variance: Float[np.ndarray, " N"], joint: bool
+    ) -> bool:
         if self.space == "grid" and self.weights != "local":
             raise ValueError(f'space: "grid" needs weights="local", got weights="{self.weights}"')
         if self.space != "auto" or self.neighbours is not None or self.weights != "local":
             return self.space == "grid"
         many = len(data) / toeplitz.torus.grid.size
         if _plain(data):
-            return many > MANY_POINTS and hardness(toeplitz, variance) < (STEPS_SAVED * many) ** 2
+            return (
+                not joint and many > MANY_POINTS and hardness(toeplitz, variance) < (STEPS_SAVED * many) ** 2
+            )
         return many > (1 if data.ndim <= 2 else MANY_OTHERS)
 
     def _checkpoint(self, path: Any, *problem: Any) -> Checkpoint | None:

@@ -132,9 +132,9 @@ class BatchPosterior(eqx.Module):
             if isinstance(rows, Stencilled)
             else np.asarray(rows.matmul(self.field))
         )
-        joint = self._joint(functional, rows)
-        if joint is not None:
-            field = field + joint.cross @ np.asarray(self.alpha, float)
+        if isinstance(rows, Stencilled) and self._is_joint(functional):
+            cells, x = self.deferred.cells(), np.asarray(functional.places()[:, 0], float)
+            field = field + cells.cross(x, rows.matrix) @ np.asarray(self.alpha, float)
         return field + self.trend.of(functional, self.grid, columns) @ self.beta
 
     @float64_available
@@ -142,13 +142,14 @@ class BatchPosterior(eqx.Module):
         """Functionals to be predicted, in the engine's kind of weights."""
         rows = self._target_rows(functional)
         weights = LocalWeights.of(rows, self.data.dtype) if isinstance(rows, Stencilled) else rows
-        return Target(weights, self._joint(functional, rows))
+        if not isinstance(rows, Stencilled) or not self._is_joint(functional):
+            return Target(weights, None)
+        x = np.asarray(functional.places()[:, 0], float)
+        return Target(weights, self.deferred.cells().at(x, rows.matrix))
 
-    def _joint(self, functional: Functional, rows: Weights | Stencilled) -> Joint | None:
-        if self.diagnostics.get("residual") != "joint" or not isinstance(functional, Points):
-            return None
-        assert isinstance(rows, Stencilled)
-        return self.deferred.cells().at(np.asarray(functional.places()[:, 0], float), rows.matrix)
+    def _is_joint(self, functional: Functional) -> bool:
+        """Whether residuals of these functionals and of the data are correlated."""
+        return self.diagnostics.get("residual") == "joint" and isinstance(functional, Points)
 
     def _target_rows(self, functional: Functional) -> Weights | Stencilled:
         target = observe(functional, np.zeros(len(functional), self.data.dtype))
