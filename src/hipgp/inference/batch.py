@@ -62,9 +62,8 @@ class Batch(eqx.Module):
     - `residual`: what the grid cannot see of each observation is added to its noise ("noise"), or only to the bound
       ("bound", the paper); "joint" is "noise", but points of one cell have it jointly where that matters, which it does
       in data space alone.
-    - `space`: "data", "grid", or "auto": grid where there are more points than two a grid point, few modes matter and the
-      grid sees nearly all, or,
-      in one or two dimensions, more lines or boxes than grid points.
+    - `space`: "data", "grid", or "auto": grid where there are more points than two a grid point, few modes matter and
+      the grid sees nearly all, or, in one or two dimensions, more lines or boxes than grid points.
     """
 
     tolerance: float = eqx.field(static=True, default=0.01)
