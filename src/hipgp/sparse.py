@@ -261,7 +261,7 @@ def _slab(csr: Any, stretches: _Stretches, classes: list[tuple[int, np.ndarray]]
                 inside = entry < stretches.length[some]
                 at = np.where(inside, stretches.begin[some] + entry, 0)
                 here = slice(begin + fold * rows + first, begin + fold * rows + first + len(some))
-                columns[:, here] = np.where(inside, csr.indices[at], 0)
-                values[:, here] = np.where(inside, csr.data[at], 0)
+                columns[:, here] = csr.indices.take(at)  # of padding, any
+                values[:, here] = csr.data.take(at) * inside
         begin += times * rows
     return Slab(jnp.asarray(columns), jnp.asarray(values), folds)

@@ -31,7 +31,7 @@ from hipgp.weights import Weights
 STENCIL = 4  # default p: grid points per axis that each node sees
 CHUNK = 2**14  # nodes whose weights are computed at once
 ROWS_AT_ONCE = 64  # line and box functionals whose residual variances are computed side by side
-PAIR_BUDGET = 3e7  # kernel evaluations spent on the residual variances of line and box functionals
+PAIR_BUDGET = 1e7  # kernel evaluations spent on the residual variances of line and box functionals
 
 
 class Stencilled(NamedTuple):
@@ -150,7 +150,9 @@ def _piece(
     weight = np.asarray(part.weights, float)
     columns = start[:, None] + flat_steps
     values = np.asarray(w)[: len(start)] * weight.reshape(-1, 1)
-    starts = np.arange(n + 1) * (per * len(flat_steps))
+    starts = np.arange(n + 1, dtype=np.int32) * (
+        per * len(flat_steps)
+    )  # of another kind than columns, these are copied
     piece = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(n, grid.size))
     if per > 1:  # nodes that see the same grid point
         piece.sum_duplicates()
@@ -163,6 +165,7 @@ def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> A
     for rows, piece in pieces:
         counts[rows + 1] = np.diff(piece.indptr)
     starts = np.cumsum(counts)
+    starts = starts if starts[-1] >= 2**31 else starts.astype(np.int32)
     columns, values = np.empty(starts[-1], np.int32), np.empty(starts[-1])
     while pieces:
         rows, piece = pieces.pop()
