@@ -1,10 +1,11 @@
 """How do seconds and memory grow with the data and with the grid? One figure, slopes stated.
 
-    python benchmarks/growth.py [--most 7] [--over N M]
+    python benchmarks/growth.py [--most 7] [--over N M] [--peer-python PYTHON]
 
 Points uniform in a square, Matern 3/2 with a lengthscale of 8 cells, noise a third of the field's std; set-up and solve of
 the posterior mean to 0.01 nats, second run (no compilation), each size in a process of its own so that peak memory is
-its own. N from 1e4 up to 10^most at M = 1e5, and M likewise at N = 1e5.
+its own. N from 1e4 up to 10^most at M = 1e5, and M likewise at N = 1e5. With --peer-python also, over N, EFGP (to 1e-3) and
+scikit-learn's exact GP with the same kernel, as far as each gets in PEER_SECONDS of CPU time.
 """
 
 import argparse
@@ -14,18 +15,29 @@ import sys
 import time
 
 import numpy as np
+from beside import run_peer
 from machine import RESULTS, facts, peak_memory, write_result
 from scipy.stats import linregress
 
 import hipgp as hg
 
+SIDE, NOISE, PEER_SECONDS = 316, 0.3, 150
+PEERS = {
+    "EFGP": ("efgp", ["--epsilon", "1e-3"], 4.0),
+    "scikit-learn, exact": ("sklearn_exact", [], 3.0),
+}  # log10 of the first N
 
-def measure(observations: int, side: int) -> dict[str, float]:
+
+def simulate(observations: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     x = rng.uniform(0.0, 1.0, (observations, 2))
+    return x, np.sin(9 * x[:, 0]) * np.cos(7 * x[:, 1]) + NOISE * rng.standard_normal(observations)
+
+
+def measure(observations: int, side: int) -> dict[str, float]:
+    x, y = simulate(observations)
     grid = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(side, side))
-    y = np.sin(9 * x[:, 0]) * np.cos(7 * x[:, 1]) + 0.3 * rng.standard_normal(observations)
-    gp = hg.GP(hg.Matern32(1.0, 8 / side), grid, noise=0.3)
+    gp = hg.GP(hg.Matern32(1.0, 8 / side), grid, noise=NOISE)
     data = hg.observe(hg.Points(x), y)
     for _ in range(2):
         began = time.perf_counter()
@@ -52,13 +64,44 @@ def apart(observations: int, side: int) -> dict[str, float]:
     return row
 
 
+def peers(python: str, most: float) -> dict[str, list[dict[str, float]]]:
+    """Rows of each peer, up to the first size that it does not do in time."""
+    at, _ = simulate(1000)
+    given = {
+        "lengthscale": 8 / SIDE,
+        "variance": 1.0,
+        "noise": NOISE,
+        "kernel": "Matern32",
+        "hipgp": np.zeros(1000),
+    }
+    given |= {"x_test": at, "f_test": np.sin(9 * at[:, 0]) * np.cos(7 * at[:, 1])}
+    out: dict[str, list[dict[str, float]]] = {}
+    for name, (script, options, first) in PEERS.items():
+        out[name] = []
+        for power in np.arange(first, most + 0.01, 0.5):
+            x, y = simulate(round(10**power))
+            row = run_peer(python, script, given | {"x": x, "y": y}, options, PEER_SECONDS)
+            if "failed" in row:
+                print(name, len(y), row["failed"])
+                break
+            out[name].append(
+                {"N": len(y), "seconds": row["again_wall_s"], "gib": row["peak_gib"], "rmse": row["rmse"]}
+            )
+            print(name, out[name][-1], flush=True)
+    return out
+
+
 def slope(rows: list[dict[str, float]], of: str) -> float:
     """The exponent over the upper half of the sizes, where fixed costs no longer show."""
     upper = rows[len(rows) // 2 - 1 :]
     return float(linregress(np.log([r[of] for r in upper]), np.log([r["seconds"] for r in upper])).slope)
 
 
-def draw(rows: dict[str, list[dict[str, float]]], slopes: dict[str, float]) -> None:
+def draw(
+    rows: dict[str, list[dict[str, float]]],
+    slopes: dict[str, float],
+    beside: dict[str, list[dict[str, float]]],
+) -> None:
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(9, 4), layout="constrained")
@@ -67,7 +110,11 @@ def draw(rows: dict[str, list[dict[str, float]]], slopes: dict[str, float]) -> N
         (("N", "observations N (M = 1e5)"), ("M", "grid points M (N = 1e5)")),
         strict=True,
     ):
-        ax.loglog([r[name] for r in rows[name]], [r["seconds"] for r in rows[name]], "o-", color="#2a6f97")
+        lines = {"hipgp": rows[name]} | (beside if name == "N" else {})
+        for (who, some), colour in zip(lines.items(), ("#2a6f97", "#c1666b", "#8d99ae"), strict=False):
+            ax.loglog([r[name] for r in some], [r["seconds"] for r in some], "o-", color=colour, label=who)
+        if len(lines) > 1:
+            ax.legend(frameon=False)
         ax.set_xlabel(label)
         ax.set_title(f"seconds grow as {name}^{slopes[name]:.2f}")
         ax.grid(alpha=0.3)
@@ -79,20 +126,28 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--most", type=float, default=7)
     parser.add_argument("--over", nargs="+", choices=("N", "M"), default=["N", "M"])
+    parser.add_argument("--peer-python")
     parser.add_argument("--one", type=int, nargs=2)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(*args.one)))
         return
     sizes = np.arange(4, args.most + 0.01, 0.5)
-    of = {"N": lambda p: apart(round(10**p), 316), "M": lambda p: apart(100_000, round(10 ** (p / 2)))}
+    of = {"N": lambda p: apart(round(10**p), SIDE), "M": lambda p: apart(100_000, round(10 ** (p / 2)))}
     for name in args.over:
         rows = [of[name](p) for p in sizes]
         write_result(f"growth-{name}", {"facts": facts(), "rows": rows, "slope": slope(rows, name)})
+    if args.peer_python:
+        beside = peers(args.peer_python, args.most)
+        slopes = {name: slope(some, "N") for name, some in beside.items()}
+        write_result("growth-peers", {"facts": facts(), "rows": beside, "slopes": slopes})
+        print(slopes)
     found = [RESULTS / f"growth-{name}.json" for name in of]
     if all(path.exists() for path in found):
         both = {name: json.loads(path.read_text()) for name, path in zip(of, found, strict=True)}
-        draw({k: v["rows"] for k, v in both.items()}, {k: v["slope"] for k, v in both.items()})
+        path = RESULTS / "growth-peers.json"
+        beside = json.loads(path.read_text())["rows"] if path.exists() else {}
+        draw({k: v["rows"] for k, v in both.items()}, {k: v["slope"] for k, v in both.items()}, beside)
         print({k: v["slope"] for k, v in both.items()})
 
 

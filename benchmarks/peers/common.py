@@ -1,6 +1,7 @@
 """What the peers' scripts share: a clock that stops while scores are taken, and the scores."""
 
 import json
+import resource
 import sys
 import time
 
@@ -64,5 +65,6 @@ def timed_twice(fit, truth):
 
 
 def write(path, row):
+    row = row | {"peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
     with open(path, "w") as file:
         json.dump(row, file, default=float)
