@@ -4,8 +4,10 @@
 
 Writes benchmarks/results/beside-points-<problem>.json; a system that runs again replaces its own row. RMSE and NLL are
 of held-out noisy values. Wall and CPU seconds (all threads) of learning, conditioning and predicting, compilation
-included; hipgp's second run in the same process is timed apart. `hipgp-quick` learns from 5,000 of the observations, drawn at random, and conditions on all; `hipgp-matern32` does so
-with the one kernel that GPyTorch and scikit-learn have here, a Matern 3/2 with a lengthscale per axis. Peers have their documentation's settings and --seconds of CPU time to train; what else was tried is in their files.
+included; hipgp's second run in the same process is timed apart. `hipgp-quick` learns from 5,000 of the observations, drawn at
+random, and conditions on all; `hipgp-matern32` does so with the one kernel that GPyTorch and scikit-learn have here, a Matern 3/2
+with a lengthscale per axis. Peers have their documentation's settings and --seconds of CPU time to train; what else was tried is
+in their files.
 """
 
 import argparse

@@ -30,15 +30,6 @@ def observed(seed=1, count=60):
     return x, y, hg.observe(hg.Points(x), y, NOISE)
 
 
-def grid_points():
-    return np.stack(
-        np.meshgrid(
-            *[np.arange(n) * h for n, h in zip(GRID.shape, GRID.spacing, strict=True)], indexing="ij"
-        ),
-        -1,
-    ).reshape(-1, 2)
-
-
 def k(a, b):
     return DENSE_KERNEL.value(a[:, None] - b[None])
 
@@ -62,7 +53,7 @@ def posterior(x, y, at):
     """Mean and covariance at targets, all of the joint prior written down."""
     both = np.concatenate([x, at])
     w, r = model(both)
-    prior = w @ k(grid_points(), grid_points()) @ w.T + r
+    prior = w @ k(GRID.coordinates(), GRID.coordinates()) @ w.T + r
     n = len(x)
     factor = cho_factor(prior[:n, :n] + NOISE**2 * np.eye(n))
     cross = prior[n:, :n]
@@ -73,9 +64,8 @@ def posterior(x, y, at):
 def test_mean_and_std_are_the_dense_ones(pairs, monkeypatch):
     monkeypatch.setattr(residuals, "PAIRS_AT_ONCE", pairs)
     x, y, data = observed()
-    at = np.concatenate(
-        [crowded(2, 30), x[:5], [[0.03, 1.15]]]
-    )  # among the data, on them, and in a cell without
+    # among the data, on them, and in a cell without
+    at = np.concatenate([crowded(2, 30), x[:5], [[0.03, 1.15]]])
     post = hg.GP(KERNEL, GRID).condition(data, TIGHT)
     assert post.diagnostics["residual"] == "joint"
     mean, covariance = posterior(x, y, at)
@@ -107,7 +97,7 @@ def test_samples_have_the_dense_moments():
 
 
 def test_std_by_samples_with_a_trend():
-    """Pulls of one percent of the std against its stated error."""
+    """Its errors against those stated, which are below a tenth."""
     _, _, data = observed()
     post = hg.GP(KERNEL, GRID, trend="linear").condition(data, TIGHT)
     at = hg.Points(crowded(2, 40))

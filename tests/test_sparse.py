@@ -77,6 +77,14 @@ def test_padding_is_dear_where_rows_are_many():
     np.testing.assert_allclose(ours.transpose_matmul(y), matrix.T @ y, atol=1e-11)
 
 
+def test_a_transpose_that_is_rarely_asked_for():
+    rng = np.random.default_rng(4)
+    matrix, y = uneven(rng), rng.normal(size=(3, 45))
+    ours = Sparse.from_scipy(matrix, np.float64, often=False)
+    np.testing.assert_allclose(ours.transpose_matmul(y), y @ matrix.toarray(), atol=1e-12)
+    np.testing.assert_allclose(ours.transpose_matmul(y[0]), y[0] @ matrix.toarray(), atol=1e-12)
+
+
 def test_sides_together_are_sides_in_turn(monkeypatch):
     """What a GPU does with several sides, here in its own layout: all entries unrolled, sides behind."""
     rng = np.random.default_rng(3)

@@ -75,9 +75,8 @@ class Rows(eqx.Module):
     """One direction of a sparse product: y = A x."""
 
     slabs: tuple[Slab, ...]
-    where: (
-        Int[Array, " m"] | None
-    )  # which of all slabs' sums, and after them a zero, is each row's; None: the same
+    # which of all slabs' sums, and after them a zero, is each row's; None: the same
+    where: Int[Array, " m"] | None
     pieces: Int[Array, "2 p"] | None  # of long rows: which of all sums, and of which row
     count: int = eqx.field(static=True)
 
@@ -189,12 +188,9 @@ def rows_of(csr: Any, dtype: Any) -> Rows:
     widths = _widths(stretches.length, A_SLAB[not _on_cpu()]) if longest else []
     classes = np.searchsorted(widths, stretches.length)
     order = np.argsort(classes, kind="stable")
-    slabs = []
-    for narrow in [[w] for w in widths if w <= WIDTH] + [[w for w in widths if w > WIDTH]]:
-        if narrow:
-            slabs.append(
-                _slab(csr, stretches, [(w, order[classes[order] == widths.index(w)]) for w in narrow], dtype)
-            )
+    members = [(width, order[classes[order] == number]) for number, width in enumerate(widths)]
+    apart, wide = [[m] for m in members if m[0] <= WIDTH], [m for m in members if m[0] > WIDTH]
+    slabs = [_slab(csr, stretches, some, dtype) for some in (*apart, wide) if some]
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     alone = counts[stretches.row] <= LONGEST
@@ -228,9 +224,8 @@ def _widths(lengths: Int[np.ndarray, " p"], a_slab: int) -> list[int]:
     cost, before = np.zeros(len(every) + 1), np.zeros(len(every) + 1, int)
     for j in range(1, len(cost)):
         rows = below[j] - below[:j]
-        again = (
-            np.concatenate([[0], every[: j - 1]]) > WIDTH
-        )  # it is then folded into the slab of the one before
+        # wide ones after a wide one are folded into its slab
+        again = np.concatenate([[0], every[: j - 1]]) > WIDTH
         each = cost[:j] + rows * every[j - 1] + np.where(rows > 0, np.where(again, a_slab // 4, a_slab), 0)
         before[j] = np.argmin(each)
         cost[j] = each[before[j]]
@@ -246,9 +241,8 @@ def _slab(csr: Any, stretches: _Stretches, classes: list[tuple[int, np.ndarray]]
     """Stretches side by side: those of each class padded to its width, and folded."""
     height = min(classes[0][0], WIDTH)
     folds = tuple((width // height, len(some)) for width, some in classes)
-    if (
-        folds == ((1, len(csr.indptr) - 1),) and csr.nnz == height * folds[0][1]
-    ):  # all alike: they are there already
+    # all alike: they are there already
+    if folds == ((1, len(csr.indptr) - 1),) and csr.nnz == height * folds[0][1]:
         across = lambda entries, kind: jnp.asarray(np.ascontiguousarray(entries.reshape(-1, height).T, kind))
         return Slab(across(csr.indices, np.int32), across(csr.data, dtype), folds)
     columns = np.zeros((height, sum(times * rows for times, rows in folds)), np.int32)

@@ -294,7 +294,7 @@ def _factor_of(
     kernel: Kernel, nodes: Nodes, noise: np.ndarray, scale: np.ndarray, group: int, k: int, dtype: Any
 ) -> Vecchia:
     found = _blocks_of(kernel, nodes, noise, scale, group, k)
-    groups = found.groups
+    _, groups = found
     factor = (
         Blocks.of(found.blocks, groups.index, groups.used, len(nodes), dtype)
         if groups.own > 1
@@ -324,8 +324,7 @@ class _Factors(NamedTuple):
 
     def description(self) -> str:
         own = self.groups.own
-        words = f"{self.blocks.shape[2] - own} neighbours"
-        return words + (f" of groups of {own}" if own > 1 else "")
+        return f"{self.blocks.shape[2] - own} neighbours" + f" of groups of {own}" * (own > 1)
 
 
 def _blocks_of(
@@ -335,8 +334,9 @@ def _blocks_of(
     chunk = functools.partial(_factor_chunk, own=groups.own)
     if _roughly(kernel, nodes, noise):
         kernel, nodes = jax.tree.map(lambda a: np.asarray(a, np.float32), (kernel, nodes))
-    blocks = _in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used)
-    return _Factors(np.concatenate(blocks), groups)
+    return _Factors(
+        np.concatenate(_in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used)), groups
+    )
 
 
 def _roughly(kernel: Kernel, nodes: Nodes, noise: np.ndarray) -> bool:

@@ -68,7 +68,7 @@ def test_rays_of_two_sets_are_found_by_their_ends():
     assert np.all(np.linalg.norm(ends[:24] - short.end, axis=1) < 0.2 * short.length)
 
 
-@pytest.mark.parametrize("own", [1, 5])
+@pytest.mark.parametrize("own", [1, 3, 5])
 def test_deviance_and_its_gradient(own):
     rng = np.random.default_rng(0)
     root = rng.normal(size=(3, 6, 6))
@@ -99,10 +99,17 @@ TWO = Matern32(0.7, 0.4) + RationalQuadratic(0.5, 0.9, 2.0)
         (TWO, "rays"),
         *(
             pytest.param(*both, marks=pytest.mark.slow)
-            for both in [(KERNEL, "points"), (KERNEL, "rays"), (TWO, "points")]
+            for both in [(KERNEL, "points"), (KERNEL, "rays"), (TWO, "points"), (TWO, "derivatives")]
         ),
     ],
-    ids=["single, derivatives", "sum, rays", "single, points", "single, rays", "sum, points"],
+    ids=[
+        "single, derivatives",
+        "sum, rays",
+        "single, points",
+        "single, rays",
+        "sum, points",
+        "sum, derivatives",
+    ],
 )
 def test_gram_and_its_gradient(kind, kernel):
     functional, twin = problem.pair(kind, 0, 6)

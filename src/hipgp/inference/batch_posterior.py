@@ -126,12 +126,10 @@ class BatchPosterior(eqx.Module):
     @float64_available
     def mean(self, functional: Functional, columns: Any = None) -> Float[np.ndarray, " T"]:
         rows = self._target_rows(functional)
-        field = (
-            rows.matrix
-            @ np.asarray(self.field, float)  # once, and there: a matrix in JAX is made for many products
-            if isinstance(rows, Stencilled)
-            else np.asarray(rows.matmul(self.field))
-        )
+        if isinstance(rows, Stencilled):  # once, and on the host: a matrix in JAX is made for many products
+            field = rows.matrix @ np.asarray(self.field, float)
+        else:
+            field = np.asarray(rows.matmul(self.field))
         if isinstance(rows, Stencilled) and self._is_joint(functional):
             cells, x = self.deferred.cells(), np.asarray(functional.places()[:, 0], float)
             field = field + cells.cross(x, rows.matrix) @ np.asarray(self.alpha, float)
