@@ -4,11 +4,13 @@
 
 Writes benchmarks/results/beside-rays-<stars>-<shape>.json: wall and CPU seconds of the posterior mean (first call with
 compilation, and again) and of one sample, and how far each map is from the truth. NIFTy is given the same circulant
-embedding of the kernel as hipgp, so that both have the same prior on the grid, and the simulator's own trilinear
-look-up, 64 nodes a ray, as response; hipgp has its default quadrature and stencil.
+embedding of the kernel as hipgp, so that both have the same prior on the grid, and as response the simulator's own
+trilinear look-up, 64 nodes a ray, tabulated (seconds apart, hipgp's beside it: those of W and preconditioner, which are
+part of its mean), or its own response with as many nodes; hipgp has its default quadrature and stencil.
 """
 
 import argparse
+import itertools
 
 import jax
 import numpy as np
@@ -25,6 +27,7 @@ COLUMNS = (
     "mean_cpu_s",
     "mean_again_wall_s",
     "mean_again_cpu_s",
+    "response_wall_s",
     "sample_wall_s",
     "sample_cpu_s",
     "rmse",
@@ -34,7 +37,10 @@ COLUMNS = (
 )
 
 
-def look_up(grid: hg.Grid, ends: np.ndarray, nodes: int = 64) -> tuple[np.ndarray, np.ndarray]:
+NODES = 64  # a ray
+
+
+def look_up(grid: hg.Grid, ends: np.ndarray, nodes: int = NODES) -> tuple[np.ndarray, np.ndarray]:
     """Columns and weights of the trilinear look-up along each ray from the origin, padded to one width."""
     parts = [_rows(grid, some, nodes) for some in np.array_split(ends, -(-len(ends) // 10_000))]
     width = max(np.diff(part.indptr).max() for part in parts)
@@ -90,6 +96,7 @@ def run_hipgp(
         "mean_cpu_s": first["cpu"],
         "mean_again_wall_s": again["wall"],
         "mean_again_cpu_s": again["cpu"],
+        "response_wall_s": post.diagnostics["setup_seconds"],
         "first_samples_wall_s": first_samples["wall"],
         "sample_wall_s": again_samples["wall"] / samples,
         "sample_cpu_s": again_samples["cpu"] / samples,
@@ -118,7 +125,9 @@ def main() -> None:
     about = {"rays": args.stars, "grid": grid.shape, "kernel": "Matern32(1.0, 0.3)"}
     keep(name, about, [row], COLUMNS)
     block = data.blocks[0]
-    columns, weights = look_up(grid, block.functional.end)
+    rays = block.functional
+    (columns, weights), making = timed(lambda: look_up(grid, rays.end))
+    in_cells = lambda x: np.clip((x - grid.origin) / grid.spacing, 0, np.asarray(grid.shape) - 1)
     problem = {
         "y": block.y,
         "noise": np.asarray(block.noise).ravel()[0],
@@ -128,9 +137,15 @@ def main() -> None:
         "amplitude": amplitude(kernel, grid),
         "columns": columns,
         "weights": weights,
+        "response_wall_s": making["wall"],
+        "start": np.broadcast_to(in_cells(rays.start), rays.end.shape),
+        "end": in_cells(rays.end),
+        "spacing": grid.spacing,
+        "nodes": NODES,
     }
-    for delta in args.deltas:
+    for delta, own in itertools.product(args.deltas, (False, True)):
         options = ["--delta", str(delta), "--samples", "1", *(["--once"] if args.once else [])]
+        options += ["--own-response"] if own else []
         keep(name, about, [run_peer(args.peer_python, "nifty_rays", problem, options, args.most)], COLUMNS)
 
 

@@ -104,6 +104,11 @@ class Functional(eqx.Module):
 
         Pieces hold functionals of like size, so that a short ray is not given a long one's nodes.
         """
+        if self.single:
+            nodes, every = self.nodes(spacing), np.arange(len(self))
+            for begin in range(0, len(every), most):
+                yield every[begin : begin + most], nodes[begin : begin + most]
+            return
         size = np.max(np.ptp(self.places(), axis=1) / np.asarray(spacing), axis=1)
         order = np.argsort(-size, kind="stable")
         begin = 0

@@ -115,9 +115,12 @@ class Grid(eqx.Module):
 
     def outside(self, x: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "..."]:
         """How far each place lies outside the grid (largest distance over the axes; 0 inside, rounding forgiven)."""
+        x = np.asarray(x)
+        if np.all(x >= np.asarray(self.lower)) and np.all(x <= np.asarray(self.upper)):
+            return np.zeros(x.shape[:-1])
         slack = 1e-5 * np.asarray(self.spacing)  # float32 coordinates on the edge count as inside
-        below = np.asarray(self.lower) - np.asarray(x)
-        above = np.asarray(x) - np.asarray(self.upper)
+        below = np.asarray(self.lower) - x
+        above = x - np.asarray(self.upper)
         far = np.maximum(np.maximum(below, above), 0.0)
         return np.max(np.where(far > slack, far, 0.0), axis=-1)
 

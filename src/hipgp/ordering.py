@@ -20,23 +20,32 @@ def along_curve(places: Float[np.ndarray, "N D"]) -> Int[np.ndarray, " N"]:
     """The order of places along Morton's curve: by the bits of their coordinates, all axes taken in turn."""
     n, ndim = places.shape
     bits = BITS // ndim
-    lower = places.min(axis=0, initial=np.inf)
-    width = np.max(places.max(axis=0, initial=-np.inf) - lower, initial=0.0)
-    cell = np.zeros((n, ndim), np.int64)
-    if width > 0:
-        cell = np.minimum((places - lower) * (2**bits / width), 2**bits - 1).astype(np.int64)
-    code = np.zeros(n, np.int64)
-    for bit in range(bits):
-        for axis in range(ndim):
-            code |= (cell[:, axis] >> bit & 1) << (bit * ndim + ndim - 1 - axis)
-    return np.argsort(code, kind="stable")
+    axes = [np.ascontiguousarray(axis) for axis in places.T]
+    lower = [np.min(axis, initial=np.inf) for axis in axes]
+    width = max(np.max(axis, initial=-np.inf) - low for axis, low in zip(axes, lower, strict=True))
+    if not width > 0:
+        return np.arange(n)
+    every = np.arange(2**bits, dtype=np.uint32)
+    spread = sum((every >> bit & 1) << (bit * ndim) for bit in range(bits))  # room for the other axes' bits
+    code = np.zeros(n, np.uint32)
+    for number, (axis, low) in enumerate(zip(axes, lower, strict=True)):
+        cell = np.minimum((axis - low) * (2**bits / width), 2**bits - 1).astype(np.int32)
+        code |= spread[cell] << np.uint32(ndim - 1 - number)
+    return by_number(code)
+
+
+def by_number(numbers: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+    """The order of numbers below 2^32, equal ones as they came: NumPy counts 16-bit ones, in a third of the time."""
+    order = np.argsort(numbers.astype(np.uint16), kind="stable")
+    return order[np.argsort((numbers >> 16).astype(np.uint16)[order], kind="stable")]
 
 
 def in_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
     """The same observations, those of each block along a curve, and which of the given ones each is."""
     blocks, orders, begin = [], [], 0
     for block in data.blocks:
-        order = along_curve(np.asarray(block.functional.places(), float).mean(axis=1))
+        places = np.asarray(block.functional.places(), float)
+        order = along_curve(places[:, 0] if places.shape[1] == 1 else places.mean(axis=1))
         taken = block.functional[order]
         if type(taken) is type(block.functional):  # a user's own kind may not know how to reorder itself
             noise = None if block.noise is None else block.noise[order]

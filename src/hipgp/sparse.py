@@ -206,6 +206,14 @@ def rows_of(csr: Any, dtype: Any) -> Rows:
     )
 
 
+def transposed(a: np.ndarray, dtype: Any) -> np.ndarray:
+    """a.T in an order of its own: a few rows at a time, which the cache holds, in a third of the time."""
+    out = np.empty(a.shape[::-1], dtype)
+    for begin in range(0, len(a), 1024):
+        out[:, begin : begin + 1024] = a[begin : begin + 1024].T
+    return out
+
+
 def _cut(pointers: Int[np.ndarray, " m+1"]) -> _Stretches:
     """All rows that have entries, those that are too long in pieces."""
     counts = np.diff(pointers)
@@ -243,7 +251,7 @@ def _slab(csr: Any, stretches: _Stretches, classes: list[tuple[int, np.ndarray]]
     folds = tuple((width // height, len(some)) for width, some in classes)
     # all alike: they are there already
     if folds == ((1, len(csr.indptr) - 1),) and csr.nnz == height * folds[0][1]:
-        across = lambda entries, kind: jnp.asarray(np.ascontiguousarray(entries.reshape(-1, height).T, kind))
+        across = lambda entries, kind: jnp.asarray(transposed(entries.reshape(-1, height), kind))
         return Slab(across(csr.indices, np.int32), across(csr.data, dtype), folds)
     columns = np.zeros((height, sum(times * rows for times, rows in folds)), np.int32)
     values, begin = np.zeros(columns.shape, dtype), 0

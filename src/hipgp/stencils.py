@@ -5,10 +5,7 @@ w = K_s^-1 k(s, x), and the residual variance as for any weights (`weights.py`).
 """
 
 import functools
-import os
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from hipgp.covariance import Columns, differentiated
 from hipgp.covariance import columns as columns_of
@@ -26,6 +23,7 @@ from hipgp.grid import Grid
 from hipgp.kernels import Kernel, differences
 from hipgp.precision import float64_available
 from hipgp.sparse import Sparse
+from hipgp.threads import in_threads
 from hipgp.weights import Weights
 
 STENCIL = 4  # default p: grid points per axis that each node sees
@@ -128,35 +126,57 @@ def stencilled(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL) -> Sten
 
 def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> tuple[Any, np.ndarray]:
     """One block's rows and residual variances, a few thousand nodes at a time."""
-    pieces, alone = [], np.zeros(len(functional))
     launched = _weights_of_pieces(kernel, grid, functional, p)
-    for rows, piece, own in _in_threads(functools.partial(_piece, grid, p), launched):
+    if functional.single:
+        return _block_of_single(grid, p, len(functional), launched)
+    pieces, alone = [], np.zeros(len(functional))
+    for rows, piece, own in in_threads(functools.partial(_piece, grid, p), launched):
         pieces.append((rows, piece))
         alone[rows] = own
     matrix = _assembled(pieces, len(functional), grid.size)
-    if functional.single:
-        return matrix, alone
     counts = np.diff(matrix.indptr)
     return matrix, residual_of_sums(kernel, grid, functional, lambda rows: matrix[rows], counts, alone)
+
+
+def _block_of_single(
+    grid: Grid, p: int, count: int, launched: Iterator[tuple[np.ndarray, Nodes, Array, Array, np.ndarray]]
+) -> tuple[Any, np.ndarray]:
+    """Rows of functionals of one node each, which all have as many entries, and come in order."""
+    width = len(stencil_steps(grid, p)[0])
+    columns, values, residual = np.empty((count, width), np.int32), np.empty((count, width)), np.empty(count)
+
+    def fill(rows: np.ndarray, part: Nodes, w: Array, v: Array, first: np.ndarray) -> None:
+        here, own = slice(rows[0], rows[-1] + 1), np.asarray(part.weights, float)
+        columns[here] = _columns(grid, p, first)
+        np.multiply(np.asarray(w)[: len(first)], own, out=values[here])
+        residual[here] = np.asarray(v)[: len(first)] * own[:, 0] ** 2
+
+    for _ in in_threads(fill, launched):
+        pass
+    kind = np.int64 if values.size >= 2**31 else np.int32  # of another kind than columns, starts are copied
+    starts = np.arange(count + 1, dtype=kind) * width
+    matrix = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(count, grid.size))
+    return matrix, residual
+
+
+def _columns(grid: Grid, p: int, first: Int[np.ndarray, "n D"]) -> Int[np.ndarray, "n P"]:
+    """Which grid points the nodes see whose stencils begin at `first`."""
+    start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape), np.int32)
+    return start[:, None] + stencil_steps(grid, p)[1].astype(np.int32)
 
 
 def _piece(
     grid: Grid, p: int, rows: np.ndarray, part: Nodes, w: Array, v: Array, first: np.ndarray
 ) -> tuple[np.ndarray, Any, np.ndarray]:
-    """Some rows of W, and their residual variances as if nodes had independent ones: right where there is but one."""
-    flat_steps = stencil_steps(grid, p)[1].astype(np.int32)
-    start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape), np.int32)
+    """Some rows of W, and their residual variances as if nodes had independent ones."""
+    columns = _columns(grid, p, first)
     n, per = part.x.shape[:2]
     weight = np.asarray(part.weights, float)
-    columns = start[:, None] + flat_steps
-    values = np.asarray(w)[: len(start)] * weight.reshape(-1, 1)
-    starts = np.arange(n + 1, dtype=np.int32) * (
-        per * len(flat_steps)
-    )  # of another kind than columns, these are copied
+    values = np.asarray(w)[: len(columns)] * weight.reshape(-1, 1)
+    starts = np.arange(n + 1, dtype=np.int32) * (per * columns.shape[1])
     piece = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(n, grid.size))
-    if per > 1:  # nodes that see the same grid point
-        piece.sum_duplicates()
-    return rows, piece, np.sum(np.asarray(v)[: len(start)].reshape(n, per) * weight**2, axis=1)
+    piece.sum_duplicates()  # nodes that see the same grid point
+    return rows, piece, np.sum(np.asarray(v)[: len(columns)].reshape(n, per) * weight**2, axis=1)
 
 
 def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> Any:
@@ -184,19 +204,6 @@ def _weights_of_pieces(
 ) -> Iterator[tuple[np.ndarray, Nodes, Array, Array, np.ndarray]]:
     for rows, part in functional.pieces(grid.spacing, nodes_at_once()):
         yield rows, part, *_chunk_weights(kernel, grid, p, part)
-
-
-def _in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
-    """function(*item) of each, in order, by all cores; no more items are asked for than are worked on."""
-    workers = min(os.cpu_count() or 1, 16)
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Any] = deque()
-        for item in items:
-            waiting.append(pool.submit(function, *item))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def _chunk_weights(kernel: Kernel, grid: Grid, p: int, part: Nodes) -> tuple[Array, Array, np.ndarray]:

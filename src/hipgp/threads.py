@@ -1,12 +1,15 @@
-"""One BLAS thread for many small matrices.
+"""Threads: all cores for NumPy's work on pieces, and one BLAS thread for many small matrices.
 
 JAX runs batches of small factorisations side by side on its own threads; a BLAS that splits each of them over all cores
 again makes them wait for one another (128 x 128, two cores: up to 15 times slower).
 """
 
 import functools
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -23,3 +26,16 @@ def one_blas_thread(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
 
     return wrapped
+
+
+def in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
+    """function(*item) of each, in order, by all cores; no more items are asked for than are worked on."""
+    workers = min(os.cpu_count() or 1, 16)
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Any] = deque()
+        for item in items:
+            waiting.append(pool.submit(function, *item))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -24,15 +24,17 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.inference.systems import System
-from hipgp.sparse import Sparse
+from hipgp.ordering import by_number
+from hipgp.sparse import Sparse, transposed
 from hipgp.stencils import LocalWeights, Stencilled
+from hipgp.threads import in_threads
 from hipgp.toeplitz import Toeplitz, Torus
 
 POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved for densely
 LEAST_GAIN = 0.1  # what the data tell of a mode, against the prior, below which it needs no help
 LINES = 20_000  # observations that modes are measured with
 MODES_AT_ONCE = 64
-POINTS_AT_ONCE = 2**17  # in the product of W with itself
+GROUP, AT_ONCE = 16, 2**20  # rows of W multiplied with one another; products held at once
 
 
 class LowModes(eqx.Module):
@@ -157,24 +159,36 @@ def hardness(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) -> float:
 def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
     """W' N^-1 W of points.
 
-    All rows have one pattern of columns from their first on, so that products of two entries are summed by first column,
-    and the sums of each two belong to one diagonal.
+    All rows have one pattern of columns from their first on. Those of one first column are brought together, in groups of
+    GROUP, short ones filled up with zeros: a product of small dense matrices each, whose entries belong to diagonals.
     """
     count, size = matrix.shape
     width = len(matrix.indices) // count
     columns, values = matrix.indices.reshape(-1, width), matrix.data.reshape(-1, width)
-    steps, diagonals = (columns[0] - columns[0, 0]).tolist(), {}
-    for begin in range(0, count, POINTS_AT_ONCE):
-        some = slice(begin, begin + POINTS_AT_ONCE)
-        first = columns[some, 0]
-        by_first = scipy.sparse.csr_array(
-            (precision[some], (first, np.arange(len(first)))), shape=(size, len(first))
-        )
+    order = by_number(columns[:, 0])
+    firsts, begin, number = np.unique(columns[order, 0], return_index=True, return_counts=True)
+    groups = -(-number // GROUP)  # of each first column
+    place = np.arange(count) + np.repeat(GROUP * (np.cumsum(groups) - groups) - begin, number)
+    owner = np.repeat(firsts, groups)
+
+    def summed(low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+        """First columns of some of the groups, and the products of their rows, (P, P, first columns)."""
+        some = slice(*np.searchsorted(place, (low * GROUP, high * GROUP)))
+        rows = np.zeros((high - low, GROUP, width))
+        scaled = np.sqrt(precision[order[some], None]) * values[order[some]]
+        rows.reshape(-1, width)[place[some] - low * GROUP] = scaled
+        products = np.matmul(rows.transpose(0, 2, 1), rows).reshape(high - low, -1)
+        own, at = np.unique(owner[low:high], return_index=True)
+        of_each = scipy.sparse.csr_array((np.ones(high - low), np.arange(high - low), [*at, high - low]))
+        return own, transposed(of_each @ products, float).reshape(width, width, -1)
+
+    diagonals: dict[int, np.ndarray] = {}
+    steps, at_once = (columns[0] - columns[0, 0]).tolist(), max(AT_ONCE // width**2, 1)
+    pieces = ((low, min(low + at_once, len(owner))) for low in range(0, len(owner), at_once))
+    for own, products in in_threads(summed, pieces):
         for a, step in enumerate(steps):
-            sums = by_first @ (values[some, a, None] * values[some, a:])
-            for other, own in zip(steps[a:], sums.T, strict=True):
-                total = diagonals.setdefault(other - step, np.zeros(size))
-                total[step:] += own[: size - step]
+            for b, other in enumerate(steps[a:], a):
+                diagonals.setdefault(other - step, np.zeros(size))[own + step] += products[a, b]
     offsets = [*diagonals, *(-o for o in diagonals if o)]
     every = [diagonals[abs(o)][: size - abs(o)] for o in offsets]
     return scipy.sparse.csr_array(scipy.sparse.diags_array(every, offsets=offsets, shape=(size, size)))  # type: ignore[arg-type]
