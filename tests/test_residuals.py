@@ -36,7 +36,7 @@ def k(a, b):
 
 def model(x):
     """W, and the covariance of residuals of points with one stencil, from the dense kernel alone."""
-    first, _ = place(GRID, x, 4)
+    first = np.stack(np.unravel_index(place(GRID, x, 4)[0], GRID.shape), axis=-1)
     steps = stencil_steps(GRID, 4)[0]
     w = np.zeros((len(x), GRID.size))
     cross, inside = [], k(steps * np.asarray(GRID.spacing), steps * np.asarray(GRID.spacing))

@@ -181,12 +181,11 @@ def cells_of(kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "N D"], ma
 
 
 def _seen(kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "n D"], matrix: Any) -> Seen:
-    first, _ = place(grid, x, p)
+    cell, _ = place(grid, x, p)
     steps = stencil_steps(grid, p)[0] * np.asarray(grid.spacing)
     between = (steps[:, None] - steps).reshape(-1, grid.ndim)
     k_stencil = evaluate_all(kernel, between).reshape(len(steps), -1)
     w = matrix.data.reshape(len(x), -1)
-    cell = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape))
     return Seen(x, cell, w, w @ k_stencil)
 
 

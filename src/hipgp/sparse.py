@@ -18,6 +18,8 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.threads import in_threads
+
 WIDTH = 32  # entries of a row that lie in one column
 LONGEST = 32 * WIDTH  # longer rows are cut into pieces
 A_PASS = 8  # entries taken together on a CPU
@@ -129,8 +131,10 @@ class Sparse(eqx.Module):
     def from_scipy(matrix: Any, dtype: Any, often: bool = True) -> "Sparse":
         """`often`: whether products with the transpose are as many as with the matrix."""
         csr = scipy.sparse.csr_array(matrix)
-        backward = rows_of(csr.T.tocsr(), dtype) if often else None
-        return Sparse(rows_of(csr, dtype), backward, matrix.shape[1])
+        if not often:
+            return Sparse(rows_of(csr, dtype), None, matrix.shape[1])
+        makers = [lambda: rows_of(csr, dtype), lambda: rows_of(csr.T.tocsr(), dtype)]
+        return Sparse(*in_threads(lambda make: make(), ((make,) for make in makers)), matrix.shape[1])
 
 
 class Blocks(eqx.Module):

@@ -69,12 +69,17 @@ def stencil_steps(grid: Grid, p: int) -> tuple[np.ndarray, np.ndarray]:
     return steps, np.asarray(np.ravel_multi_index(tuple(steps.T), grid.shape))
 
 
-def place(grid: Grid, x: Float[np.ndarray, "n D"], p: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each node: the first index of its stencil per axis, and its offset from there in cells."""
-    corner, within = grid.cells(x)
+def place(grid: Grid, x: Float[AnyArray, "n D"], p: int, xp: Any = np) -> tuple[Any, Any]:
+    """For each node: where its stencil begins in the grid's flat order, and its offset from there in cells.
+
+    `xp` is NumPy or JAX's.
+    """
+    position = (x - xp.asarray(grid.origin)) / xp.asarray(grid.spacing)
     width = np.asarray(stencil_shape(grid, p))
-    first = np.clip(corner - width // 2 + 1, 0, np.asarray(grid.shape) - width)
-    return first, corner - first + within
+    first = xp.clip(xp.floor(position) - (width // 2 - 1), 0, np.asarray(grid.shape) - width)
+    strides = np.cumprod((1, *grid.shape[:0:-1]))[::-1]
+    begin = sum(first[:, axis].astype(int) * int(stride) for axis, stride in enumerate(strides))
+    return begin, position - first
 
 
 def stencil_weights(
@@ -103,7 +108,18 @@ def stencil_weights(
     return w.T, jnp.maximum(residual, 0.0)
 
 
-_stencil_weights = eqx.filter_jit(stencil_weights)
+@eqx.filter_jit
+def _placed_weights(
+    kernel: Kernel,
+    grid: Grid,
+    p: int,
+    x: Float[AnyArray, "n D"],
+    value: AnyArray | None,
+    direction: AnyArray | None,
+) -> tuple[Int[Array, " n"], Float[Array, "n P"], Float[Array, " n"]]:
+    """Where the stencils of nodes at x begin, their weights and residual variances."""
+    begin, offset = place(grid, x, p, jnp)
+    return begin.astype(jnp.int32), *stencil_weights(kernel, grid, p, offset, value, direction)
 
 
 @float64_available
@@ -139,39 +155,34 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
 
 
 def _block_of_single(
-    grid: Grid, p: int, count: int, launched: Iterator[tuple[np.ndarray, Nodes, Array, Array, np.ndarray]]
+    grid: Grid, p: int, count: int, launched: Iterator[tuple[np.ndarray, Nodes, Array, Array, Array]]
 ) -> tuple[Any, np.ndarray]:
     """Rows of functionals of one node each, which all have as many entries, and come in order."""
-    width = len(stencil_steps(grid, p)[0])
-    columns, values, residual = np.empty((count, width), np.int32), np.empty((count, width)), np.empty(count)
+    steps = stencil_steps(grid, p)[1].astype(np.int32)
+    columns, values = np.empty((count, len(steps)), np.int32), np.empty((count, len(steps)))
+    residual = np.empty(count)
 
-    def fill(rows: np.ndarray, part: Nodes, w: Array, v: Array, first: np.ndarray) -> None:
+    def fill(rows: np.ndarray, part: Nodes, begin: Array, w: Array, v: Array) -> None:
         here, own = slice(rows[0], rows[-1] + 1), np.asarray(part.weights, float)
-        columns[here] = _columns(grid, p, first)
-        np.multiply(np.asarray(w)[: len(first)], own, out=values[here])
-        residual[here] = np.asarray(v)[: len(first)] * own[:, 0] ** 2
+        np.add(np.asarray(begin)[: len(rows), None], steps, out=columns[here])
+        np.multiply(np.asarray(w)[: len(rows)], own, out=values[here])
+        residual[here] = np.asarray(v)[: len(rows)] * own[:, 0] ** 2
 
     for _ in in_threads(fill, launched):
         pass
     kind = np.int64 if values.size >= 2**31 else np.int32  # of another kind than columns, starts are copied
-    starts = np.arange(count + 1, dtype=kind) * width
+    starts = np.arange(count + 1, dtype=kind) * len(steps)
     matrix = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(count, grid.size))
     return matrix, residual
 
 
-def _columns(grid: Grid, p: int, first: Int[np.ndarray, "n D"]) -> Int[np.ndarray, "n P"]:
-    """Which grid points the nodes see whose stencils begin at `first`."""
-    start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape), np.int32)
-    return start[:, None] + stencil_steps(grid, p)[1].astype(np.int32)
-
-
 def _piece(
-    grid: Grid, p: int, rows: np.ndarray, part: Nodes, w: Array, v: Array, first: np.ndarray
+    grid: Grid, p: int, rows: np.ndarray, part: Nodes, begin: Array, w: Array, v: Array
 ) -> tuple[np.ndarray, Any, np.ndarray]:
     """Some rows of W, and their residual variances as if nodes had independent ones."""
-    columns = _columns(grid, p, first)
     n, per = part.x.shape[:2]
     weight = np.asarray(part.weights, float)
+    columns = np.asarray(begin)[: n * per, None] + stencil_steps(grid, p)[1].astype(np.int32)
     values = np.asarray(w)[: len(columns)] * weight.reshape(-1, 1)
     starts = np.arange(n + 1, dtype=np.int32) * (per * columns.shape[1])
     piece = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(n, grid.size))
@@ -196,26 +207,22 @@ def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> A
 
 def nodes_at_once() -> int:
     """How many nodes' weights are computed together: more where there is a GPU to fill."""
-    return CHUNK if jax.default_backend() == "cpu" else 2**19
+    return CHUNK if jax.default_backend() == "cpu" else 4 * CHUNK
 
 
 def _weights_of_pieces(
     kernel: Kernel, grid: Grid, functional: Functional, p: int
-) -> Iterator[tuple[np.ndarray, Nodes, Array, Array, np.ndarray]]:
+) -> Iterator[tuple[np.ndarray, Nodes, Array, Array, Array]]:
+    """Rows, their nodes, and of these the weights, padded to a power of two so that few shapes are compiled."""
     for rows, part in functional.pieces(grid.spacing, nodes_at_once()):
-        yield rows, part, *_chunk_weights(kernel, grid, p, part)
-
-
-def _chunk_weights(kernel: Kernel, grid: Grid, p: int, part: Nodes) -> tuple[Array, Array, np.ndarray]:
-    """Weights of one piece's nodes, padded to a power of two so that few shapes are compiled."""
-    per = part.x.shape[1]
-    first, offset = place(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
-    count = len(offset)
-    full = max(64, 1 << (count - 1).bit_length())
-    pad = lambda a: np.pad(a, [(0, full - count)] + [(0, 0)] * (a.ndim - 1), mode="edge")
-    spread = lambda a: None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))
-    w, v = _stencil_weights(kernel, grid, p, pad(offset), spread(part.value), spread(part.direction))
-    return w, v, first
+        n, per, ndim = part.x.shape
+        missing = max(64, 1 << (n * per - 1).bit_length()) - n * per
+        pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
+        spread = lambda a, per=per, pad=pad: (
+            None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))
+        )
+        x = pad(np.asarray(part.x, float).reshape(-1, ndim))
+        yield rows, part, *_placed_weights(kernel, grid, p, x, spread(part.value), spread(part.direction))
 
 
 def residual_of_sums(

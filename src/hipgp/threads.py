@@ -13,6 +13,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from hipgp.precision import float64_available
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -31,10 +33,11 @@ def one_blas_thread(function: Callable[P, T]) -> Callable[P, T]:
 def in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
     """function(*item) of each, in order, by all cores; no more items are asked for than are worked on."""
     workers = min(os.cpu_count() or 1, 16)
+    run = float64_available(function)  # a thread begins with JAX's default
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[Any] = deque()
         for item in items:
-            waiting.append(pool.submit(function, *item))
+            waiting.append(pool.submit(run, *item))
             if len(waiting) > workers:
                 yield waiting.popleft().result()
         while waiting:

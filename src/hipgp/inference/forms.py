@@ -81,8 +81,7 @@ def _through_grid(kernel: Kernel, system: DataSystem, forms: Forms) -> tuple[Ker
 def _piece(grid: Grid, p: int, part: Nodes, own: np.ndarray, residual: Array, forms: Forms) -> Piece:
     count, per = part.x.shape[:2]
     missing = (1 << (count - 1).bit_length()) - count  # few shapes: few compilations
-    first, offset = place(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
-    start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape)).reshape(count, per)
+    start, offset = place(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
 
     def full(v: Any, mode: Any = "edge") -> Array:
         v = np.asarray(v)
@@ -97,7 +96,7 @@ def _piece(grid: Grid, p: int, part: Nodes, own: np.ndarray, residual: Array, fo
         node(part.value),
         node(part.direction),
         full(np.asarray(part.weights, float), "constant"),
-        full(start),
+        full(start.reshape(count, per)),
         full(residual[at]),
         chosen.diagonal(),
         chosen,

@@ -13,6 +13,7 @@ factored. Of points G is taken for its row sums, which leaves two Fourier coeffi
 otherwise each mode is measured as some of the observations see it. The rest counts as if all had the same density of data.
 """
 
+import itertools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -27,14 +28,13 @@ from hipgp.inference.systems import System
 from hipgp.ordering import by_number
 from hipgp.sparse import Sparse, transposed
 from hipgp.stencils import LocalWeights, Stencilled
-from hipgp.threads import in_threads
 from hipgp.toeplitz import Toeplitz, Torus
 
 POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved for densely
 LEAST_GAIN = 0.1  # what the data tell of a mode, against the prior, below which it needs no help
 LINES = 20_000  # observations that modes are measured with
 MODES_AT_ONCE = 64
-GROUP, AT_ONCE = 16, 2**20  # rows of W multiplied with one another; products held at once
+GROUP, AT_ONCE = 8, 2**19  # rows of W multiplied with one another; products held at once
 
 
 class LowModes(eqx.Module):
@@ -185,7 +185,7 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
     diagonals: dict[int, np.ndarray] = {}
     steps, at_once = (columns[0] - columns[0, 0]).tolist(), max(AT_ONCE // width**2, 1)
     pieces = ((low, min(low + at_once, len(owner))) for low in range(0, len(owner), at_once))
-    for own, products in in_threads(summed, pieces):
+    for own, products in itertools.starmap(summed, pieces):
         for a, step in enumerate(steps):
             for b, other in enumerate(steps[a:], a):
                 diagonals.setdefault(other - step, np.zeros(size))[own + step] += products[a, b]

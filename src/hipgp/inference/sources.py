@@ -201,8 +201,7 @@ def local_source(grid: Grid, functionals: list[Functional], p: int) -> Local:
     for functional in functionals:
         nodes = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes(grid.spacing))
         n, per, d = nodes.x.shape
-        first, offset = place(grid, nodes.x.reshape(-1, d), p)
-        start = np.asarray(np.ravel_multi_index(tuple(first.T), grid.shape))
+        start, offset = place(grid, nodes.x.reshape(-1, d), p)
         parts.append(Stencils(nodes, start.reshape(n, per), offset.reshape(n, per, d)))
     return Local(grid, tuple(parts), p)
 
