@@ -131,15 +131,12 @@ def test_resuming_is_the_same_as_going_on():
     matmul, same = product(a), lambda r: r
     target = 1e-16 * solvers.squared_norm(b)
     go = lambda state, steps: solvers.advance(matmul, same, solvers.squared_norm, target, state, steps)
-    begin = solvers.start(matmul, jnp.asarray(b), same, solvers.squared_norm)
+    begin = solvers.start(jnp.asarray(b), solvers.squared_norm)
     whole = go(begin, 100)
     parts = go(go(go(begin, 5), 7), 100)
     assert 12 < int(whole.iterations[0]) < 100
     for x, y in zip(whole, parts, strict=True):
         np.testing.assert_array_equal(x, y)
-    guess = solvers.start(matmul, jnp.asarray(b), same, solvers.squared_norm, whole.value)
-    assert np.all(np.sqrt(guess.error) < 1e-7)
-    assert np.all(go(guess, 100).iterations <= 2)  # it begins where the other ended
 
 
 def test_lanczos_finds_the_log_determinant():

@@ -26,6 +26,11 @@ def float64_available(function: F) -> F:
     return cast(F, wrapped)
 
 
+def on_device(array: Any, dtype: Any = None) -> jax.Array:
+    """A NumPy array where JAX computes. `jnp.asarray` would compile a copy for each new shape."""
+    return jax.device_put(np.asarray(array, dtype))
+
+
 def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.ndarray:
     """`value` as a finite float32 or float64 NumPy array; a ValueError that names the argument otherwise."""
     if value is None:

@@ -25,8 +25,8 @@ class State(NamedTuple):
 
     value: Float[Array, "B n"]
     residual: Float[Array, "B n"]
-    direction: Float[Array, "B n"]
-    rho: Float[Array, " B"]  # residual' preconditioned residual
+    direction: Float[Array, "B n"]  # of the last step
+    rho: Float[Array, " B"]  # residual' preconditioned residual before it; zero before the first
     error: Float[Array, " B"]  # what `measure` says of the residual
     gain: Float[Array, " B"]  # the largest |A d| / |d| seen: as much of |A| as this solve has met
     iterations: Int[Array, " B"]
@@ -54,21 +54,11 @@ def _norm(v: Array) -> Array:
     return jnp.linalg.norm(v, axis=-1)
 
 
-def start(
-    matmul: Product,
-    rhs: Float[Array, "B n"],
-    precondition: Product,
-    measure: Product,
-    guess: Array | None = None,
-) -> State:
-    """The state before the first step."""
-    value = jnp.zeros_like(rhs) if guess is None else guess
-    residual = rhs if guess is None else rhs - matmul(guess)
-    z = precondition(residual)
-    rho = jnp.sum(residual * z, axis=-1)
-    error = measure(residual)
-    none = jnp.zeros(rhs.shape[0], jnp.int32)
-    return State(value, residual, z, rho, error, jnp.zeros_like(error), none, rho > 0)
+def start(rhs: Float[Array, "B n"], measure: Product) -> State:
+    """The state before the first step, from zero."""
+    nothing, error = jnp.zeros_like(rhs), measure(rhs)
+    none, count = jnp.zeros_like(rhs[:, 0]), jnp.zeros(rhs.shape[0], jnp.int32)
+    return State(nothing, rhs, nothing, none, error, jnp.zeros_like(error), count, jnp.any(rhs != 0, axis=-1))
 
 
 def advance(
@@ -86,20 +76,20 @@ def advance(
     """
 
     def step(s: State) -> State:
-        product = matmul(s.direction)
-        curvature = jnp.sum(s.direction * product, axis=-1)
-        go = s.active & (curvature > 0)  # no curvature left: rounding has taken over
-        alpha = jnp.where(go, s.rho / jnp.where(go, curvature, 1.0), 0.0)[:, None]
-        value = s.value + alpha * s.direction
+        z = precondition(s.residual)
+        rho = jnp.sum(s.residual * z, axis=-1)
+        beta = jnp.where(s.rho > 0, rho / jnp.where(s.rho > 0, s.rho, 1.0), 0.0)[:, None]
+        direction = jnp.where(s.active[:, None], z + beta * s.direction, s.direction)
+        product = matmul(direction)
+        curvature = jnp.sum(direction * product, axis=-1)
+        go = s.active & (rho > 0) & (curvature > 0)  # no curvature left: rounding has taken over
+        alpha = jnp.where(go, rho / jnp.where(go, curvature, 1.0), 0.0)[:, None]
+        value = s.value + alpha * direction
         residual = s.residual - alpha * product
-        z = precondition(residual)
-        rho = jnp.sum(residual * z, axis=-1)
-        beta = jnp.where(go & (s.rho > 0), rho / jnp.where(s.rho > 0, s.rho, 1.0), 0.0)[:, None]
-        direction = jnp.where(go[:, None], z + beta * s.direction, s.direction)
         error = jnp.where(go, measure(residual), s.error)
-        gain = jnp.maximum(s.gain, jnp.where(go, _norm(product) / _norm(s.direction), 0.0))
+        gain = jnp.maximum(s.gain, jnp.where(go, _norm(product) / _norm(direction), 0.0))
         rounding = ROUNDING * jnp.finfo(value.dtype).eps * gain * _norm(value)
-        active = go & (error > target) & (rho > 0) & (_norm(residual) > rounding)
+        active = go & (error > target) & (_norm(residual) > rounding)
         return State(
             value, residual, direction, jnp.where(go, rho, s.rho), error, gain, s.iterations + go, active
         )
@@ -124,7 +114,7 @@ def conjugate_gradients(
     scale = jnp.where(largest > 0, largest, 1.0)  # squares of tiny numbers would underflow
     unit = rhs / scale
     size = squared_norm(unit)
-    state = start(matmul, unit, precondition, squared_norm)
+    state = start(unit, squared_norm)
     state = advance(matmul, precondition, squared_norm, tolerance**2 * size, state, max_iterations)
     error = _norm(unit - matmul(state.value)) / jnp.sqrt(jnp.where(size > 0, size, 1.0))
     return Solution(scale * state.value, state.iterations, error, state.error <= tolerance**2 * size)

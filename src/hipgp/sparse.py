@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.precision import on_device
 from hipgp.threads import in_threads
 
 WIDTH = 32  # entries of a row that lie in one column
@@ -169,7 +170,7 @@ class Blocks(eqx.Module):
         flat = np.flatnonzero(used)
         entries = np.ones(len(flat)), (columns.ravel()[flat], flat)
         back = rows_of(scipy.sparse.csr_array(entries, shape=(count, used.size)), dtype)
-        return Blocks(jnp.asarray(values, dtype), jnp.asarray(columns, jnp.int32), back)
+        return Blocks(on_device(values, dtype), on_device(columns, np.int32), back)
 
 
 def _summed(x: Float[Array, "... n"]) -> bool:
@@ -204,8 +205,8 @@ def rows_of(csr: Any, dtype: Any) -> Rows:
     long = np.stack([place[~alone], stretches.row[~alone]])
     return Rows(
         tuple(slabs),
-        None if same else jnp.asarray(where),
-        jnp.asarray(long, jnp.int32) if long.size else None,
+        None if same else on_device(where),
+        on_device(long, np.int32) if long.size else None,
         len(counts),
     )
 
@@ -255,7 +256,7 @@ def _slab(csr: Any, stretches: _Stretches, classes: list[tuple[int, np.ndarray]]
     folds = tuple((width // height, len(some)) for width, some in classes)
     # all alike: they are there already
     if folds == ((1, len(csr.indptr) - 1),) and csr.nnz == height * folds[0][1]:
-        across = lambda entries, kind: jnp.asarray(transposed(entries.reshape(-1, height), kind))
+        across = lambda entries, kind: on_device(transposed(entries.reshape(-1, height), kind))
         return Slab(across(csr.indices, np.int32), across(csr.data, dtype), folds)
     columns = np.zeros((height, sum(times * rows for times, rows in folds)), np.int32)
     values, begin = np.zeros(columns.shape, dtype), 0
@@ -270,4 +271,4 @@ def _slab(csr: Any, stretches: _Stretches, classes: list[tuple[int, np.ndarray]]
                 columns[:, here] = csr.indices.take(at)  # of padding, any
                 values[:, here] = csr.data.take(at) * inside
         begin += times * rows
-    return Slab(jnp.asarray(columns), jnp.asarray(values), folds)
+    return Slab(on_device(columns), on_device(values), folds)

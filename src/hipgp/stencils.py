@@ -21,7 +21,7 @@ from hipgp.data import Data
 from hipgp.functionals import AnyArray, Functional, Nodes
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel, differences
-from hipgp.precision import float64_available
+from hipgp.precision import float64_available, on_device
 from hipgp.sparse import Sparse
 from hipgp.threads import in_threads
 from hipgp.weights import Weights
@@ -49,7 +49,7 @@ class LocalWeights(Weights):
     def of(rows: Stencilled, dtype: Any, often: bool = True) -> "LocalWeights":
         """`often`: whether products with W' are as many as with W."""
         sparse = Sparse.from_scipy(rows.matrix, dtype, often)
-        return LocalWeights(sparse=sparse, residual=jnp.asarray(rows.residual, dtype))
+        return LocalWeights(sparse=sparse, residual=on_device(rows.residual, dtype))
 
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
         return self.sparse.matmul(u)
@@ -213,10 +213,12 @@ def nodes_at_once() -> int:
 def _weights_of_pieces(
     kernel: Kernel, grid: Grid, functional: Functional, p: int
 ) -> Iterator[tuple[np.ndarray, Nodes, Array, Array, Array]]:
-    """Rows, their nodes, and of these the weights, padded to a power of two so that few shapes are compiled."""
+    """Rows, their nodes, and of these the weights, padded so that few shapes are compiled: one, of a power of two."""
+    size = 64
     for rows, part in functional.pieces(grid.spacing, nodes_at_once()):
         n, per, ndim = part.x.shape
-        missing = max(64, 1 << (n * per - 1).bit_length()) - n * per
+        size = max(size, 1 << (n * per - 1).bit_length())
+        missing = size - n * per
         pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
         spread = lambda a, per=per, pad=pad: (
             None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))

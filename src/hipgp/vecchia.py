@@ -26,9 +26,9 @@ from hipgp.bins import Binned, as_points, bins_of
 from hipgp.covariance import Columns, gram
 from hipgp.data import Data
 from hipgp.functionals import Functional, Nodes
-from hipgp.kernels import Kernel
+from hipgp.kernels import Kernel, differences
 from hipgp.neighbours import Groups, features, in_groups
-from hipgp.precision import float64_available
+from hipgp.precision import float64_available, on_device
 from hipgp.sparse import Blocks, Sparse
 from hipgp.threads import one_blas_thread
 from hipgp.toeplitz import evaluate_all
@@ -124,10 +124,23 @@ def covariances(
     kernel: Kernel, nodes: Nodes, noise: Float[Array, " N"], index: Int[Array, "T k"], used: Array
 ) -> Float[Array, "T k k"]:
     """Of each row of functionals, noise included; those not used are independent of everything, with variance 1."""
+    if nodes.x.shape[1] == 1 and nodes.direction is None:
+        return _of_points(kernel, nodes, noise, index, used)
     group, spread = gathered(nodes, noise, index)
     real = used.T
     matrix = jnp.where(real[:, None] & real[None, :], gram(kernel, group), 0.0)
     return jnp.moveaxis(matrix, -1, 0) + jax.vmap(jnp.diag, in_axes=1)(jnp.where(real, spread, 1.0))
+
+
+def _of_points(
+    kernel: Kernel, nodes: Nodes, noise: Float[Array, " N"], index: Int[Array, "T k"], used: Array
+) -> Float[Array, "T k k"]:
+    """The same of functionals of one node, as they are to be factored: there is no sum over nodes to lay them out for."""
+    at = [x[index] for x in nodes.x[:, 0].T]
+    share = jnp.where(used, nodes.weights[index, 0], 0.0)
+    between = kernel.evaluate(differences([x[:, :, None] for x in at], [x[:, None, :] for x in at]))
+    own = jnp.where(used, noise[index], 1.0)[:, :, None] * jnp.eye(index.shape[1])
+    return share[:, :, None] * share[:, None, :] * between + own
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -200,11 +213,11 @@ def _in_chunks(function: Any, kernel: Kernel, nodes: Nodes, noise: Any, index: A
     count, k = index.shape
     most = max(1, ENTRIES_AT_ONCE // k**2) * (1 if jax.default_backend() == "cpu" else 16)
     size = 1 << (min(most, count) - 1).bit_length()  # few sizes: few compilations
-    nodes, noise = jax.tree.map(jnp.asarray, nodes), jnp.asarray(noise, jnp.float64)
+    nodes, noise = jax.tree.map(on_device, nodes), on_device(noise, float)
     out = []
     for begin in range(0, count, size):
         at = np.minimum(np.arange(begin, begin + size), count - 1)
-        found = function(kernel, nodes, noise, jnp.asarray(index[at]), jnp.asarray(used[at]))
+        found = function(kernel, nodes, noise, on_device(index[at]), on_device(used[at]))
         keep = min(size, count - begin)
         out.append(jax.tree.map(lambda a, n=keep: np.asarray(a)[:n], found))
     return out

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -28,7 +27,7 @@ from hipgp.inference.progress import Progress
 from hipgp.inference.systems import DataSystem, System, solve
 from hipgp.kernels import Kernel
 from hipgp.ordering import in_order
-from hipgp.precision import float64_available
+from hipgp.precision import float64_available, on_device
 from hipgp.residuals import Cells, cells_of
 from hipgp.stencils import STENCIL, LocalWeights, Stencilled, stencilled
 from hipgp.toeplitz import Toeplitz, embed
@@ -113,7 +112,7 @@ class Batch(eqx.Module):
             saved = self._checkpoint(checkpoint, kernel, grid, data, std, trend)
             began = time.perf_counter()
             bar.describe("solving")
-            z = jnp.asarray(rows.z, data.dtype)
+            z = on_device(rows.z, data.dtype)
             trace: list[tuple[int, float]] = []
             report = _recorded(bar.nats(self.tolerance), trace)
             solved = solve(system, z, targets, self.max_iterations, report, saved)
@@ -173,7 +172,7 @@ class Batch(eqx.Module):
             name = f"Vecchia, {factor.description}"
         weights = LocalWeights.of(rows, dtype) if isinstance(rows, Stencilled) else rows
         shared = None if cells is None else cells.residuals(dtype)
-        system = DataSystem(toeplitz, weights, jnp.asarray(variance, dtype), factor, shared)
+        system = DataSystem(toeplitz, weights, on_device(variance, dtype), factor, shared)
         return system, info | {"space": "data", "preconditioner": name}
 
     def rows(

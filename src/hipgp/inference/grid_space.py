@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.inference.systems import System
 from hipgp.ordering import by_number
+from hipgp.precision import on_device
 from hipgp.sparse import Sparse, transposed
 from hipgp.stencils import LocalWeights, Stencilled
 from hipgp.toeplitz import Toeplitz, Torus
@@ -137,9 +138,9 @@ def grid_system(
     return GridSystem(
         toeplitz,
         LocalWeights.of(weights, dtype, often=not points),
-        jnp.asarray(noise, dtype),
+        on_device(noise, dtype),
         None if stencil is None else Sparse.from_scipy(stencil, dtype),
-        jnp.asarray(density, dtype),
+        on_device(density, dtype),
         _low(toeplitz, modes, products),
     )
 
@@ -274,5 +275,5 @@ def _low(toeplitz: Toeplitz, modes: Modes, products: Float[np.ndarray, "k k"]) -
     matrix = np.eye(len(scale)) + scale[:, None] * products * scale
     inverse = scipy.linalg.inv(matrix, assume_a="pos") if len(scale) else matrix
     places = np.concatenate([places, places[:, paired] + eigenvalues.size], axis=1)
-    as_dtype = lambda a: jnp.asarray(a, eigenvalues.dtype)
-    return LowModes(jnp.asarray(places, jnp.int32), as_dtype(shares), as_dtype(inverse))
+    as_dtype = lambda a: on_device(a, eigenvalues.dtype)
+    return LowModes(on_device(places, np.int32), as_dtype(shares), as_dtype(inverse))

@@ -96,7 +96,7 @@ def learn(
             report = _reporter(bar, trace, f"{stage + 1} of {len(stages)}", stage, layout)
             centre = _neutral(kernel, extent) if start == "data" else kernel
             if vector is not None:
-                centre = jax.tree.map(np.asarray, layout.unpack(jnp.asarray(vector))[0])
+                centre = layout.unpack(np.asarray(vector))[0]
             terms = prepare(centre, data, columns, count, share, seed)
             if vector is None:
                 starts = [layout.pack(kernel, noise or 0.3 * spread)]
@@ -137,7 +137,7 @@ def _learned(
     trace: list[dict[str, Any]],
     began: float,
 ) -> Learned:
-    kernel, found = layout.unpack(jnp.asarray(vector))
+    kernel, found = layout.unpack(np.asarray(vector))
     names, loose = layout.names(), box.touching(vector) | (log_std > 2.0)
     return Learned(
         jax.tree.map(lambda a: np.asarray(a, float), kernel),

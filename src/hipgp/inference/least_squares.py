@@ -9,6 +9,7 @@ multiply a residual nor a column counts as solved because its units are small.
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -93,7 +94,15 @@ def _orthogonal(
     """The coefficients that make X' alpha = 0, and the combination's alpha, field and distance in nats."""
     inner = rows.z[1:] @ np.asarray(solved.alpha[1:], float).T
     beta = np.linalg.solve(inner, rows.z[1:] @ np.asarray(first.alpha[0], float))
-    mix = lambda own, others: own[0] - jnp.asarray(beta, others.dtype) @ others[1:]
-    residual = mix(first.residual, solved.residual)
-    nats = float(system.nats(residual[None])[0])
-    return beta, mix(first.alpha, solved.alpha), mix(first.field, solved.field), nats
+    arrays = lambda s: (s.alpha, s.field, s.residual)
+    alpha, field, nats = _mixed(system, beta, arrays(first), arrays(solved))
+    return beta, alpha, field, float(nats)
+
+
+@eqx.filter_jit
+def _mixed(
+    system: System, beta: Array, own: tuple[Array, ...], others: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """alpha and field of the one less beta times the others, and the distance in nats of such residuals."""
+    alpha, field, residual = (a[0] - beta.astype(b.dtype) @ b[1:] for a, b in zip(own, others, strict=True))
+    return alpha, field, system.nats(residual[None])[0]

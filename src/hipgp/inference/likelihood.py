@@ -21,6 +21,7 @@ from hipgp.data import Data
 from hipgp.functionals import Nodes
 from hipgp.inference.parameters import Layout
 from hipgp.kernels import Kernel
+from hipgp.precision import on_device
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -58,12 +59,12 @@ def prepare(
     known = data.noise_known
     std = np.asarray(data.noise_std(1.0), float)
     terms = Terms(
-        jax.tree.map(jnp.asarray, nodes),
-        jnp.asarray(np.column_stack([data.y, trend]), jnp.float64),
-        jnp.asarray(np.where(known, std**2, 0.0)),
-        jnp.asarray(~known, jnp.float64),
-        jnp.asarray(groups.index),
-        jnp.asarray(groups.used),
+        jax.tree.map(on_device, nodes),
+        on_device(np.column_stack([data.y, trend]), float),
+        on_device(np.where(known, std**2, 0.0)),
+        on_device(~known, float),
+        on_device(groups.index),
+        on_device(groups.used),
         jnp.zeros(()),
         groups.own,
     )
@@ -74,8 +75,8 @@ def _in_whole_chunks(terms: Terms, index: Any, used: Any) -> Terms:
     """Groups filled up to whole chunks with some of which nothing is used."""
     size = _chunk_size(*index.shape)
     missing = -len(index) % size
-    full = lambda a: jnp.asarray(np.pad(np.asarray(a), ((0, missing), (0, 0))))
-    count = jnp.asarray(float(np.sum(np.asarray(used)[:, -terms.own :])))
+    full = lambda a: on_device(np.pad(np.asarray(a), ((0, missing), (0, 0))))
+    count = on_device(float(np.sum(np.asarray(used)[:, -terms.own :])))
     return eqx.tree_at(lambda t: (t.index, t.used, t.count), terms, (full(index), full(used), count))
 
 

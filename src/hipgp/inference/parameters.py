@@ -6,8 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from hipgp.functionals import AnyArray
 from hipgp.kernels import Kernel, Product, Stationary
 
 WIDE = 100.0  # how far an unknown kind of parameter may go from its starting value, as a factor
@@ -48,15 +49,16 @@ class Layout(eqx.Module):
         logs = logs[self._mask()]
         return np.append(logs, np.log(noise)) if self.noise_free and noise is not None else logs
 
-    def unpack(self, vector: Float[Array, " p"]) -> tuple[Kernel, Array | None]:
-        """The kernel and the noise std (None where it is not free); differentiable."""
+    def unpack(self, vector: Float[AnyArray, " p"]) -> tuple[Kernel, AnyArray | None]:
+        """The kernel and the noise std (None where it is not free); of a JAX array differentiable."""
+        xp: Any = np if isinstance(vector, np.ndarray) else jnp
         leaves, structure = jax.tree.flatten(self.template)
         out, at = [], 0
         for leaf, free in zip(leaves, self.free, strict=True):
             size = np.size(leaf)
-            out.append(jnp.exp(vector[at : at + size]).reshape(np.shape(leaf)) if free else jnp.asarray(leaf))
+            out.append(xp.exp(vector[at : at + size]).reshape(np.shape(leaf)) if free else xp.asarray(leaf))
             at += size if free else 0
-        noise = jnp.exp(vector[at]) if self.noise_free else None
+        noise = xp.exp(vector[at]) if self.noise_free else None
         return jax.tree.unflatten(structure, out), noise
 
     def _mask(self) -> np.ndarray:

@@ -104,7 +104,7 @@ def _start(system: System, residual: Array, dtype: Any) -> tuple[State, Array]:
     """A solve for the residual in units of its largest entry, which keeps float32 far from under- and overflow."""
     scale = jnp.max(jnp.abs(residual), axis=-1, keepdims=True)
     rhs = (residual / jnp.where(scale > 0, scale, 1)).astype(dtype)
-    return start(system.matmul, rhs, system.precondition, system.nats), scale
+    return start(rhs, system.nats), scale
 
 
 @eqx.filter_jit
