@@ -26,7 +26,9 @@ def along_curve(places: Float[np.ndarray, "N D"]) -> Int[np.ndarray, " N"]:
     if not width > 0:
         return np.arange(n)
     every = np.arange(2**bits, dtype=np.uint32)
-    spread = sum((every >> bit & 1) << (bit * ndim) for bit in range(bits))  # room for the other axes' bits
+    spread = np.zeros_like(every)  # with room for the other axes' bits
+    for bit in range(bits):
+        spread |= (every >> bit & 1) << (bit * ndim)
     code = np.zeros(n, np.uint32)
     for number, (axis, low) in enumerate(zip(axes, lower, strict=True)):
         cell = np.minimum((axis - low) * (2**bits / width), 2**bits - 1).astype(np.int32)

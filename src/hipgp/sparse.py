@@ -135,7 +135,8 @@ class Sparse(eqx.Module):
         if not often:
             return Sparse(rows_of(csr, dtype), None, matrix.shape[1])
         makers = [lambda: rows_of(csr, dtype), lambda: rows_of(csr.T.tocsr(), dtype)]
-        return Sparse(*in_threads(lambda make: make(), ((make,) for make in makers)), matrix.shape[1])
+        forward, backward = in_threads(lambda make: make(), ((make,) for make in makers))
+        return Sparse(forward, backward, matrix.shape[1])
 
 
 class Blocks(eqx.Module):

@@ -100,9 +100,7 @@ def _orthogonal(
 
 
 @eqx.filter_jit
-def _mixed(
-    system: System, beta: Array, own: tuple[Array, ...], others: tuple[Array, ...]
-) -> tuple[Array, ...]:
+def _mixed(system: System, beta: Any, own: tuple[Array, ...], others: tuple[Array, ...]) -> tuple[Array, ...]:
     """alpha and field of the one less beta times the others, and the distance in nats of such residuals."""
     alpha, field, residual = (a[0] - beta.astype(b.dtype) @ b[1:] for a, b in zip(own, others, strict=True))
     return alpha, field, system.nats(residual[None])[0]

@@ -49,7 +49,7 @@ class Layout(eqx.Module):
         logs = logs[self._mask()]
         return np.append(logs, np.log(noise)) if self.noise_free and noise is not None else logs
 
-    def unpack(self, vector: Float[AnyArray, " p"]) -> tuple[Kernel, AnyArray | None]:
+    def unpack(self, vector: Float[AnyArray, " p"]) -> tuple[Kernel, Any]:
         """The kernel and the noise std (None where it is not free); of a JAX array differentiable."""
         xp: Any = np if isinstance(vector, np.ndarray) else jnp
         leaves, structure = jax.tree.flatten(self.template)
