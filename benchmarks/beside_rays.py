@@ -11,6 +11,7 @@ part of its mean), or its own response with as many nodes; hipgp has its default
 
 import argparse
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -42,7 +43,10 @@ NODES = 64  # a ray
 
 def look_up(grid: hg.Grid, ends: np.ndarray, nodes: int = NODES) -> tuple[np.ndarray, np.ndarray]:
     """Columns and weights of the trilinear look-up along each ray from the origin, padded to one width."""
-    parts = [_rows(grid, some, nodes) for some in np.array_split(ends, -(-len(ends) // 10_000))]
+    with ThreadPoolExecutor() as pool:
+        parts = list(
+            pool.map(lambda some: _rows(grid, some, nodes), np.array_split(ends, -(-len(ends) // 5_000)))
+        )
     width = max(np.diff(part.indptr).max() for part in parts)
     columns, weights = np.zeros((len(ends), width), np.int32), np.zeros((len(ends), width))
     begin = 0
