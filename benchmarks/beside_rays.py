@@ -120,6 +120,7 @@ def main() -> None:
     parser.add_argument("--shape", type=int, nargs=3, default=(50, 50, 25))
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--deltas", type=float, nargs="+", default=[1e-6, 1e-8])
+    parser.add_argument("--responses", nargs="+", choices=("table", "own"), default=["table", "own"])
     parser.add_argument("--once", action="store_true", help="first calls alone, for large problems")
     parser.add_argument("--most", type=float, default=600, help="CPU seconds before a peer is stopped")
     args = parser.parse_args()
@@ -130,7 +131,6 @@ def main() -> None:
     keep(name, about, [row], COLUMNS)
     block = data.blocks[0]
     rays = block.functional
-    (columns, weights), making = timed(lambda: look_up(grid, rays.end))
     in_cells = lambda x: np.clip((x - grid.origin) / grid.spacing, 0, np.asarray(grid.shape) - 1)
     problem = {
         "y": block.y,
@@ -139,17 +139,17 @@ def main() -> None:
         "truth": truth,
         "hipgp": mean,
         "amplitude": amplitude(kernel, grid),
-        "columns": columns,
-        "weights": weights,
-        "response_wall_s": making["wall"],
         "start": np.broadcast_to(in_cells(rays.start), rays.end.shape),
         "end": in_cells(rays.end),
         "spacing": grid.spacing,
         "nodes": NODES,
     }
-    for delta, own in itertools.product(args.deltas, (False, True)):
+    if "table" in args.responses:
+        (columns, weights), making = timed(lambda: look_up(grid, rays.end))
+        problem |= {"columns": columns, "weights": weights, "response_wall_s": making["wall"]}
+    for delta, response in itertools.product(args.deltas, args.responses):
         options = ["--delta", str(delta), "--samples", "1", *(["--once"] if args.once else [])]
-        options += ["--own-response"] if own else []
+        options += ["--own-response"] if response == "own" else []
         keep(name, about, [run_peer(args.peer_python, "nifty_rays", problem, options, args.most)], COLUMNS)
 
 

@@ -3,8 +3,10 @@
     python benchmarks/gpu_floor.py [--dtype float32] [--only rays points]
 
 The floor of a step is one pair of FFTs on the torus by the library FFT alone, and the bytes of W and S, each read once by
-rows and once by columns, at the bandwidth that a plain copy reaches. Times are the best of five, after compilation, of ROUNDS
-products one after the other in one call, as they are in a solve.
+rows and once by columns, at the bandwidth that a plain copy reaches. That leaves out what is gathered, from the cache, for each
+entry and side; `local_floor` has it: the products with W and S are there those with banded matrices of as many rows and entries,
+whose gathers are as local as can be. Times are the best of five, after compilation, of ROUNDS products one after the other in one
+call, as they are in a solve.
 """
 
 import argparse
@@ -16,11 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import rays as line_problem
+import scipy.sparse
 from machine import facts, peak_memory, write_result
 
 import hipgp as hg
 from hipgp.inference.systems import DataSystem
 from hipgp.ordering import in_order
+from hipgp.sparse import Rows, Sparse, rows_of
+from hipgp.stencils import LocalWeights
 
 ROUNDS = 20
 
@@ -53,6 +58,31 @@ def size(tree: Any) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array)))
 
 
+def entries(rows: Rows) -> int:
+    """Numbers kept in one direction of a sparse matrix, padding included."""
+    return sum(slab.values.size for slab in rows.slabs)
+
+
+def banded(rows: Rows, columns: int, dtype: Any) -> Rows:
+    """As many rows and entries, next to one another."""
+    width = max(1, round(entries(rows) / rows.count))
+    first = np.arange(rows.count) * (columns - width) // rows.count
+    at = (first[:, None] + np.arange(width)).ravel()
+    starts = np.arange(rows.count + 1) * width
+    matrix = scipy.sparse.csr_array((np.ones(at.size), at, starts), shape=(rows.count, columns))
+    return rows_of(matrix, dtype)
+
+
+def local(sparse: Sparse, sides: int, dtype: Any) -> float:
+    """Seconds of a product with a banded matrix like this one, and of one with its transpose."""
+    assert sparse.backward is not None
+    total = 0.0
+    for rows, columns in ((sparse.forward, sparse.columns), (sparse.backward, sparse.forward.count)):
+        v = jnp.zeros((sides, columns), dtype)
+        total += best(lambda r, a: r.matmul(a), banded(rows, columns, dtype), v)
+    return total
+
+
 def rays(dtype: str) -> tuple[Any, ...]:
     grid, kernel, data, _ = line_problem.simulate(200_000, (128, 128, 64), dtype)
     return kernel, grid, data
@@ -69,6 +99,7 @@ def measure(kernel: Any, grid: hg.Grid, data: hg.Data, rate: float) -> dict[str,
     data, _ = in_order(data)  # as `condition` has them
     system, info = hg.Batch(space="data").system(kernel, grid, data, np.asarray(data.noise_std(None), float))
     assert isinstance(system, DataSystem) and system.vecchia is not None
+    assert isinstance(system.weights, LocalWeights)
     out: dict[str, Any] = {"observations": len(data), "grid": grid.shape, "torus": info["torus"]}
     out["preconditioner"] = info["preconditioner"]
     for sides in (1, 8):
@@ -85,10 +116,15 @@ def measure(kernel: Any, grid: hg.Grid, data: hg.Data, rate: float) -> dict[str,
         }
         read = (size(system.weights) + size(system.vecchia.factor)) / rate
         floor = parts["fft_pair"] + read
+        factor = system.vecchia.factor
+        of_s = local(factor, sides, data.dtype) if isinstance(factor, Sparse) else size(factor) / rate
+        local_floor = parts["fft_pair"] + local(system.weights.sparse, sides, data.dtype) + of_s
         out[f"sides_{sides}"] = parts | {
             "bytes_floor": read,
             "floor": floor,
             "over_floor": parts["step"] / floor,
+            "local_floor": local_floor,
+            "over_local_floor": parts["step"] / local_floor,
         }
         print(out[f"sides_{sides}"], flush=True)
     return out

@@ -6,7 +6,7 @@ import pytest
 
 import dense
 import hipgp as hg
-from hipgp import bins, vecchia
+from hipgp import bins, coarse, vecchia
 from hipgp.inference import variances
 
 KERNEL, DENSE = hg.Matern12(1.0, 0.5), dense.Matern12(1.0, 0.5)
@@ -21,7 +21,7 @@ def crowded(count=120, seed=0):
 
 
 def found_bins(x, noise, kernel=KERNEL):
-    return bins.bins_of(kernel, x, noise, vecchia.typical_lengthscale(kernel, x.shape[1]))
+    return bins.bins_of(kernel, x, noise, coarse.typical_lengthscale(kernel, x.shape[1]))
 
 
 def test_the_factor_is_that_of_the_bins_exactly():

@@ -15,7 +15,8 @@ import pytest
 import dense
 from hipgp import covariance as hc
 from hipgp import kernels as hk
-from hipgp.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Nodes, Points
+from hipgp.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Points
+from hipgp.nodes import Nodes
 
 COUNT = 7
 FINE = 0.1  # a spacing at which 2 nodes a cell integrate a squared exponential of lengthscale 0.7 to 1e-10

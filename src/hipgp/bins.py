@@ -18,8 +18,8 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.functionals import Nodes
 from hipgp.kernels import Kernel
+from hipgp.nodes import Nodes
 from hipgp.sparse import Rows, Sparse, rows_of
 from hipgp.toeplitz import evaluate_all
 

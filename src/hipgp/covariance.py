@@ -14,8 +14,9 @@ import numpy as np
 from jax.scipy.special import erf
 from jaxtyping import Array, Float
 
-from hipgp.functionals import AnyArray, Functional, LineIntegrals, Nodes
+from hipgp.functionals import Functional, LineIntegrals
 from hipgp.kernels import Kernel, SquaredExponential, differences
+from hipgp.nodes import AnyArray, Nodes
 from hipgp.precision import float64_available
 
 

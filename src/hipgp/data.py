@@ -14,8 +14,9 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.functionals import Functional, Nodes
+from hipgp.functionals import Functional
 from hipgp.grid import Grid
+from hipgp.nodes import Nodes
 from hipgp.precision import as_float
 
 

@@ -24,6 +24,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from hipgp.coarse import shortest_lengthscale
 from hipgp.data import Data, observe
 from hipgp.functionals import Points
 from hipgp.gp import GP
@@ -33,7 +34,6 @@ from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.inference.variances import vecchia_variance
 from hipgp.kernels import Kernel, Matern32, differences
 from hipgp.precision import float64_available
-from hipgp.vecchia import shortest_lengthscale
 
 MOST_COLUMNS = 4
 FEWEST_POINTS = 8  # per axis of an automatic grid

@@ -10,64 +10,19 @@ their tensor product; random nodes are the paper's Monte Carlo (section 5.5).
 """
 
 import abc
-import functools
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
+from hipgp.nodes import Nodes, gauss
 from hipgp.precision import as_float
 
 NODES_PER_CELL = 2.0  # nodes per grid cell along a line or box edge
-PANEL = 16  # Gauss-Legendre nodes in one panel of a composite rule
 
 Rule = Literal["gauss", "monte-carlo"]
-AnyArray = Array | np.ndarray  # nodes are made in NumPy and traced in JAX
-
-
-class Nodes(eqx.Module):
-    """The discrete form shared by all functionals: L_n f = sum_q weights_nq (value_n f + direction_n . grad f)(x_nq).
-
-    `value` and `direction` are both None where no functional takes a derivative.
-    """
-
-    x: Float[AnyArray, "N Q D"]
-    weights: Float[AnyArray, "N Q"]
-    value: Float[AnyArray, " N"] | None = None
-    direction: Float[AnyArray, "N D"] | None = None
-
-    def __len__(self) -> int:
-        return self.x.shape[0]
-
-    def __getitem__(self, index: Any) -> "Nodes":
-        pick = lambda a: None if a is None else a[index]
-        return Nodes(self.x[index], self.weights[index], pick(self.value), pick(self.direction))
-
-    def with_derivative_fields(self) -> "Nodes":
-        """The same nodes with `value` and `direction` spelt out."""
-        if self.direction is not None:
-            return self
-        n, _, d = self.x.shape
-        dtype = self.x.dtype
-        return Nodes(self.x, self.weights, np.ones(n, dtype), np.zeros((n, d), dtype))
-
-    @staticmethod
-    def concatenate(sets: list["Nodes"]) -> "Nodes":
-        """One set out of several; fewer nodes are padded by repeating the last one with weight zero."""
-        if any(s.direction is not None for s in sets):
-            sets = [s.with_derivative_fields() for s in sets]
-        most = max(s.x.shape[1] for s in sets)
-        xs, cs = [], []
-        for s in sets:
-            missing = most - s.x.shape[1]
-            xs.append(np.concatenate([s.x, np.repeat(s.x[:, -1:], missing, axis=1)], axis=1))
-            cs.append(np.pad(s.weights, ((0, 0), (0, missing))))
-        together = lambda name: np.concatenate([getattr(s, name) for s in sets])
-        if sets[0].direction is None:
-            return Nodes(np.concatenate(xs), np.concatenate(cs))
-        return Nodes(np.concatenate(xs), np.concatenate(cs), together("value"), together("direction"))
 
 
 class Functional(eqx.Module):
@@ -234,7 +189,7 @@ class LineIntegrals(Functional):
             t = np.random.default_rng(self.seed).uniform(size=(len(delta), count))
             c = np.full_like(t, 1 / count)
         else:
-            t, c = (np.broadcast_to(a, (len(delta), len(a))) for a in _gauss(count))
+            t, c = (np.broadcast_to(a, (len(delta), len(a))) for a in gauss(count))
         if not self.average:
             c = c * self.length[:, None]
         x = self.start[:, None, :] + t[:, :, None].astype(dtype) * delta[:, None, :]
@@ -289,7 +244,7 @@ class BoxAverages(Functional):
         else:
             cells = np.max(size / np.asarray(spacing), axis=0)
             fixed = None if self.nodes_per_box is None else max(1, round(self.nodes_per_box ** (1 / d)))
-            rules = [_gauss(fixed or int(np.ceil(NODES_PER_CELL * m))) for m in cells]
+            rules = [gauss(fixed or int(np.ceil(NODES_PER_CELL * m))) for m in cells]
             t = np.stack(np.meshgrid(*[r[0] for r in rules], indexing="ij"), axis=-1).reshape(1, -1, d)
             c = np.prod(np.stack(np.meshgrid(*[r[1] for r in rules], indexing="ij")), axis=0).reshape(1, -1)
             c = np.broadcast_to(c, (n, c.shape[1]))
@@ -349,15 +304,6 @@ class Functionals(Functional):
     def take(self, rows: Int[np.ndarray, " n"]) -> "Functionals":
         direction = None if self.direction is None else self.direction[rows]
         return Functionals(self.positions[rows], self.weights[rows], direction=direction)
-
-
-@functools.lru_cache(256)
-def _gauss(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """At least `count` Gauss-Legendre nodes and weights on [0, 1], in equal panels of at most PANEL nodes."""
-    panels = max(1, -(-count // PANEL))
-    t, c = np.polynomial.legendre.leggauss(min(max(count, 3), PANEL))
-    starts = np.arange(panels)[:, None]
-    return ((starts + (t + 1) / 2) / panels).ravel(), np.tile(c / 2 / panels, panels)
 
 
 def _points(name: str, x: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 
-from hipgp.functionals import Nodes
+from hipgp.nodes import Nodes
 
 
 class Neighbours(NamedTuple):

@@ -19,7 +19,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.precision import on_device
-from hipgp.threads import in_threads
+from hipgp.threads import side_by_side
 
 WIDTH = 32  # entries of a row that lie in one column
 LONGEST = 32 * WIDTH  # longer rows are cut into pieces
@@ -134,9 +134,8 @@ class Sparse(eqx.Module):
         csr = scipy.sparse.csr_array(matrix)
         if not often:
             return Sparse(rows_of(csr, dtype), None, matrix.shape[1])
-        makers = [lambda: rows_of(csr, dtype), lambda: rows_of(csr.T.tocsr(), dtype)]
-        forward, backward = in_threads(lambda make: make(), ((make,) for make in makers))
-        return Sparse(forward, backward, matrix.shape[1])
+        both = side_by_side(lambda: rows_of(csr, dtype), lambda: rows_of(csr.T.tocsr(), dtype))
+        return Sparse(both[0], both[1], matrix.shape[1])
 
 
 class Blocks(eqx.Module):

@@ -18,9 +18,10 @@ from jaxtyping import Array, Float, Int
 from hipgp.covariance import Columns, differentiated
 from hipgp.covariance import columns as columns_of
 from hipgp.data import Data
-from hipgp.functionals import AnyArray, Functional, Nodes
+from hipgp.functionals import Functional
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel, differences
+from hipgp.nodes import AnyArray, Nodes
 from hipgp.precision import float64_available, on_device
 from hipgp.sparse import Sparse
 from hipgp.threads import in_threads

@@ -42,3 +42,8 @@ def in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def side_by_side(*functions: Callable[[], Any]) -> list[Any]:
+    """What each of the functions returns."""
+    return list(in_threads(lambda function: function(), iter([(function,) for function in functions])))

@@ -24,9 +24,10 @@ from hipgp.covariance import (
     with_points,
 )
 from hipgp.data import Data
-from hipgp.functionals import Functional, LineIntegrals, Nodes
+from hipgp.functionals import Functional, LineIntegrals
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel, SquaredExponential
+from hipgp.nodes import Nodes
 from hipgp.precision import float64_available
 from hipgp.solvers import Solution, conjugate_gradients
 from hipgp.toeplitz import Toeplitz

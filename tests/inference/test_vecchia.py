@@ -8,11 +8,12 @@ import pytest
 from batch_problem import DENSE_KERNEL, KERNEL
 
 import dense
-from hipgp import neighbours, vecchia
+from hipgp import coarse, neighbours, vecchia
 from hipgp.covariance import gram, variances
 from hipgp.data import observe
-from hipgp.functionals import Derivatives, LineIntegrals, Nodes, Points
+from hipgp.functionals import Derivatives, LineIntegrals, Points
 from hipgp.kernels import Matern32, RationalQuadratic
+from hipgp.nodes import Nodes
 
 
 @pytest.mark.parametrize("group", [1, 5])
@@ -62,8 +63,8 @@ def test_many_observations_at_one_place_have_distinct_predecessors():
 def test_rays_of_two_sets_are_found_by_their_ends():
     """Sets of different numbers of nodes are padded; a padded ray must keep both its ends."""
     short, long = (LineIntegrals(np.zeros(2), end * problem.places(3)) for end in (0.05, 5.0))
-    nodes = Nodes.concatenate([vecchia.coarse_nodes(f, KERNEL) for f in (short, long)])
-    assert nodes.x.shape[1] > vecchia.coarse_nodes(short, KERNEL).x.shape[1]
+    nodes = Nodes.concatenate([coarse.few_nodes(f, KERNEL) for f in (short, long)])
+    assert nodes.x.shape[1] > coarse.few_nodes(short, KERNEL).x.shape[1]
     ends = neighbours.features(nodes, np.ones(2))[:, -2:]
     assert np.all(np.linalg.norm(ends[:24] - short.end, axis=1) < 0.2 * short.length)
 
@@ -113,9 +114,9 @@ TWO = Matern32(0.7, 0.4) + RationalQuadratic(0.5, 0.9, 2.0)
 )
 def test_gram_and_its_gradient(kind, kernel):
     functional, twin = problem.pair(kind, 0, 6)
-    nodes = Nodes.concatenate([vecchia.coarse_nodes(functional, kernel)])
+    nodes = Nodes.concatenate([coarse.few_nodes(functional, kernel)])
     index = jnp.asarray([[0, 1, 2, 5], [3, 4, 5, 0]])
-    group, _ = vecchia.gathered(jax.tree.map(jnp.asarray, nodes), jnp.zeros(6), index)
+    group, _ = coarse.gathered(jax.tree.map(jnp.asarray, nodes), jnp.zeros(6), index)
     found = gram(kernel, group)
     if kernel is KERNEL:
         for target, rows in enumerate(([0, 1, 2, 5], [3, 4, 5, 0])):
@@ -137,7 +138,7 @@ def test_with_every_observation_near_the_conditional_is_the_exact_one(kind, size
     """Variance and what the data say, in groups of any size, the last one not full."""
     data, f, y, std = problem.mixture((kind,))
     functional, f_star = problem.pair(kind, 90, 11)
-    nodes, targets = (vecchia.coarse_nodes(g, KERNEL) for g in (data.blocks[0].functional, functional))
+    nodes, targets = (coarse.few_nodes(g, KERNEL) for g in (data.blocks[0].functional, functional))
     of_data, of_targets = nodes.x[:, -1], targets.x[:, -1]
     groups = neighbours.around(of_data, of_targets, size, len(y))
     found = vecchia.conditionals(KERNEL, nodes, std**2, targets, groups)
@@ -161,7 +162,7 @@ def test_the_nearest_are_near():
 def test_targets_may_be_the_same():
     data, _, y, std = problem.mixture(("points",))
     x = np.repeat(problem.places(90, 5), 3, axis=0)
-    nodes, targets = (vecchia.coarse_nodes(g, KERNEL) for g in (data.blocks[0].functional, Points(x)))
+    nodes, targets = (coarse.few_nodes(g, KERNEL) for g in (data.blocks[0].functional, Points(x)))
     groups = neighbours.around(nodes.x[:, 0], x, 8, len(y))
     found = vecchia.conditionals(KERNEL, nodes, std**2, targets, groups)
     assert np.all(np.isfinite(found.variance)) and np.all(found.variance > 0)
@@ -182,7 +183,7 @@ def test_covariances_in_float32_make_the_same_preconditioner_where_noise_hides_r
     end = rng.uniform(0, 1, (300, 2))
     data = observe(LineIntegrals(np.zeros(2), end), np.zeros(300))
     kernel = Matern32(1.3, 0.2)
-    nodes = vecchia.data_nodes(data, kernel)
+    nodes = coarse.data_nodes(data, kernel)
     for noise, rough in ((1e-3, True), (1e-6, False)):
         assert vecchia._roughly(kernel, nodes, np.full(300, noise)) is rough
     values = Points(end).nodes(0.1)

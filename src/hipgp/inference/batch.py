@@ -30,6 +30,7 @@ from hipgp.ordering import in_order
 from hipgp.precision import float64_available, on_device
 from hipgp.residuals import Cells, cells_of
 from hipgp.stencils import STENCIL, LocalWeights, Stencilled, stencilled
+from hipgp.threads import side_by_side
 from hipgp.toeplitz import Toeplitz, embed
 from hipgp.traced import stored_size, traced_weights
 from hipgp.trend import Trend
@@ -166,11 +167,12 @@ class Batch(eqx.Module):
         cells = self.cells(kernel, grid, data, rows) if joint else None
         if cells is not None:
             variance, info["residual"] = noise, "joint"
-        factor, name = None, "none"
-        if self.neighbours != 0:
-            factor = vecchia.preconditioner(kernel, data, variance, self.neighbours, dtype=dtype)
-            name = f"Vecchia, {factor.description}"
-        weights = LocalWeights.of(rows, dtype) if isinstance(rows, Stencilled) else rows
+        k = self.neighbours
+        factor, weights = side_by_side(
+            lambda: None if k == 0 else vecchia.preconditioner(kernel, data, variance, k, dtype=dtype),
+            lambda: LocalWeights.of(rows, dtype) if isinstance(rows, Stencilled) else rows,
+        )
+        name = "none" if factor is None else f"Vecchia, {factor.description}"
         shared = None if cells is None else cells.residuals(dtype)
         system = DataSystem(toeplitz, weights, on_device(variance, dtype), factor, shared)
         return system, info | {"space": "data", "preconditioner": name}

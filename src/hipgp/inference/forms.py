@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from hipgp.data import Data
-from hipgp.functionals import Nodes
 from hipgp.grid import Grid
 from hipgp.inference.systems import DataSystem
 from hipgp.kernels import Kernel
+from hipgp.nodes import Nodes
 from hipgp.stencils import nodes_at_once, place, stencil_steps, stencil_weights
 from hipgp.toeplitz import on_torus
 

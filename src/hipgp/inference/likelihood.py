@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from hipgp import neighbours, vecchia
+from hipgp import coarse, neighbours, vecchia
 from hipgp.data import Data
-from hipgp.functionals import Nodes
 from hipgp.inference.parameters import Layout
 from hipgp.kernels import Kernel
+from hipgp.nodes import Nodes
 from hipgp.precision import on_device
 
 LOG_2PI = float(np.log(2 * np.pi))
@@ -51,9 +51,9 @@ def prepare(
 
     `share` of the preconditioner's neighbours: fewer do where the parameters are still far off.
     """
-    nodes = vecchia.data_nodes(data, kernel)
+    nodes = coarse.data_nodes(data, kernel)
     group, k = vecchia.group_sizes(nodes)
-    places = neighbours.features(nodes, vecchia.typical_lengthscale(kernel, data.ndim))
+    places = neighbours.features(nodes, coarse.typical_lengthscale(kernel, data.ndim))
     groups = neighbours.in_groups(nodes, places, group, max(1, round(share * k)), seed)
     chosen = np.random.default_rng((seed, 1)).permutation(len(groups.index))[: max(1, round(count / group))]
     known = data.noise_known
@@ -95,7 +95,7 @@ def _matrices(
 ) -> Float[Array, "T k k"]:
     kernel, noise = layout.unpack(vector)
     variance = terms.noise + (0.0 if noise is None else terms.unknown * noise**2)
-    return vecchia.covariances(kernel, terms.nodes, variance, *chunk)
+    return coarse.covariances(kernel, terms.nodes, variance, *chunk)
 
 
 def _best_trend(vector: Array, layout: Layout, terms: Terms) -> tuple[Float[Array, " p"], Float[Array, ""]]:

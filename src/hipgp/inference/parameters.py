@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.functionals import AnyArray
 from hipgp.kernels import Kernel, Product, Stationary
+from hipgp.nodes import AnyArray
 
 WIDE = 100.0  # how far an unknown kind of parameter may go from its starting value, as a factor
 

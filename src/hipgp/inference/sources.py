@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from hipgp.data import Data
-from hipgp.functionals import AnyArray, Functional, LineIntegrals, Nodes
+from hipgp.functionals import Functional, LineIntegrals
 from hipgp.grid import Grid
 from hipgp.inference.whitening import Whitening
 from hipgp.kernels import Kernel
+from hipgp.nodes import AnyArray, Nodes
 from hipgp.stencils import LocalWeights, place, stencil_shape, stencil_weights, stencilled
 from hipgp.weights import ExactWeights, Weights, grid_covariances, prepared
 

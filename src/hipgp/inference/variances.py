@@ -26,13 +26,14 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int
 from scipy.spatial import KDTree
 
-from hipgp import neighbours, vecchia
+from hipgp import coarse, neighbours, vecchia
 from hipgp.bins import as_points, bin_means, bins_of
-from hipgp.functionals import Functional, LineIntegrals, Nodes, Points
+from hipgp.functionals import Functional, LineIntegrals, Points
 from hipgp.inference.batch_posterior import BatchPosterior, Target, simulate
 from hipgp.inference.progress import Report, silent
 from hipgp.inference.systems import in_float64, solve
 from hipgp.neighbours import Groups, Neighbours
+from hipgp.nodes import Nodes
 from hipgp.precision import float64_available
 from hipgp.vecchia import Conditionals
 from hipgp.weights import Weights
@@ -67,11 +68,11 @@ def local_conditional(post: BatchPosterior, functional: Functional) -> Local:
 
     Points that crowd in their noise are taken together first (`bins.py`): the nearest thirty of them would not reach far.
     """
-    nodes, noise = vecchia.data_nodes(post.data, post.kernel), np.asarray(post.noise_variance, float)
-    targets = vecchia.coarse_nodes(functional, post.kernel)
-    scale = vecchia.typical_lengthscale(post.kernel, post.grid.ndim)
+    nodes, noise = coarse.data_nodes(post.data, post.kernel), np.asarray(post.noise_variance, float)
+    targets = coarse.few_nodes(functional, post.kernel)
+    scale = coarse.typical_lengthscale(post.kernel, post.grid.ndim)
     bins, spread = None, noise
-    if vecchia.plain_points(nodes) and targets.x.shape[1] == 1:
+    if coarse.plain_points(nodes) and targets.x.shape[1] == 1:
         x = np.asarray(nodes.x)[:, 0]
         share = BIN_SHARE if post.kernel.differentiable else BIN_SHARE_ROUGH
         bins = bins_of(post.kernel, x, noise, scale, share, BIN_MOST)

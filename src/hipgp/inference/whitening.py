@@ -13,9 +13,9 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
-from hipgp.functionals import Nodes
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel
+from hipgp.nodes import Nodes
 from hipgp.solvers import Solution
 from hipgp.toeplitz import Toeplitz, embed, on_torus
 from hipgp.weights import conditional, grid_covariances
