@@ -214,11 +214,11 @@ def nodes_at_once() -> int:
 def _weights_of_pieces(
     kernel: Kernel, grid: Grid, functional: Functional, p: int
 ) -> Iterator[tuple[np.ndarray, Nodes, Array, Array, Array]]:
-    """Rows, their nodes, and of these the weights, padded so that few shapes are compiled: one, of a power of two."""
-    size = 64
-    for rows, part in functional.pieces(grid.spacing, nodes_at_once()):
+    """Rows, their nodes, and of these the weights, padded so that few shapes are compiled: all to one power of two."""
+    size, most = 64, nodes_at_once()
+    for rows, part in functional.pieces(grid.spacing, most):
         n, per, ndim = part.x.shape
-        size = max(size, 1 << (n * per - 1).bit_length())
+        size = max(min(size, most), 1 << (n * per - 1).bit_length())  # one functional may have more by itself
         missing = size - n * per
         pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
         spread = lambda a, per=per, pad=pad: (
