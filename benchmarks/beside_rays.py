@@ -90,7 +90,7 @@ def run_hipgp(
     gp = hg.GP(kernel, grid)
     solve = lambda: gp.condition(data, progress=False)
     post, first = timed(solve)
-    again = first if once else timed(solve)[1]
+    later, again = (post, first) if once else timed(solve)
     draws, first_samples = timed(lambda: post.sample(samples, key=1))
     again_samples = first_samples if once else timed(lambda: post.sample(samples, key=2))[1]
     mean = post.mean
@@ -100,7 +100,7 @@ def run_hipgp(
         "mean_cpu_s": first["cpu"],
         "mean_again_wall_s": again["wall"],
         "mean_again_cpu_s": again["cpu"],
-        "response_wall_s": post.diagnostics["setup_seconds"],
+        "response_wall_s": later.diagnostics["setup_seconds"],
         "first_samples_wall_s": first_samples["wall"],
         "sample_wall_s": again_samples["wall"] / samples,
         "sample_cpu_s": again_samples["cpu"] / samples,

@@ -5,7 +5,7 @@
 The floor of a step is one pair of FFTs on the torus by the library FFT alone, and the bytes of W and S, each read once by
 rows and once by columns, at the bandwidth that a plain copy reaches. That leaves out what is gathered, from the cache, for each
 entry and side; `local_floor` has it: the products with W and S are there those with banded matrices of as many rows and entries,
-whose gathers are as local as can be. Times are the best of five, after compilation, of ROUNDS products one after the other in one
+whose gathers are as local as can be (S of groups is dense blocks: its bytes). Times are the best of five, after compilation, of ROUNDS products one after the other in one
 call, as they are in a solve.
 """
 

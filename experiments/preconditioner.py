@@ -74,8 +74,7 @@ def trace(toeplitz: Toeplitz, rhs: np.ndarray, best: Any, preconditioned: bool) 
     """Step by step, with the distance from the converged solution after each."""
     sides = jnp.asarray(rhs)
     target = TOLERANCE**2 * solvers.squared_norm(sides)
-    matmul, precondition = products(toeplitz, preconditioned)
-    state = solvers.start(matmul, sides, precondition, solvers.squared_norm)
+    state = solvers.start(sides, solvers.squared_norm)
     error = [_distance(state.value, best)]
     while bool(jnp.any(state.active)) and len(error) <= MOST:
         state = _step(toeplitz, state, target, preconditioned)

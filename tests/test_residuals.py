@@ -7,7 +7,7 @@ from scipy.linalg import cho_factor, cho_solve
 import dense
 import hipgp as hg
 from hipgp import residuals
-from hipgp.stencils import place, stencil_steps
+from hipgp.stencils import stencil_steps, stencilled
 
 GRID = hg.Grid((0.0, 0.0), (0.25, 0.2), (6, 7))
 KERNEL, DENSE_KERNEL = hg.Matern12(1.3, (0.15, 0.12)), dense.Matern12(1.3, (0.15, 0.12))
@@ -34,26 +34,28 @@ def k(a, b):
     return DENSE_KERNEL.value(a[:, None] - b[None])
 
 
-def model(x):
+def model(x, grid=GRID):
     """W, and the covariance of residuals of points with one stencil, from the dense kernel alone."""
-    first = np.stack(np.unravel_index(place(GRID, x, 4)[0], GRID.shape), axis=-1)
-    steps = stencil_steps(GRID, 4)[0]
-    w = np.zeros((len(x), GRID.size))
-    cross, inside = [], k(steps * np.asarray(GRID.spacing), steps * np.asarray(GRID.spacing))
+    rows = stencilled(KERNEL, grid, hg.observe(hg.Points(x), np.zeros(len(x)))).matrix
+    # of the two cells of a point on a grid line, either will do: W's own
+    first = np.stack(np.unravel_index(rows.indices.reshape(len(x), -1)[:, 0], grid.shape), axis=-1)
+    steps = stencil_steps(grid, 4)[0]
+    w = np.zeros((len(x), grid.size))
+    cross, inside = [], k(steps * np.asarray(grid.spacing), steps * np.asarray(grid.spacing))
     for i, corner in enumerate(first):
-        points = (corner + steps) * np.asarray(GRID.spacing)
+        points = (corner + steps) * np.asarray(grid.spacing)
         cross.append(k(x[i : i + 1], points)[0])
-        w[i, np.ravel_multi_index(tuple((corner + steps).T), GRID.shape)] = np.linalg.solve(inside, cross[-1])
+        w[i, np.ravel_multi_index(tuple((corner + steps).T), grid.shape)] = np.linalg.solve(inside, cross[-1])
     c = np.array(cross)
     same = np.all(first[:, None] == first[None], axis=-1)
     return w, np.where(same, k(x, x) - c @ np.linalg.solve(inside, c.T), 0.0)
 
 
-def posterior(x, y, at):
+def posterior(x, y, at, grid=GRID):
     """Mean and covariance at targets, all of the joint prior written down."""
     both = np.concatenate([x, at])
-    w, r = model(both)
-    prior = w @ k(GRID.coordinates(), GRID.coordinates()) @ w.T + r
+    w, r = model(both, grid)
+    prior = w @ k(grid.coordinates(), grid.coordinates()) @ w.T + r
     n = len(x)
     factor = cho_factor(prior[:n, :n] + NOISE**2 * np.eye(n))
     cross = prior[n:, :n]
@@ -74,6 +76,20 @@ def test_mean_and_std_are_the_dense_ones(pairs, monkeypatch):
     np.testing.assert_allclose(found.std, np.sqrt(np.diag(covariance)), rtol=1e-5)
     alone = hg.GP(KERNEL, GRID).condition(data, hg.Batch(tolerance=1e-10, space="data", residual="noise"))
     assert np.max(np.abs(alone.predict(hg.Points(at)).mean - mean)) > 0.1  # the test can tell
+
+
+def test_points_on_grid_lines():
+    """Each is of two cells: which one must not depend on the rounding of whoever asks."""
+    grid = hg.Grid.cover((0.0, 0.0), (7.0, 1.0), shape=(50, 6))
+    x = np.stack([np.linspace(0.0, 7.0, 99), np.full(99, 0.5)], axis=1)  # on the lines, and halfway
+    y = np.random.default_rng(5).standard_normal(99)
+    at = np.concatenate([grid.coordinates()[::3], x[:-1] + np.array([0.05, 0.0])])
+    post = hg.GP(KERNEL, grid).condition(hg.observe(hg.Points(x), y, NOISE), TIGHT)
+    assert post.diagnostics["residual"] == "joint"
+    mean, covariance = posterior(x, y, at, grid)
+    found = post.predict(hg.Points(at), std="exact")
+    np.testing.assert_allclose(found.mean, mean, atol=1e-5)
+    np.testing.assert_allclose(found.std, np.sqrt(np.diag(covariance)), rtol=1e-5)
 
 
 def test_std_by_solves_and_by_factor_agree(monkeypatch):

@@ -113,6 +113,20 @@ def test_local_weights_are_each_stencil_s_own_conditional(dimension, p):
         assert v == pytest.approx(max(1.3 - expected[used] @ cross, 0.0), abs=1e-12)
 
 
+def test_pieces_make_the_same_weights(monkeypatch):
+    """However the nodes are cut up, and with lines of more nodes than a piece has."""
+    rng, grid = np.random.default_rng(11), Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(60, 60))
+    x, ends = rng.uniform(size=(200, 2)), rng.uniform(size=(20, 2))
+    lines = [LineIntegrals((0.0, 0.0), ends, nodes_per_ray=n) for n in (8, 100)]
+    blocks = [observe(f, np.zeros(len(f))) for f in (Points(x), Derivatives(x, direction=x), *lines)]
+    data = sum(blocks[1:], start=blocks[0])
+    whole = stencils.stencilled(hk.Matern32(1.0, 0.2), grid, data)
+    monkeypatch.setattr(stencils, "CHUNK", 64)
+    parts = stencils.stencilled(hk.Matern32(1.0, 0.2), grid, data)
+    np.testing.assert_allclose(parts.matrix.toarray(), whole.matrix.toarray(), atol=1e-12)
+    np.testing.assert_allclose(parts.residual, whole.residual, atol=1e-12)
+
+
 def test_a_node_on_a_grid_point_reads_it():
     """Corners, edges and inner nodes: weight one there, zero elsewhere, and nothing left over (jitter: 1e-14)."""
     grid = GRIDS[2]

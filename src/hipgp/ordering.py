@@ -25,10 +25,9 @@ def along_curve(places: Float[np.ndarray, "N D"]) -> Int[np.ndarray, " N"]:
     width = max(np.max(axis, initial=-np.inf) - low for axis, low in zip(axes, lower, strict=True))
     if not width > 0:
         return np.arange(n)
-    every = np.arange(2**bits, dtype=np.uint32)
-    spread = np.zeros_like(every)  # with room for the other axes' bits
+    spread = np.zeros(1, np.uint32)  # of each number below 2^bits, with room for the other axes' bits
     for bit in range(bits):
-        spread |= (every >> bit & 1) << (bit * ndim)
+        spread = np.concatenate([spread, spread | np.uint32(1 << (bit * ndim))])
     code = np.zeros(n, np.uint32)
     for number, (axis, low) in enumerate(zip(axes, lower, strict=True)):
         cell = np.minimum((axis - low) * (2**bits / width), 2**bits - 1).astype(np.int32)

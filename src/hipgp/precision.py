@@ -27,7 +27,10 @@ def float64_available(function: F) -> F:
 
 
 def on_device(array: Any, dtype: Any = None) -> jax.Array:
-    """A NumPy array where JAX computes. `jnp.asarray` would compile a copy for each new shape."""
+    """A NumPy array where JAX computes, in the same memory where it can be: it is not to be changed any more.
+
+    `jnp.asarray` would compile a copy for each new shape.
+    """
     return jax.device_put(np.asarray(array, dtype))
 
 

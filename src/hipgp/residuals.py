@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel
 from hipgp.sparse import Rows, rows_of
-from hipgp.stencils import place, stencil_steps
+from hipgp.stencils import stencil_steps
 from hipgp.toeplitz import evaluate_all
 
 MOST = 32  # points taken together; of more, those that lie together in the order given
@@ -181,11 +181,11 @@ def cells_of(kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "N D"], ma
 
 
 def _seen(kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "n D"], matrix: Any) -> Seen:
-    cell, _ = place(grid, x, p)
     steps = stencil_steps(grid, p)[0] * np.asarray(grid.spacing)
     between = (steps[:, None] - steps).reshape(-1, grid.ndim)
     k_stencil = evaluate_all(kernel, between).reshape(len(steps), -1)
     w = matrix.data.reshape(len(x), -1)
+    cell = matrix.indices.reshape(w.shape)[:, 0]  # a point on a grid line has two: the one its weights are of
     return Seen(x, cell, w, w @ k_stencil)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
+import jax
 from threadpoolctl import threadpool_limits
 
 from hipgp.precision import float64_available
@@ -33,7 +34,13 @@ def one_blas_thread(function: Callable[P, T]) -> Callable[P, T]:
 def in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
     """function(*item) of each, in order, by all cores; no more items are asked for than are worked on."""
     workers = min(os.cpu_count() or 1, 16)
-    run = float64_available(function)  # a thread begins with JAX's default
+    device = jax.config.jax_default_device
+
+    @float64_available
+    def run(*item: Any) -> Any:
+        with jax.default_device(device):  # a thread begins with JAX's own defaults
+            return function(*item)
+
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[Any] = deque()
         for item in items:

@@ -129,7 +129,7 @@ def test_the_product_of_w_with_itself(shape, monkeypatch):
     data = hg.observe(hg.Points(rng.uniform(size=(40, len(shape)))), np.zeros(40))
     matrix = stencils.stencilled(hg.Matern32(1.0, 0.2), grid, data).matrix
     precision = rng.uniform(1.0, 9.0, 40)
-    monkeypatch.setattr(grid_space, "AT_ONCE", 3 * 16 ** len(shape))
+    monkeypatch.setattr(grid_space, "AT_ONCE", 3 * 4 ** len(shape))
     monkeypatch.setattr(grid_space, "GROUP", 2)
     w = matrix.toarray()
     found = grid_space._product(matrix, precision).toarray()

@@ -93,6 +93,23 @@ def test_deviance_and_its_gradient(own):
 TWO = Matern32(0.7, 0.4) + RationalQuadratic(0.5, 0.9, 2.0)
 
 
+def test_covariances_of_points_are_those_of_any_functional():
+    """With weights of their own, and some that are not used."""
+    rng = np.random.default_rng(3)
+    x, weights = rng.uniform(size=(6, 1, 2)), rng.uniform(0.5, 2.0, (6, 1))
+    nodes, noise = jax.tree.map(jnp.asarray, Nodes(x, weights)), jnp.asarray(rng.uniform(0.1, 1.0, 6))
+    index, used = (
+        jnp.asarray([[0, 1, 2, 5], [3, 4, 5, 0]]),
+        jnp.asarray([[True] * 4, [False, True, True, True]]),
+    )
+    found = coarse.covariances(TWO, nodes, noise, index, used)
+    others = gram(TWO, coarse.gathered(nodes, noise, index)[0])
+    for t in range(2):
+        truth = np.where(np.outer(used[t], used[t]), others[:, :, t], 0.0)
+        truth += np.diag(np.where(used[t], noise[index[t]], 1.0))
+        np.testing.assert_allclose(found[t], truth, rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("kernel", "kind"),
     [

@@ -43,6 +43,7 @@ WRAPPED = 1e-9  # correlation that may come back around the torus
 # Residual variances, in those of the noise, that are worth holding jointly. Beyond, the certificate would be loose: it
 # takes what the noise alone leaves of the solve's residual.
 SHARED = 0.05, 100.0
+STATE = "direction and rho of the step before"  # what a solve's checkpoint holds: another kind is refused
 MUCH = 2**34  # bytes of weights from which it is said that there is another way
 
 Residual = Literal["joint", "noise", "bound"]
@@ -225,7 +226,7 @@ class Batch(eqx.Module):
         return many > (1 if data.ndim <= 2 else MANY_OTHERS)
 
     def _checkpoint(self, path: Any, *problem: Any) -> Checkpoint | None:
-        return None if path is None else Checkpoint(path, fingerprint(self, *problem))
+        return None if path is None else Checkpoint(path, fingerprint(STATE, self, *problem))
 
 
 def _single(data: Data) -> bool:

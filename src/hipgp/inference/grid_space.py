@@ -35,7 +35,7 @@ POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved fo
 LEAST_GAIN = 0.1  # what the data tell of a mode, against the prior, below which it needs no help
 LINES = 20_000  # observations that modes are measured with
 MODES_AT_ONCE = 64
-GROUP, AT_ONCE = 8, 2**19  # rows of W multiplied with one another; products held at once
+GROUP, AT_ONCE = 8, 2**15  # rows of W multiplied with one another; rows of products held at once
 
 
 class LowModes(eqx.Module):
@@ -184,7 +184,7 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
         return own, transposed(of_each @ products, float).reshape(width, width, -1)
 
     diagonals: dict[int, np.ndarray] = {}
-    steps, at_once = (columns[0] - columns[0, 0]).tolist(), max(AT_ONCE // width**2, 1)
+    steps, at_once = (columns[0] - columns[0, 0]).tolist(), max(AT_ONCE // width, 1)
     pieces = ((low, min(low + at_once, len(owner))) for low in range(0, len(owner), at_once))
     for own, products in itertools.starmap(summed, pieces):
         for a, step in enumerate(steps):
