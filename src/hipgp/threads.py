@@ -34,7 +34,7 @@ def one_blas_thread(function: Callable[P, T]) -> Callable[P, T]:
 def in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
     """function(*item) of each, in order, by all cores; no more items are asked for than are worked on."""
     workers = min(os.cpu_count() or 1, 16)
-    device = jax.config.jax_default_device
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
 
     @float64_available
     def run(*item: Any) -> Any:
