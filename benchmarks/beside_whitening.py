@@ -1,6 +1,6 @@
 """Whitening and solves on a 1-D grid: hipgp's circulant root and preconditioned solve beside Cholesky, CIQ, Toeplitz CG.
 
-    python benchmarks/beside_whitening.py --peer-python PYTHON [--sizes 1000 10000 100000 1000000]
+    python benchmarks/beside_whitening.py --peer-python PYTHON [--sizes 1000 10000 100000 1000000 10000000]
 
 Writes benchmarks/results/beside-whitening.json. K is Matern 3/2 with a lengthscale of 8 cells, no jitter; k are the
 covariances of 4 random places with the grid. hipgp: w = K^-1 k by conjugate gradients with the circulant preconditioner to
@@ -84,7 +84,7 @@ def run_cholesky(column: np.ndarray, sides: np.ndarray, explained: np.ndarray) -
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--peer-python", required=True)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000, 1_000_000])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000, 1_000_000, 10_000_000])
     parser.add_argument("--most", type=float, default=120, help="CPU seconds before a peer is stopped")
     args = parser.parse_args()
     kernel = hg.Matern32(1.0, LENGTHSCALE)
