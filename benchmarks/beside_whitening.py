@@ -84,7 +84,9 @@ def run_cholesky(column: np.ndarray, sides: np.ndarray, explained: np.ndarray) -
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--peer-python", required=True)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000, 1_000_000, 10_000_000])
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000, 1_000_000, 10_000_000]
+    )
     parser.add_argument("--most", type=float, default=120, help="CPU seconds before a peer is stopped")
     args = parser.parse_args()
     kernel = hg.Matern32(1.0, LENGTHSCALE)
