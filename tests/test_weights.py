@@ -127,6 +127,17 @@ def test_pieces_make_the_same_weights(monkeypatch):
     np.testing.assert_allclose(parts.residual, whole.residual, atol=1e-12)
 
 
+def test_numpy_and_jax_place_nodes_alike():
+    """On grid lines, where rounding decides on the cell."""
+    for grid in (
+        Grid.cover((0.0, 0.0), (7.0, 1.0), shape=(50, 6)),
+        Grid((0.3, -2.0), (0.1, 1 / 7), (40, 30)),
+    ):
+        x = grid.coordinates()
+        rows = stencils.stencilled(hk.Matern12(1.0, 0.2), grid, observe(Points(x), np.zeros(len(x)))).matrix
+        np.testing.assert_array_equal(stencils.place(grid, x, 4)[0], rows.indices.reshape(len(x), -1)[:, 0])
+
+
 def test_a_node_on_a_grid_point_reads_it():
     """Corners, edges and inner nodes: weight one there, zero elsewhere, and nothing left over (jitter: 1e-14)."""
     grid = GRIDS[2]

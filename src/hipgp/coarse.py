@@ -60,7 +60,7 @@ def _grouped(nodes: Nodes, count: int) -> Nodes:
 def gathered(
     nodes: Nodes, noise: Float[Array, " N"], index: Int[Array, "T k"]
 ) -> tuple[Columns, Float[Array, "k T"]]:
-    """The functionals at `index` and their noise, components in front, ready for `covariances`."""
+    """The functionals at `index` and their noise, components in front, ready for `gram`."""
     group = jax.tree.map(lambda a: a[index], nodes)
     direction = None if group.direction is None else jnp.transpose(group.direction, (2, 1, 0))
     value = None if group.value is None else group.value.T

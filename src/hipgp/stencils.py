@@ -73,9 +73,9 @@ def stencil_steps(grid: Grid, p: int) -> tuple[np.ndarray, np.ndarray]:
 def place(grid: Grid, x: Float[AnyArray, "n D"], p: int, xp: Any = np) -> tuple[Any, Any]:
     """For each node: where its stencil begins in the grid's flat order, and its offset from there in cells.
 
-    `xp` is NumPy or JAX's.
+    `xp` is NumPy or JAX's. Both find the same for a place on a grid line: XLA would make a product of a quotient.
     """
-    position = (x - xp.asarray(grid.origin)) / xp.asarray(grid.spacing)
+    position = (x - xp.asarray(grid.origin)) * xp.asarray(1 / np.asarray(grid.spacing))
     width = np.asarray(stencil_shape(grid, p))
     first = xp.clip(xp.floor(position) - (width // 2 - 1), 0, np.asarray(grid.shape) - width)
     strides = np.cumprod((1, *grid.shape[:0:-1]))[::-1]
