@@ -17,6 +17,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
+from hipgp.arguments import as_direction, as_pair, as_points, check_not_empty, check_rule
 from hipgp.nodes import Nodes, gauss
 from hipgp.precision import as_float
 
@@ -101,7 +102,7 @@ class Points(Functional):
     x: Float[np.ndarray, "N D"]
 
     def __init__(self, x: Any):
-        self.x = _points("x", x)
+        self.x = as_points("x", x)
 
     def nodes(self, spacing: Any) -> Nodes:
         return Nodes(self.x[:, None, :], np.ones((len(self.x), 1), self.x.dtype))
@@ -123,8 +124,8 @@ class Derivatives(Functional):
     direction: Float[np.ndarray, "N D"]
 
     def __init__(self, x: Any, axis: int | None = None, direction: Any = None):
-        self.x = _points("x", x)
-        self.direction = _direction(self.x.shape[0], self.x.shape[1], self.x.dtype, axis, direction)
+        self.x = as_points("x", x)
+        self.direction = as_direction(self.x.shape[0], self.x.shape[1], self.x.dtype, axis, direction)
 
     @property
     def derivative(self) -> bool:
@@ -166,14 +167,14 @@ class LineIntegrals(Functional):
         rule: Rule = "gauss",
         seed: int = 0,
     ):
-        self.start, self.end = _pair("start", start, "end", end)
+        self.start, self.end = as_pair("start", start, "end", end)
         zero = np.flatnonzero(np.all(self.start == self.end, axis=1))
         if len(zero):
             raise ValueError(
                 f"end: expected rays of positive length, got {len(zero)} of zero length (first: ray {zero[0]}); "
                 "use Points for a value at a place"
             )
-        _check_rule(rule, nodes_per_ray)
+        check_rule(rule, nodes_per_ray)
         self.average, self.nodes_per_ray, self.rule, self.seed = bool(average), nodes_per_ray, rule, seed
 
     @property
@@ -224,13 +225,13 @@ class BoxAverages(Functional):
     def __init__(
         self, lower: Any, upper: Any, *, nodes_per_box: int | None = None, rule: Rule = "gauss", seed: int = 0
     ):
-        self.lower, self.upper = _pair("lower", lower, "upper", upper)
+        self.lower, self.upper = as_pair("lower", lower, "upper", upper)
         flat = np.flatnonzero(np.any(self.upper <= self.lower, axis=1))
         if len(flat):
             raise ValueError(
                 f"upper: expected more than lower on every axis, got {len(flat)} boxes of no volume"
             )
-        _check_rule(rule, nodes_per_box)
+        check_rule(rule, nodes_per_box)
         self.nodes_per_box, self.rule, self.seed = nodes_per_box, rule, seed
 
     def nodes(self, spacing: Any) -> Nodes:
@@ -280,7 +281,7 @@ class Functionals(Functional):
     def __init__(self, nodes: Any, weights: Any, axis: int | None = None, direction: Any = None):
         self.positions = as_float("nodes", nodes, ndim=(3,))
         n, q, d = self.positions.shape
-        _not_empty("nodes", self.positions)
+        check_not_empty("nodes", self.positions)
         c = as_float("weights", weights, ndim=(1, 2)).astype(self.positions.dtype)
         if c.shape not in ((n, q), (q,)):
             raise ValueError(
@@ -288,7 +289,7 @@ class Functionals(Functional):
             )
         self.weights = np.broadcast_to(c, (n, q)).copy()
         plain = axis is None and direction is None
-        self.direction = None if plain else _direction(n, d, self.positions.dtype, axis, direction)
+        self.direction = None if plain else as_direction(n, d, self.positions.dtype, axis, direction)
 
     @property
     def derivative(self) -> bool:
@@ -304,57 +305,3 @@ class Functionals(Functional):
     def take(self, rows: Int[np.ndarray, " n"]) -> "Functionals":
         direction = None if self.direction is None else self.direction[rows]
         return Functionals(self.positions[rows], self.weights[rows], direction=direction)
-
-
-def _points(name: str, x: Any) -> np.ndarray:
-    array = as_float(name, x, ndim=(1, 2))
-    array = array[:, None] if array.ndim == 1 else array
-    _not_empty(name, array)
-    return array
-
-
-def _pair(first: str, a: Any, second: str, b: Any) -> tuple[np.ndarray, np.ndarray]:
-    x, y = (as_float(name, value, ndim=(0, 1, 2)) for name, value in ((first, a), (second, b)))
-    x, y = (np.atleast_1d(v)[None, :] if v.ndim < 2 else v for v in (x, y))
-    _not_empty(first, x)
-    _not_empty(second, y)
-    if x.shape[1] != y.shape[1] or (len(x) != len(y) and 1 not in (len(x), len(y))):
-        raise ValueError(
-            f"{second}: expected (N, D) like {first} (or one point shared by all), got {y.shape} beside {x.shape}"
-        )
-    dtype = np.result_type(x, y)
-    shape = np.broadcast_shapes(x.shape, y.shape)
-    return np.broadcast_to(x, shape).astype(dtype), np.broadcast_to(y, shape).astype(dtype)
-
-
-def _direction(n: int, d: int, dtype: Any, axis: int | None, direction: Any) -> np.ndarray:
-    if direction is None:
-        axis = 0 if axis is None else axis
-        if not isinstance(axis, int | np.integer) or not 0 <= axis < d:
-            raise ValueError(
-                f"axis: expected a whole number from 0 to {d - 1} for data in {d} dimensions, got {axis!r}"
-            )
-        return np.tile(np.eye(d, dtype=dtype)[axis], (n, 1))
-    if axis is not None:
-        raise ValueError("axis, direction: expected one of the two, got both")
-    v = as_float("direction", direction, ndim=(1, 2)).astype(dtype)
-    if v.shape not in ((d,), (n, d)):
-        raise ValueError(f"direction: expected shape {(d,)} or {(n, d)}, got {v.shape}")
-    v = np.broadcast_to(v, (n, d)).copy()
-    if np.any(np.all(v == 0, axis=1)):
-        raise ValueError("direction: expected vectors of positive length, got a zero vector")
-    return v
-
-
-def _not_empty(name: str, array: np.ndarray) -> None:
-    if 0 in array.shape:
-        raise ValueError(
-            f"{name}: expected at least one functional in at least one dimension, got shape {array.shape}"
-        )
-
-
-def _check_rule(rule: str, count: int | None) -> None:
-    if rule not in ("gauss", "monte-carlo"):
-        raise ValueError(f'rule: expected "gauss" or "monte-carlo", got {rule!r}')
-    if count is not None and count < 1:
-        raise ValueError(f"nodes: expected a positive number of nodes, got {count}")

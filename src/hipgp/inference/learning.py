@@ -9,6 +9,7 @@ with a few more right-hand sides, with the Vecchia likelihood's curvature.
 import itertools
 import pathlib
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -78,8 +79,7 @@ def learn(
     layout = Layout.of(kernel, not np.all(data.noise_known))
     columns = trend.of_data(data, grid)
     spread = _spread(data, columns)
-    extent = np.asarray(grid.upper) - np.asarray(grid.lower)
-    spacing = np.asarray(grid.spacing)
+    extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
     box = bounds(layout, _field_spread(data, spread), spacing, extent, user_bounds or {}, spread)
     stages = _stages(data)
     exact = len(data) + grid.size <= POLISHED_UP_TO if polish is None else polish
@@ -94,9 +94,8 @@ def learn(
     with Progress("learning", progress) as bar:
         for stage, (count, share, iterations) in list(enumerate(stages))[first_stage:]:
             report = _reporter(bar, trace, f"{stage + 1} of {len(stages)}", stage, layout)
-            centre = _neutral(kernel, extent) if start == "data" else kernel
-            if vector is not None:
-                centre = layout.unpack(np.asarray(vector))[0]
+            unknown = _neutral(kernel, extent) if start == "data" else kernel
+            centre = unknown if vector is None else layout.unpack(np.asarray(vector))[0]
             terms = prepare(centre, data, columns, count, share, seed)
             if vector is None:
                 starts = [layout.pack(kernel, noise or 0.3 * spread)]
@@ -104,27 +103,49 @@ def learn(
                     starts = _starts(layout, data, spread, spacing, extent, seed)
                 vector, value = _best_start(starts, layout, terms, box, iterations, report)
             else:
-                vector = np.asarray(vector)
-                if iterations:
-                    vector, value = descend(vector, layout, terms, box, iterations, report)
-                if stage + 1 == len(stages):
-                    enough = 1.0 if exact else 0.01  # nats; the bound's optimum is some nats away in any case
-                    vector, value = newton(vector, layout, terms, box, enough, report)
+                # nats; the bound's optimum is some nats away in any case
+                enough = None if stage + 1 < len(stages) else 1.0 if exact else 0.01
+                vector, value = _onward(np.asarray(vector), layout, terms, box, iterations, enough, report)
             if checkpoint is not None and stage + 1 < len(stages):
                 write_arrays(_path(checkpoint), fingerprint=problem, stage=stage + 1, vector=vector)
         assert vector is not None
         if exact:
-            key = jax.random.key(seed)  # the same probes at every step
-            slope = lambda v: log_evidence_slope(v, layout, grid, data, trend, noise, PROBES, key)
             report = _reporter(bar, trace, "exact bound", len(stages), layout)
-            curved = curved_at(vector, layout, terms, box)
-            vector, value = climb(vector, slope, curved, box, len(data), report)
+            slope = _slope(layout, grid, data, trend, noise, seed)
+            vector, value = climb(
+                vector, slope, curved_at(vector, layout, terms, box), box, len(data), report
+            )
     log_std = uncertainty(vector, layout, terms, len(data), box.touching(vector))
     if checkpoint is not None:
-        write_arrays(
-            _path(checkpoint), fingerprint=problem, stage=DONE, vector=vector, log_std=log_std, value=value
-        )
+        found = {"vector": vector, "log_std": log_std, "value": value}
+        write_arrays(_path(checkpoint), fingerprint=problem, stage=DONE, **found)
     return _learned(layout, noise, box, vector, log_std, float(value), trace, began)
+
+
+def _onward(
+    vector: np.ndarray,
+    layout: Layout,
+    terms: Terms,
+    box: Bounds,
+    iterations: int,
+    enough: float | None,
+    report: Report,
+) -> tuple[np.ndarray, float]:
+    """Downhill from `vector`, and then, where it says how many nats are near enough, by Newton's steps."""
+    value = np.inf
+    if iterations:
+        vector, value = descend(vector, layout, terms, box, iterations, report)
+    if enough is not None:
+        vector, value = newton(vector, layout, terms, box, enough, report)
+    return vector, value
+
+
+def _slope(
+    layout: Layout, grid: Grid, data: Data, trend: Trend, noise: float | None, seed: int
+) -> Callable[[np.ndarray], Any]:
+    """The exact bound and its gradient, with the same probes at every step."""
+    key = jax.random.key(seed)
+    return lambda v: log_evidence_slope(v, layout, grid, data, trend, noise, PROBES, key)
 
 
 def _learned(
