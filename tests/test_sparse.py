@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from hipgp import sparse
 from hipgp.sparse import LONGEST, Sparse
 
 
@@ -95,3 +96,16 @@ def test_sides_together_are_sides_in_turn(monkeypatch):
     np.testing.assert_allclose(ours.matmul(x), x @ matrix.toarray().T, atol=1e-12)
     np.testing.assert_allclose(ours.matmul(x[:1]), x[:1] @ matrix.toarray().T, atol=1e-12)
     np.testing.assert_allclose(ours.transpose_matmul(y), y @ matrix.toarray(), atol=1e-12)
+
+
+def test_the_transpose_in_threads_is_scipy_s(monkeypatch):
+    """Parts of few entries, some rows and columns empty."""
+    monkeypatch.setattr(sparse, "ENTRIES_AT_ONCE", 50)
+    monkeypatch.setattr(sparse, "cores", lambda: 5)
+    tall = lambda rng: scipy.sparse.random_array((90, 20), density=0.5, rng=rng)
+    for seed, make in enumerate((*MATRICES.values(), tall)):
+        matrix = scipy.sparse.csr_array(make(np.random.default_rng(seed)))
+        ours, theirs = sparse.transpose(matrix), matrix.T.tocsr()
+        np.testing.assert_array_equal(ours.indptr, theirs.indptr)
+        np.testing.assert_array_equal(ours.indices, theirs.indices)
+        np.testing.assert_array_equal(ours.data, theirs.data)

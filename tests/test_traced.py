@@ -83,7 +83,7 @@ def test_residual_variances_are_the_dense_ones_of_these_weights(ndim, monkeypatc
     on_grid = dense.covariance(DENSE_KERNEL, points, points)
     expected = own - 2 * np.sum(w * cross, axis=1) + np.sum(w * (w @ on_grid), axis=1)
     np.testing.assert_allclose(weights.residual, expected, rtol=1e-7)
-    monkeypatch.setattr("hipgp.stencils.PAIR_BUDGET", 1e5)
+    monkeypatch.setattr("hipgp.sums.PAIR_BUDGET", 1e5)
     some = np.asarray(traced_weights(KERNEL, grid, _data(ndim, count)).residual)
     assert np.mean(some) == pytest.approx(np.mean(expected), rel=0.2)
 

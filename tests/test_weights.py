@@ -11,7 +11,7 @@ import scipy.linalg
 
 import dense
 from hipgp import kernels as hk
-from hipgp import stencils
+from hipgp import stencils, sums
 from hipgp import weights as hw
 from hipgp.data import Data, observe
 from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
@@ -125,6 +125,28 @@ def test_pieces_make_the_same_weights(monkeypatch):
     parts = stencils.stencilled(hk.Matern32(1.0, 0.2), grid, data)
     np.testing.assert_allclose(parts.matrix.toarray(), whole.matrix.toarray(), atol=1e-12)
     np.testing.assert_allclose(parts.residual, whole.residual, atol=1e-12)
+
+
+@every_dimension
+def test_nodes_are_merged_on_the_device_as_on_the_host(dimension):
+    """Rows of nodes that see the same grid points, one of them padding; with and without derivatives."""
+    rng, grid = np.random.default_rng(5), GRIDS[dimension]
+    positions, shares = rng.uniform(size=(9, 11, dimension)) * grid.upper, rng.normal(size=(9, 11))
+    rows, ends = np.array([7, 2, 3, 0, 8, 5, 1]), positions[:, :2].swapaxes(0, 1)
+    for functional in (
+        Functionals(positions, shares),
+        Functionals(positions, shares, direction=rng.normal(size=(9, dimension))),
+        LineIntegrals(*ends, nodes_per_ray=11),
+        LineIntegrals(*ends, average=True, nodes_per_ray=20),
+    ):
+        with jax.enable_x64(True):
+            here, v = stencils.merged_on_host(KERNEL, grid, functional, 2, rows, 64)
+            there, w = stencils.merged_on_device(KERNEL, grid, functional, 2, rows, 64)
+        assert here.nnz < 77 * 2**dimension
+        np.testing.assert_array_equal(there.indices, here.indices)
+        np.testing.assert_array_equal(there.indptr, here.indptr)
+        np.testing.assert_allclose(there.data, here.data, rtol=0, atol=1e-13 * np.max(np.abs(here.data)))
+        np.testing.assert_allclose(w, v, rtol=0, atol=1e-14)
 
 
 def test_numpy_and_jax_place_nodes_alike():
@@ -259,9 +281,9 @@ def test_residual_variances_past_the_budget_are_interpolated(monkeypatch):
     kernel = hk.Matern32(1.0, 3.0)
     whole = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
     calls = []
-    residuals = stencils._residuals
-    monkeypatch.setattr(stencils, "_residuals", lambda *a: calls.append(1) or residuals(*a))
-    monkeypatch.setattr(stencils, "PAIR_BUDGET", 1e6)
+    residuals = sums._residuals
+    monkeypatch.setattr(sums, "_residuals", lambda *a: calls.append(1) or residuals(*a))
+    monkeypatch.setattr(sums, "PAIR_BUDGET", 1e6)
     fast = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
     assert len(calls) == 1  # one batch of 512 in place of two
     ratio = fast / whole

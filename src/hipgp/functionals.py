@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hipgp.arguments import as_direction, as_pair, as_points, check_not_empty, check_rule
-from hipgp.nodes import Nodes, gauss
+from hipgp.nodes import Nodes, Segments, gauss
 from hipgp.precision import as_float
 
 NODES_PER_CELL = 2.0  # nodes per grid cell along a line or box edge
@@ -55,23 +55,22 @@ class Functional(eqx.Module):
             return self.nodes(spacing)[rows]  # each keeps its own random nodes
         return self.take(rows).nodes(spacing)
 
-    def pieces(self, spacing: Any, most: int) -> Iterator[tuple[Int[np.ndarray, " n"], Nodes]]:
-        """All functionals in pieces of at most `most` nodes (or of one functional), the longest first.
+    def pieces(self, spacing: Any, most: int) -> Iterator[Int[np.ndarray, " n"]]:
+        """All functionals in pieces of about `most` nodes (or of one functional), the longest first.
 
         Pieces hold functionals of like size, so that a short ray is not given a long one's nodes.
         """
         if self.single:
-            nodes, every = self.nodes(spacing), np.arange(len(self))
-            for begin in range(0, len(every), most):
-                yield every[begin : begin + most], nodes[begin : begin + most]
+            for begin in range(0, len(self), most):
+                yield np.arange(begin, min(begin + most, len(self)))
             return
-        size = np.max(np.ptp(self.places(), axis=1) / np.asarray(spacing), axis=1)
+        size = np.linalg.norm(np.ptp(self.places(), axis=1) / np.asarray(spacing), axis=1)
         order = np.argsort(-size, kind="stable")
         begin = 0
         while begin < len(order):
             per = self.nodes_of(order[begin : begin + 1], spacing).x.shape[1]
             rows = order[begin : begin + max(1, most // per)]
-            yield rows, self.nodes_of(rows, spacing)
+            yield rows
             begin += len(rows)
 
     @property
@@ -182,19 +181,24 @@ class LineIntegrals(Functional):
         return np.linalg.norm(self.end - self.start, axis=1)
 
     def nodes(self, spacing: Any) -> Nodes:
-        delta = self.end - self.start
+        if self.rule == "gauss":
+            return self.segments(spacing).nodes()
+        delta, dtype = self.end - self.start, self.start.dtype
+        count = self._count(delta, spacing)
+        t = np.random.default_rng(self.seed).uniform(size=(len(delta), count)).astype(dtype)
+        x = self.start[:, None, :] + t[:, :, None] * delta[:, None, :]
+        size = np.ones(len(delta), dtype) if self.average else self.length
+        return Nodes(x, np.repeat(size[:, None] / count, count, axis=1).astype(dtype))
+
+    def segments(self, spacing: Any, rows: Any = slice(None)) -> Segments:
+        """Some of the lines with a Gauss-Legendre rule that serves them all."""
+        start, delta = self.start[rows], self.end[rows] - self.start[rows]
+        size = np.ones(len(delta), delta.dtype) if self.average else np.linalg.norm(delta, axis=1)
+        return Segments(start, delta, size, *gauss(self._count(delta, spacing)))
+
+    def _count(self, delta: Float[np.ndarray, "N D"], spacing: Any) -> int:
         cells = np.max(np.linalg.norm(delta / np.asarray(spacing), axis=1))
-        count = self.nodes_per_ray or int(np.ceil(NODES_PER_CELL * cells))
-        dtype = self.start.dtype
-        if self.rule == "monte-carlo":
-            t = np.random.default_rng(self.seed).uniform(size=(len(delta), count))
-            c = np.full_like(t, 1 / count)
-        else:
-            t, c = (np.broadcast_to(a, (len(delta), len(a))) for a in gauss(count))
-        if not self.average:
-            c = c * self.length[:, None]
-        x = self.start[:, None, :] + t[:, :, None].astype(dtype) * delta[:, None, :]
-        return Nodes(x, c.astype(dtype))
+        return self.nodes_per_ray or int(np.ceil(NODES_PER_CELL * cells))
 
     def places(self) -> Float[np.ndarray, "N C D"]:
         return np.stack([self.start, self.end], axis=1)

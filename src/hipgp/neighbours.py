@@ -4,6 +4,7 @@ A group is one observation, or some that lie close together: those of several no
 covariances that way. Places are features of a functional in lengthscales (`features`); trees are SciPy's.
 """
 
+from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -47,17 +48,25 @@ def from_one_place(first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D
 
 def together(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray, " n"]]:
     """All places in compact groups of at most `size`, as equal as can be: cut in two along the widest axis, again and
-    again."""
-    out, todo = [], [(np.arange(len(places)), -(-len(places) // size))]
+    again, those with as many places and as many groups to come together."""
+    components = np.ascontiguousarray(places.T)
+    out: list[np.ndarray] = []
+    todo = {(len(places), -(-len(places) // size)): [np.arange(len(places))[None]]}
     while todo:
-        rows, groups = todo.pop()
-        if groups == 1:
-            out.append(rows)
-            continue
-        cut = round(len(rows) * (groups // 2) / groups)
-        widest = np.argmax(np.ptp(places[rows], axis=0))
-        split = np.argpartition(places[rows, widest], cut)
-        todo += [(rows[split[:cut]], groups // 2), (rows[split[cut:]], groups - groups // 2)]
+        halves = defaultdict(list)
+        for (count, groups), parts in todo.items():
+            rows = np.concatenate(parts)
+            if groups == 1:
+                out += list(rows)
+                continue
+            cut = round(count * (groups // 2) / groups)
+            at = np.take(components, rows, axis=1)
+            widest = np.argmax(np.ptp(at, axis=2), axis=0)
+            split = np.argpartition(at[widest, np.arange(len(rows))], cut, axis=1)
+            rows = np.take_along_axis(rows, split, axis=1)
+            halves[cut, groups // 2].append(rows[:, :cut])
+            halves[count - cut, groups - groups // 2].append(rows[:, cut:])
+        todo = dict(halves)
     return out
 
 
@@ -79,9 +88,10 @@ def _ordered(
     if size == 1:
         return np.lexsort((rng.permutation(len(length)), length)), np.arange(len(length) + 1)
     groups = together(places, size)
-    mean = np.array([length[rows].mean() for rows in groups])
-    groups = [groups[i] for i in np.lexsort((rng.permutation(len(groups)), mean))]
-    return np.concatenate(groups), np.concatenate([[0], np.cumsum([len(rows) for rows in groups])])
+    counts = np.array([len(rows) for rows in groups])
+    mean = np.add.reduceat(length[np.concatenate(groups)], np.cumsum(counts) - counts) / counts
+    order = np.lexsort((rng.permutation(len(groups)), mean))
+    return np.concatenate([groups[i] for i in order]), np.concatenate([[0], np.cumsum(counts[order])])
 
 
 def _before(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:

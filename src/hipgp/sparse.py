@@ -8,7 +8,9 @@ find in the cache what the one before them fetched.
 """
 
 import functools
+import itertools
 import operator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,7 +21,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.precision import on_device
-from hipgp.threads import side_by_side
+from hipgp.threads import cores, in_threads, side_by_side
 
 WIDTH = 32  # entries of a row that lie in one column
 LONGEST = 32 * WIDTH  # longer rows are cut into pieces
@@ -27,6 +29,7 @@ A_PASS = 8  # entries taken together on a CPU
 # Padding worth the same as another slab to be compiled and started, in entries: on a CPU, on a GPU. A fold costs a quarter.
 A_SLAB = 2**18, 2**20
 ROWS_AT_ONCE = 2**16
+ENTRIES_AT_ONCE = 2**20  # fewer are not worth a thread of their own
 
 
 class Slab(eqx.Module):
@@ -134,7 +137,7 @@ class Sparse(eqx.Module):
         csr = scipy.sparse.csr_array(matrix)
         if not often:
             return Sparse(rows_of(csr, dtype), None, matrix.shape[1])
-        both = side_by_side(lambda: rows_of(csr, dtype), lambda: rows_of(csr.T.tocsr(), dtype))
+        both = side_by_side(lambda: rows_of(csr, dtype), lambda: rows_of(transpose(csr), dtype))
         return Sparse(both[0], both[1], matrix.shape[1])
 
 
@@ -165,12 +168,12 @@ class Blocks(eqx.Module):
         return self.back.matmul(parts.reshape(*y.shape[:-1], -1))
 
     @staticmethod
-    def of(values: np.ndarray, columns: np.ndarray, used: np.ndarray, count: int, dtype: Any) -> "Blocks":
+    def of(values: Float[Array, "G b k"], columns: np.ndarray, used: np.ndarray, count: int) -> "Blocks":
         """Blocks over `count` columns; those not `used` stand for none."""
         flat = np.flatnonzero(used)
         entries = np.ones(len(flat)), (columns.ravel()[flat], flat)
-        back = rows_of(scipy.sparse.csr_array(entries, shape=(count, used.size)), dtype)
-        return Blocks(on_device(values, dtype), on_device(columns, np.int32), back)
+        back = rows_of(scipy.sparse.csr_array(entries, shape=(count, used.size)), values.dtype)
+        return Blocks(values, on_device(columns, np.int32), back)
 
 
 def _summed(x: Float[Array, "... n"]) -> bool:
@@ -209,6 +212,36 @@ def rows_of(csr: Any, dtype: Any) -> Rows:
         on_device(long, np.int32) if long.size else None,
         len(counts),
     )
+
+
+def transpose(csr: Any) -> Any:
+    """The transpose of a CSR matrix as another: some rows in each thread, and then together."""
+    rows, columns = csr.shape
+    parts = min(cores(), csr.nnz // max(ENTRIES_AT_ONCE, 4 * columns))
+    if parts < 2:
+        return csr.T.tocsr()
+    cut = np.searchsorted(csr.indptr, np.linspace(0, csr.nnz, parts + 1)[1:-1])
+    cut = np.concatenate([[0], cut, [rows]])
+
+    def of_some(begin: int, end: int) -> Any:
+        here = slice(csr.indptr[begin], csr.indptr[end])
+        entries = csr.data[here], csr.indices[here], csr.indptr[begin : end + 1] - csr.indptr[begin]
+        return scipy.sparse.csr_array(entries, shape=(end - begin, columns)).T.tocsr()
+
+    found = list(in_threads(of_some, itertools.pairwise(cut)))
+    counts = np.array([np.diff(part.indptr) for part in found], np.int64)
+    starts = np.concatenate([[0], np.cumsum(np.sum(counts, axis=0))])
+    before = starts[:-1] + np.cumsum(counts, axis=0) - counts  # where each part's share of a row begins
+    starts = starts.astype(csr.indptr.dtype)
+    indices, data = np.empty_like(csr.indices), np.empty_like(csr.data)
+
+    def fill(part: Any, begin: np.ndarray, first: int) -> None:
+        at = np.repeat(begin - part.indptr[:-1], np.diff(part.indptr)) + np.arange(part.nnz)
+        indices[at], data[at] = part.indices + first, part.data
+
+    for _ in in_threads(fill, zip(found, before, cut[:-1], strict=True)):
+        pass
+    return scipy.sparse.csr_array((data, indices, starts), shape=(columns, rows))
 
 
 def transposed(a: np.ndarray, dtype: Any) -> np.ndarray:
@@ -259,16 +292,28 @@ def _slab(csr: Any, stretches: _Stretches, classes: list[tuple[int, np.ndarray]]
         across = lambda entries, kind: on_device(transposed(entries.reshape(-1, height), kind))
         return Slab(across(csr.indices, np.int32), across(csr.data, dtype), folds)
     columns = np.zeros((height, sum(times * rows for times, rows in folds)), np.int32)
-    values, begin = np.zeros(columns.shape, dtype), 0
-    for (times, rows), (_, every) in zip(folds, classes, strict=True):
-        for first in range(0, rows, ROWS_AT_ONCE):  # indices take more memory than the entries
-            some = every[first : first + ROWS_AT_ONCE]
-            for fold in range(times):
-                entry = fold * height + np.arange(height)[:, None]
-                inside = entry < stretches.length[some]
-                at = np.where(inside, stretches.begin[some] + entry, 0)
-                here = slice(begin + fold * rows + first, begin + fold * rows + first + len(some))
-                columns[:, here] = csr.indices.take(at)  # of padding, any
-                values[:, here] = csr.data.take(at) * inside
-        begin += times * rows
+    values = np.zeros(columns.shape, dtype)
+
+    def fill(begin: int, fold: int, some: np.ndarray) -> None:
+        entry = fold * height + np.arange(height)[:, None]
+        inside = entry < stretches.length[some]
+        at = np.where(inside, stretches.begin[some] + entry, 0)
+        here = slice(begin, begin + len(some))
+        columns[:, here] = csr.indices.take(at)  # of padding, any
+        values[:, here] = csr.data.take(at) * inside
+
+    for _ in in_threads(fill, _portions(folds, classes)):
+        pass
     return Slab(on_device(columns), on_device(values), folds)
+
+
+def _portions(
+    folds: tuple[tuple[int, int], ...], classes: list[tuple[int, np.ndarray]]
+) -> Iterator[tuple[int, int, np.ndarray]]:
+    """What a slab is filled with, a little at a time (indices take more memory than entries): where to, which fold, whose."""
+    begin = 0
+    for (times, rows), (_, every) in zip(folds, classes, strict=True):
+        for fold in range(times):
+            for first in range(0, rows, ROWS_AT_ONCE):
+                yield begin + first, fold, every[first : first + ROWS_AT_ONCE]
+            begin += rows

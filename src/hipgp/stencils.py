@@ -4,8 +4,6 @@ The grid is regular and the kernel stationary, so one small matrix serves every 
 w = K_s^-1 k(s, x), and the residual variance as for any weights (`weights.py`). Sums and derivatives of nodes follow.
 """
 
-import functools
-from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,21 +14,20 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.covariance import Columns, differentiated
-from hipgp.covariance import columns as columns_of
 from hipgp.data import Data
-from hipgp.functionals import Functional
+from hipgp.functionals import Functional, LineIntegrals
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel, differences
-from hipgp.nodes import AnyArray, Nodes
+from hipgp.nodes import AnyArray, Nodes, Segments
 from hipgp.precision import float64_available, on_device
 from hipgp.sparse import Sparse
+from hipgp.sums import residual_of_sums
 from hipgp.threads import in_threads
 from hipgp.weights import Weights
 
 STENCIL = 4  # default p: grid points per axis that each node sees
 CHUNK = 2**14  # nodes whose weights are computed at once
-ROWS_AT_ONCE = 64  # line and box functionals whose residual variances are computed side by side
-PAIR_BUDGET = 1e7  # kernel evaluations spent on the residual variances of line and box functionals
+PARTS = 8  # in which a GPU's entries are fetched: many less are left than there were nodes
 
 
 class Stencilled(NamedTuple):
@@ -110,7 +107,7 @@ def stencil_weights(
 
 
 @eqx.filter_jit
-def _placed_weights(
+def placed_weights(
     kernel: Kernel,
     grid: Grid,
     p: int,
@@ -143,33 +140,74 @@ def stencilled(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL) -> Sten
 
 def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> tuple[Any, np.ndarray]:
     """One block's rows and residual variances, a few thousand nodes at a time."""
-    launched = _weights_of_pieces(kernel, grid, functional, p)
+    most = nodes_at_once()
+    pieces = list(functional.pieces(grid.spacing, most))
+    least = most if len(pieces) > 1 else 64
     if functional.single:
-        return _block_of_single(grid, p, len(functional), launched)
-    pieces, alone = [], np.zeros(len(functional))
-    for rows, piece, own in in_threads(functools.partial(_piece, grid, p), launched):
-        pieces.append((rows, piece))
-        alone[rows] = own
-    matrix = _assembled(pieces, len(functional), grid.size)
+        return _block_of_single(kernel, grid, functional, p, pieces, least)
+    merged = merged_on_host if jax.default_backend() == "cpu" else merged_on_device
+    alone = np.zeros(len(functional))
+
+    def piece(rows: np.ndarray) -> tuple[np.ndarray, Any]:
+        matrix, alone[rows] = merged(kernel, grid, functional, p, rows, least)
+        return rows, matrix
+
+    first = piece(pieces[0])  # the others find it compiled
+    parts = [first, *in_threads(piece, ((rows,) for rows in pieces[1:]))]
+    matrix = _assembled(parts, len(functional), grid.size)
     counts = np.diff(matrix.indptr)
     return matrix, residual_of_sums(kernel, grid, functional, lambda rows: matrix[rows], counts, alone)
 
 
+class Flat(NamedTuple):
+    """Nodes of functionals that have `per` each, one after the other, filled up with some that have no weight."""
+
+    x: Float[AnyArray, "n D"]
+    value: Float[AnyArray, " n"] | None
+    direction: Float[AnyArray, "n D"] | None
+    weights: Float[AnyArray, " n"]
+    per: int | Int[AnyArray, ""]
+
+    @staticmethod
+    def of(nodes: Nodes, least: int) -> "Flat":
+        """As many as `least`, or the next power of two: few shapes, few compilations."""
+        rows, per, ndim = nodes.x.shape
+        missing = _filled(rows * per, least) - rows * per
+        pad = lambda a: np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1), mode="edge")
+        spread = lambda a: None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))
+        x = pad(np.asarray(nodes.x, float).reshape(-1, ndim))
+        weights = np.pad(np.asarray(nodes.weights, float).ravel(), (0, missing))
+        return Flat(x, spread(nodes.value), spread(nodes.direction), weights, per)
+
+
+def _filled(count: int, least: int) -> int:
+    return max(least, 1 << (count - 1).bit_length())
+
+
 def _block_of_single(
-    grid: Grid, p: int, count: int, launched: Iterator[tuple[np.ndarray, Nodes, Array, Array, Array]]
+    kernel: Kernel,
+    grid: Grid,
+    functional: Functional,
+    p: int,
+    pieces: list[Int[np.ndarray, " n"]],
+    least: int,
 ) -> tuple[Any, np.ndarray]:
     """Rows of functionals of one node each, which all have as many entries, and come in order."""
-    steps = stencil_steps(grid, p)[1].astype(np.int32)
+    steps, count = stencil_steps(grid, p)[1].astype(np.int32), len(functional)
     columns, values = np.empty((count, len(steps)), np.int32), np.empty((count, len(steps)))
     residual = np.empty(count)
 
-    def fill(rows: np.ndarray, part: Nodes, begin: Array, w: Array, v: Array) -> None:
-        here, own = slice(rows[0], rows[-1] + 1), np.asarray(part.weights, float)
-        np.add(np.asarray(begin)[: len(rows), None], steps, out=columns[here])
-        np.multiply(np.asarray(w)[: len(rows)], own, out=values[here])
-        residual[here] = np.asarray(v)[: len(rows)] * own[:, 0] ** 2
+    def launch(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Array, Array, Array]:
+        x, value, direction, own, _ = Flat.of(functional.nodes_of(rows, grid.spacing), least)
+        return rows, np.asarray(own), *placed_weights(kernel, grid, p, x, value, direction)
 
-    for _ in in_threads(fill, launched):
+    def fill(rows: np.ndarray, own: np.ndarray, begin: Array, w: Array, v: Array) -> None:
+        here, n = slice(rows[0], rows[-1] + 1), len(rows)
+        np.add(np.asarray(begin)[:n, None], steps, out=columns[here])
+        np.multiply(np.asarray(w)[:n], own[:n, None], out=values[here])
+        residual[here] = np.asarray(v)[:n] * own[:n] ** 2
+
+    for _ in in_threads(fill, map(launch, pieces)):
         pass
     kind = np.int64 if values.size >= 2**31 else np.int32  # of another kind than columns, starts are copied
     starts = np.arange(count + 1, dtype=kind) * len(steps)
@@ -177,18 +215,82 @@ def _block_of_single(
     return matrix, residual
 
 
-def _piece(
-    grid: Grid, p: int, rows: np.ndarray, part: Nodes, begin: Array, w: Array, v: Array
-) -> tuple[np.ndarray, Any, np.ndarray]:
-    """Some rows of W, and their residual variances as if nodes had independent ones."""
-    n, per = part.x.shape[:2]
-    weight = np.asarray(part.weights, float)
-    columns = np.asarray(begin)[: n * per, None] + stencil_steps(grid, p)[1].astype(np.int32)
-    values = np.asarray(w)[: len(columns)] * weight.reshape(-1, 1)
+def merged_on_host(
+    kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
+) -> tuple[Any, Float[np.ndarray, " n"]]:
+    """Some rows of W, nodes that see the same grid point added up; residual variances as if nodes had independent ones."""
+    x, value, direction, weights, per = Flat.of(functional.nodes_of(rows, grid.spacing), least)
+    begin, w, v = placed_weights(kernel, grid, p, x, value, direction)
+    n, count = len(rows), len(rows) * int(per)
+    columns = np.asarray(begin)[:count, None] + stencil_steps(grid, p)[1].astype(np.int32)
+    values = np.asarray(w)[:count] * np.asarray(weights)[:count, None]
     starts = np.arange(n + 1, dtype=np.int32) * (per * columns.shape[1])
-    piece = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(n, grid.size))
-    piece.sum_duplicates()  # nodes that see the same grid point
-    return rows, piece, np.sum(np.asarray(v)[: len(columns)].reshape(n, per) * weight**2, axis=1)
+    matrix = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(n, grid.size))
+    matrix.sum_duplicates()
+    return matrix, np.sum((np.asarray(v) * weights**2)[:count].reshape(n, -1), axis=1)
+
+
+def merged_on_device(
+    kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
+) -> tuple[Any, Float[np.ndarray, " n"]]:
+    """The same, sorted and added up where the weights are computed, so that a GPU's host has little to do."""
+    if isinstance(functional, LineIntegrals) and functional.rule == "gauss":
+        lines = functional.segments(grid.spacing, rows)
+        size = _filled(len(rows) * len(lines.t), least)
+        fill = lambda a: np.pad(np.asarray(a, float), [(0, _few(len(a)) - len(a))] + [(0, 0)] * (a.ndim - 1))
+        found = _merged_lines(kernel, grid, p, Segments(*map(fill, lines)), np.asarray(len(lines.t)), size)
+        weights = lines.size[:, None] * lines.c
+    else:
+        nodes = functional.nodes_of(rows, grid.spacing)
+        found, weights = _merged(kernel, grid, p, Flat.of(nodes, least)), np.asarray(nodes.weights, float)
+    columns, values, ends, v = found
+    starts = np.concatenate([[0], np.asarray(ends)[: len(rows)]]).astype(np.int32)
+    entries = _first(values, starts[-1]), _first(columns, starts[-1]), starts
+    alone = np.sum(np.asarray(v)[: weights.size].reshape(weights.shape) * weights**2, axis=1)
+    return scipy.sparse.csr_array(entries, shape=(len(rows), grid.size)), alone
+
+
+def _few(count: int) -> int:
+    """The next of 64, 512, 4096, ...: each new size is a compilation."""
+    return int(64 * 8 ** np.ceil(np.log2(max(count / 64, 1)) / 3))
+
+
+def _first(parts: list[Array], count: int) -> np.ndarray:
+    """So many entries of an array in parts; what is not needed stays where it is."""
+    each = len(parts[0])
+    return np.concatenate([np.asarray(part) for part in parts[: -(-count // each)]])[:count]
+
+
+@eqx.filter_jit
+def _merged_lines(
+    kernel: Kernel, grid: Grid, p: int, lines: Segments, per: Int[AnyArray, ""], size: int
+) -> tuple[list[Array], list[Array], Array, Array]:
+    """`_merged` of lines with `per` nodes each, laid out where it is done, filled up to `size` nodes."""
+    start, delta, length, t, c = (jnp.asarray(a) for a in lines)
+    row, nth = jnp.divmod(jnp.arange(size), per)
+    pick = lambda a: jnp.take(a, row, axis=0, mode="clip")  # lines beyond the last have no length
+    x = pick(start) + t[nth, None] * pick(delta)
+    return _merged(kernel, grid, p, Flat(x, None, None, c[nth] * pick(length), per))
+
+
+@eqx.filter_jit
+def _merged(kernel: Kernel, grid: Grid, p: int, nodes: Flat) -> tuple[list[Array], list[Array], Array, Array]:
+    """Columns and values row after row, in parts, where each row ends among them, and the nodes' residual variances."""
+    per, weights = nodes.per, jnp.asarray(nodes.weights)
+    begin, w, v = placed_weights(kernel, grid, p, nodes.x, nodes.value, nodes.direction)
+    steps = jnp.asarray(stencil_steps(grid, p)[1])
+    every = jnp.arange(len(weights))
+    key = (every // per * grid.size + begin)[:, None] + steps
+    key, entries = jax.lax.sort((key.ravel(), (w * weights[:, None]).ravel()), num_keys=1)
+    new = jnp.concatenate([jnp.ones(1, bool), key[1:] != key[:-1]])
+    first = jnp.nonzero(new, size=len(key), fill_value=len(key))[0]
+    many = jnp.append(first[1:], len(key)) - first
+    nth = lambda i: jnp.where(i < many, jnp.take(entries, first + i, mode="clip"), 0.0)
+    values = jax.lax.fori_loop(1, jnp.max(many), lambda i, total: total + nth(i), nth(0))
+    columns = (jnp.take(key, first, mode="clip") % grid.size).astype(jnp.int32)
+    last = jnp.minimum((every + 1) * per, len(every)) - 1
+    ends = jnp.take(jnp.cumsum(new), last * len(steps) + len(steps) - 1)
+    return jnp.split(columns, PARTS), jnp.split(values, PARTS), ends, v
 
 
 def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> Any:
@@ -199,111 +301,16 @@ def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> A
     starts = np.cumsum(counts)
     starts = starts if starts[-1] >= 2**31 else starts.astype(np.int32)
     columns, values = np.empty(starts[-1], np.int32), np.empty(starts[-1])
-    while pieces:
-        rows, piece = pieces.pop()
+
+    def fill(rows: np.ndarray, piece: Any) -> None:
         at = np.repeat(starts[rows] - piece.indptr[:-1], np.diff(piece.indptr)) + np.arange(piece.nnz)
         columns[at], values[at] = piece.indices, piece.data
+
+    for _ in in_threads(fill, (pieces.pop() for _ in range(len(pieces)))):
+        pass
     return scipy.sparse.csr_array((values, columns, starts), shape=(count, size))
 
 
 def nodes_at_once() -> int:
-    """How many nodes' weights are computed together: more where there is a GPU to fill."""
-    return CHUNK if jax.default_backend() == "cpu" else 4 * CHUNK
-
-
-def _weights_of_pieces(
-    kernel: Kernel, grid: Grid, functional: Functional, p: int
-) -> Iterator[tuple[np.ndarray, Nodes, Array, Array, Array]]:
-    """Rows, their nodes, and of these the weights, padded so that few shapes are compiled: all to one power of two."""
-    size, most = 64, nodes_at_once()
-    for rows, part in functional.pieces(grid.spacing, most):
-        n, per, ndim = part.x.shape
-        size = max(min(size, most), 1 << (n * per - 1).bit_length())  # one functional may have more by itself
-        missing = size - n * per
-        pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
-        spread = lambda a, per=per, pad=pad: (
-            None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))
-        )
-        x = pad(np.asarray(part.x, float).reshape(-1, ndim))
-        yield rows, part, *_placed_weights(kernel, grid, p, x, spread(part.value), spread(part.direction))
-
-
-def residual_of_sums(
-    kernel: Kernel,
-    grid: Grid,
-    functional: Functional,
-    matrix: Callable[[np.ndarray], Any],
-    counts: np.ndarray,
-    alone: np.ndarray,
-) -> np.ndarray:
-    """v_n = k** - 2 w'k* + w'K w for functionals of several nodes; `matrix` gives some rows of W, about `counts` long.
-
-    Costs (row length)^2 kernel evaluations each. Past PAIR_BUDGET in all, it is computed for as many functionals as
-    fit, spread evenly over the row lengths, and its ratio to `alone` (v if the nodes' residuals were independent) is
-    interpolated in the row length for the rest: v is then right in the mean, and for one ray to 5 to 10%.
-    """
-    n = len(counts)
-    order = np.argsort(counts, kind="stable")
-    cost = np.sum(2.0 * counts.astype(float) ** 2)
-    stride = max(1, int(np.ceil(cost / PAIR_BUDGET)))
-    chosen = order[::stride] if stride > 1 else order
-    parts = []
-    for begin in range(0, len(chosen), ROWS_AT_ONCE):
-        some = chosen[begin : begin + ROWS_AT_ONCE]
-        columns, values = _padded(matrix(some))
-        grid_nodes = (
-            np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
-        )
-        part = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes_of(some, grid.spacing))
-        missing = min(ROWS_AT_ONCE, max(16, 1 << (len(some) - 1).bit_length())) - len(some)
-        pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
-        v = _residuals(kernel, jax.tree.map(pad, _filled_up(part)), pad(grid_nodes), pad(values))
-        parts.append((v, len(some)))  # not waited for: the next is prepared meanwhile
-    found = np.concatenate([np.asarray(v)[:count] for v, count in parts])
-    if stride == 1:
-        out = np.zeros(n)
-        out[chosen] = found
-        return out
-    ratio = np.divide(found, alone[chosen], out=np.zeros(len(chosen)), where=alone[chosen] > 0)
-    smooth = np.convolve(np.pad(ratio, 2, mode="edge"), np.ones(5) / 5, mode="valid")
-    out = alone * np.interp(np.argsort(order), np.arange(0, n, stride), smooth)
-    out[chosen] = found
-    return out
-
-
-def _few_sizes(size: int) -> int:
-    """The next of 16, 64, 256, ...: each new size is a compilation."""
-    return int(max(16, 4 ** np.ceil(np.log2(max(size, 1)) / 2)))
-
-
-def _filled_up(nodes: Nodes) -> Nodes:
-    """With further nodes that have no weight, up to one of a few sizes."""
-    missing = _few_sizes(nodes.x.shape[1]) - nodes.x.shape[1]
-    x = np.pad(nodes.x, ((0, 0), (0, missing), (0, 0)), mode="edge")
-    return Nodes(x, np.pad(nodes.weights, ((0, 0), (0, missing))), nodes.value, nodes.direction)
-
-
-def _padded(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Columns and values of each row, filled up with zeros to one of a few sizes."""
-    begin, count = matrix.indptr[:-1], np.diff(matrix.indptr)
-    slot = np.arange(_few_sizes(count.max()))
-    at = np.minimum(begin[:, None] + slot, matrix.nnz - 1)
-    used = slot < count[:, None]
-    return np.where(used, matrix.indices[at], 0), np.where(used, matrix.data[at], 0.0)
-
-
-@eqx.filter_jit
-def _residuals(kernel: Kernel, nodes: Nodes, points: AnyArray, w: AnyArray) -> Array:
-    """Many rows side by side; one fused pass per grid point and per node."""
-    own = columns_of(nodes)
-    on_grid = Columns(jnp.transpose(points, (2, 1, 0)), jnp.asarray(w).T, None, None)
-    with_both = _summed(kernel, on_grid, on_grid) - 2 * _summed(kernel, on_grid, own)
-    found = jnp.sum(own.weights * _summed(kernel, own, own), axis=0)
-    return jnp.maximum(found + jnp.sum(on_grid.weights * with_both, axis=0), 0.0)
-
-
-def _summed(kernel: Kernel, a: Columns, b: Columns) -> Float[Array, "Q N"]:
-    """The covariance of each node of `a` with the whole of `b`, functional by functional."""
-    k, at, across = differentiated(kernel, a, b), list(a.x), list(b.x)
-    add = lambda q, total: total + b.weights[q] * k(differences(at, [x[q] for x in across]))
-    return jax.lax.fori_loop(0, b.weights.shape[0], add, jnp.zeros_like(a.weights))
+    """How many nodes' weights are computed together: more where there is a GPU to fill, and each transfer takes its time."""
+    return CHUNK if jax.default_backend() == "cpu" else 16 * CHUNK

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from hipgp.precision import float64_available
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -31,16 +32,14 @@ def one_blas_thread(function: Callable[P, T]) -> Callable[P, T]:
     return wrapped
 
 
+def cores() -> int:
+    """How many threads there are to work with."""
+    return min(os.cpu_count() or 1, 16)
+
+
 def in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
     """function(*item) of each, in order, by all cores; no more items are asked for than are worked on."""
-    workers = min(os.cpu_count() or 1, 16)
-    device = jax.config.jax_default_device  # type: ignore[attr-defined]
-
-    @float64_available
-    def run(*item: Any) -> Any:
-        with jax.default_device(device):  # a thread begins with JAX's own defaults
-            return function(*item)
-
+    workers, run = cores(), _like_here(function)
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[Any] = deque()
         for item in items:
@@ -51,6 +50,20 @@ def in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -
             yield waiting.popleft().result()
 
 
-def side_by_side(*functions: Callable[[], Any]) -> list[Any]:
-    """What each of the functions returns."""
-    return list(in_threads(lambda function: function(), iter([(function,) for function in functions])))
+def side_by_side(here: Callable[[], T], there: Callable[[], S]) -> tuple[T, S]:
+    """What both functions return, the second of them run by another thread."""
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(_like_here(there))
+        return here(), other.result()
+
+
+def _like_here(function: Callable[..., T]) -> Callable[..., T]:
+    """`function`, with this thread's device: a thread begins with JAX's own defaults."""
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+
+    @float64_available
+    def run(*args: Any) -> T:
+        with jax.default_device(device):
+            return function(*args)
+
+    return run

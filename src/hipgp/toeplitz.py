@@ -22,12 +22,13 @@ from jaxtyping import Array, Float
 
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel
-from hipgp.precision import float64_available
+from hipgp.precision import float64_available, on_device
 
 CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which the torus grows no further
 STEEP = 1e3
 FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
 LESS = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
+AT_ONCE = 2**15, 2**18  # differences at which a kernel is evaluated together, if there are many more
 GROWTH = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
 
 
@@ -49,12 +50,16 @@ class Torus(eqx.Module):
 
     def multiplicity(self) -> np.ndarray:
         """How many of the full spectrum's modes each of rfftn's half stands for, along the last axis."""
-        last = self.shape[-1]
-        twice = np.full(last // 2 + 1, 2.0)
-        twice[0] = 1.0
-        if last % 2 == 0:
-            twice[-1] = 1.0
-        return twice
+        return _times(self.shape[-1])
+
+
+def _times(m: int) -> np.ndarray:
+    """How many of m modes each of the first half and one stands for."""
+    twice = np.full(m // 2 + 1, 2.0)
+    twice[0] = 1.0
+    if m % 2 == 0:
+        twice[-1] = 1.0
+    return twice
 
 
 def _wrapped(m: int, n: int, flattened: bool) -> np.ndarray:
@@ -161,7 +166,7 @@ def on_torus(kernel: Kernel, torus: Torus) -> Toeplitz:
     lags = tuple(jnp.asarray(a) for a in torus.lags())
     row = kernel.evaluate(jnp.stack(jnp.meshgrid(*lags, indexing="ij")))
     raw = jnp.fft.rfftn(row).real
-    return Toeplitz(torus, jnp.maximum(raw, 0.0), _negative_share(raw, torus, jnp))
+    return Toeplitz(torus, jnp.maximum(raw, 0.0), _negative_share(raw, [torus.multiplicity()], jnp))
 
 
 @float64_available
@@ -175,40 +180,42 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
     kernel.check_dimension(grid.ndim)
     sizes = _torus_sizes(kernel, grid, wrap)
     least = np.prod([_fast_size(n, 1.0) for n in grid.shape], dtype=np.int64)
-    best: Toeplitz | None = None
+    best: tuple[Torus, np.ndarray, float] | None = None
     tried = set()
     for far, flattened in itertools.product(FAR_CORRELATIONS, (False, True)):
         shape = _torus_shape(sizes, far)
         if np.prod(shape, dtype=np.int64) > max(8 * least, 2**21) or (shape, flattened) in tried:
             continue
         tried.add((shape, flattened))
-        candidate = _tabulated(kernel, Torus(grid, shape, flattened))
-        if best is None or candidate.clipped_mass < best.clipped_mass:
-            best = candidate
-        if best.clipped_mass < CLIP_TOLERANCE:
+        torus = Torus(grid, shape, flattened)
+        raw = _orthant(kernel, torus)
+        share = _negative_share(raw, [_times(m) for m in shape], np)
+        if best is None or share < best[2]:
+            best = torus, raw, share
+        if share < CLIP_TOLERANCE:
             break
     assert best is not None
-    return Toeplitz(best.torus, jnp.asarray(best.eigenvalues, dtype), best.clipped_mass)
+    torus, eigenvalues, share = best
+    for axis, m in enumerate(torus.shape[:-1]):
+        eigenvalues = np.take(eigenvalues, np.minimum(np.arange(m), m - np.arange(m)), axis=axis)
+    return Toeplitz(torus, on_device(np.maximum(eigenvalues, 0.0), dtype), float(share))
 
 
-def _tabulated(kernel: Kernel, torus: Torus) -> Toeplitz:
-    """K on a torus, computed without compiling anew for each shape: lags are even, so one orthant is evaluated."""
-    lags = torus.lags()
-    half = [lag[: len(lag) // 2 + 1] for lag in lags]
-    points = np.stack(np.meshgrid(*half, indexing="ij"), axis=-1).reshape(-1, len(lags))
+def _orthant(kernel: Kernel, torus: Torus) -> Float[np.ndarray, "..."]:
+    """C's eigenvalues on a torus of even size, computed without compiling anew for each shape.
+
+    Lags are even too: one orthant of them has everything, and its cosine transform one orthant of the eigenvalues.
+    """
+    half = [lag[: len(lag) // 2 + 1] for lag in torus.lags()]
+    points = np.stack(np.meshgrid(*half, indexing="ij"), axis=-1).reshape(-1, len(half))
     row = evaluate_all(kernel, points).reshape([len(a) for a in half])
-    for axis, m in enumerate(torus.shape):
-        row = np.take(row, np.minimum(np.arange(m), m - np.arange(m)), axis=axis)
-    raw = np.real(np.asarray(scipy.fft.rfftn(row, workers=-1)))
-    share = float(_negative_share(raw, torus, np))
-    return Toeplitz(torus, jnp.asarray(np.maximum(raw, 0.0)), share)
+    return np.asarray(scipy.fft.dctn(row, type=1, workers=-1, overwrite_x=True))
 
 
-def evaluate_all(
-    kernel: Kernel, differences: Float[np.ndarray, "n D"], chunk: int = 2**15
-) -> Float[np.ndarray, " n"]:
-    """The kernel at many differences, in chunks of one size so that it is compiled once."""
+def evaluate_all(kernel: Kernel, differences: Float[np.ndarray, "n D"]) -> Float[np.ndarray, " n"]:
+    """The kernel at many differences, in chunks of two sizes so that it is compiled twice at most."""
     n, d = differences.shape
+    chunk = AT_ONCE[n > AT_ONCE[1]]
     padded = np.zeros((-(-n // chunk) * chunk, d))
     padded[:n] = differences
     return np.concatenate([_evaluate(kernel, part) for part in padded.reshape(-1, chunk, d)])[:n]
@@ -233,8 +240,9 @@ def _torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int
 
 
 def _fast_size(n: int, growth: float) -> int:
-    size: Any = scipy.fft.next_fast_len(int(np.ceil(max(2 * (n - 1), 2) * growth)), real=True)
-    return int(size)
+    """At least that many times twice the grid's cells, even, and with small factors."""
+    half: Any = scipy.fft.next_fast_len(int(np.ceil(max(n - 1, 1) * growth)), real=True)
+    return 2 * int(half)
 
 
 def _correlations(kernel: Kernel, grid: Grid, axis: int, cells: np.ndarray) -> Float[np.ndarray, " k"]:
@@ -250,7 +258,9 @@ def _torus_shape(sizes: list[tuple[list[int], np.ndarray]], far: float) -> tuple
     return tuple(s[int(np.argmax(ok)) if ok.any() else -1] for (s, _), ok in zip(sizes, enough, strict=True))
 
 
-def _negative_share(raw: Any, torus: Torus, xp: Any) -> Any:
-    """Negative eigenvalues' share of the total."""
-    times = torus.multiplicity()
-    return xp.sum(times * xp.maximum(-raw, 0.0)) / xp.sum(times * xp.abs(raw))
+def _negative_share(raw: Any, times: list[np.ndarray], xp: Any) -> Any:
+    """Negative eigenvalues' share of the total; `times` says how often each counts, along the last axes."""
+    negative, total = xp.maximum(-raw, 0.0), xp.abs(raw)
+    for along in reversed(times):
+        negative, total = negative @ along, total @ along
+    return xp.sum(negative) / xp.sum(total)

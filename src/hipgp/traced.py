@@ -25,7 +25,7 @@ from hipgp.functionals import LineIntegrals
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
-from hipgp.stencils import residual_of_sums
+from hipgp.sums import residual_of_sums
 from hipgp.toeplitz import evaluate_all
 from hipgp.weights import Weights
 

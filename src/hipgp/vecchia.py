@@ -124,17 +124,19 @@ def _conditional_chunk(
 
 @eqx.filter_jit
 def _factor_chunk(
-    kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, own: int
-) -> Float[Array, "T b k"]:
-    """The last `own` rows of each matrix's inverse Cholesky factor."""
+    kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, own: int, dtype: Any
+) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
+    """The last `own` rows of each matrix's inverse Cholesky factor, and their diagonal, one where there is no row."""
     factor = jnp.linalg.cholesky(covariances(kernel, nodes, noise, index, used), symmetrize_input=False)
     last = jnp.eye(index.shape[1])[:, -own:]
     solve = lambda f: jax.scipy.linalg.solve_triangular(f, last, lower=True, trans=1)
-    return jnp.swapaxes(jax.vmap(solve)(factor), 1, 2) * used[:, None, :] * used[:, -own:, None]
+    rows = jnp.swapaxes(jax.vmap(solve)(factor), 1, 2) * used[:, None, :] * used[:, -own:, None]
+    diagonal = jnp.diagonal(rows[:, :, -own:], axis1=1, axis2=2)
+    return rows.astype(dtype), jnp.where(used[:, -own:], diagonal, 1.0)
 
 
 def _in_chunks(function: Any, kernel: Kernel, nodes: Nodes, noise: Any, index: Any, used: Any) -> list[Any]:
-    """`function` of some thousands of rows of `index` at a time; the last chunk repeats its end."""
+    """`function` of some thousands of rows of `index` at a time, where JAX computes; the last chunk repeats its end."""
     count, k = index.shape
     most = max(1, ENTRIES_AT_ONCE // k**2) * (1 if jax.default_backend() == "cpu" else 16)
     size = 1 << (min(most, count) - 1).bit_length()  # few sizes: few compilations
@@ -144,7 +146,7 @@ def _in_chunks(function: Any, kernel: Kernel, nodes: Nodes, noise: Any, index: A
         at = np.minimum(np.arange(begin, begin + size), count - 1)
         found = function(kernel, nodes, noise, on_device(index[at]), on_device(used[at]))
         keep = min(size, count - begin)
-        out.append(jax.tree.map(lambda a, n=keep: np.asarray(a)[:n], found))
+        out.append(found if keep == size else jax.tree.map(lambda a, n=keep: a[:n], found))
     return out
 
 
@@ -162,7 +164,7 @@ def conditionals(
     spread = np.concatenate([noise, np.zeros(len(targets))])
     chunk = functools.partial(_conditional_chunk, own=own)
     parts = _in_chunks(chunk, kernel, both, spread, groups.index, groups.used)
-    coefficients, variance = (np.concatenate(a) for a in zip(*parts, strict=True))
+    coefficients, variance = (np.concatenate([np.asarray(a) for a in b]) for b in zip(*parts, strict=True))
     real = np.flatnonzero(groups.used[:, -own:])
     places = real[np.argsort(groups.index[:, -own:].ravel()[real])]
     kept = np.where(groups.used[:, None, :-own], coefficients, 0.0)
@@ -174,8 +176,15 @@ def group_sizes(nodes: Nodes) -> tuple[int, int]:
     return (1, NEIGHBOURS) if nodes.x.shape[1] == 1 else (GROUP, GROUP_NEIGHBOURS)
 
 
-@one_blas_thread
-@float64_available
+class Neighbourhoods(NamedTuple):
+    """Who is conditioned on whom: no matter of the noise, but for points, whose bins it decides on (`groups` is None)."""
+
+    nodes: Nodes
+    groups: Groups | None
+    k: int
+    scale: Float[np.ndarray, " D"]
+
+
 def preconditioner(
     kernel: Kernel,
     data: Data,
@@ -184,87 +193,85 @@ def preconditioner(
     group: int | None = None,
     dtype: Any = np.float64,
 ) -> Vecchia:
-    """The factor S of the data's covariance plus `noise` (variances).
+    """The factor S of the data's covariance plus `noise` (variances)."""
+    return factor_of(kernel, neighbourhoods(kernel, data, k, group), noise, dtype)
 
-    By default points, or bins of them where they crowd in their noise (`bins.py`), stand alone and have 20 neighbours;
+
+@float64_available
+def neighbourhoods(
+    kernel: Kernel, data: Data, k: int | None = None, group: int | None = None
+) -> Neighbourhoods:
+    """By default points, or bins of them where they crowd in their noise (`bins.py`), stand alone and have 20 neighbours;
     functionals of several nodes come in groups of 32 with 96, or on a GPU of 64 with 192.
     """
     on_cpu = jax.default_backend() == "cpu"
-    nodes, noise = (
-        data_nodes(data, kernel, MOST_NODES if on_cpu else GPU_MOST_NODES),
-        np.asarray(noise, float),
-    )
+    nodes = data_nodes(data, kernel, MOST_NODES if on_cpu else GPU_MOST_NODES)
     alone = nodes.x.shape[1] == 1
     usual = group_sizes(nodes) if on_cpu or alone else (GPU_GROUP, GPU_GROUP_NEIGHBOURS)
     group, k = usual[0] if group is None else group, usual[1] if k is None else k
     scale = typical_lengthscale(kernel, data.ndim)
-    bins = (
-        bins_of(kernel, np.asarray(nodes.x)[:, 0], noise, scale)
-        if group == 1 and plain_points(nodes)
-        else None
-    )
-    if bins is not None:
-        return _of_bins(kernel, nodes, noise, bins, scale, k, dtype)
-    return _factor_of(kernel, nodes, noise, scale, group, k, dtype)
+    binned = group == 1 and plain_points(nodes)
+    groups = None if binned else in_groups(nodes, features(nodes, scale), group, k)
+    return Neighbourhoods(nodes, groups, k, scale)
 
 
-def _of_bins(
-    kernel: Kernel, nodes: Nodes, noise: np.ndarray, bins: np.ndarray, scale: np.ndarray, k: int, dtype: Any
-) -> Vecchia:
-    means, spread = as_points(np.asarray(nodes.x)[:, 0], bins, noise)
-    inner = _blocks_of(kernel, means, spread, scale, 1, k)
-    logs = np.sum(np.log(noise)) - np.sum(np.log(spread)) + inner.log_determinant()
-    factor = Binned.of(inner.by_rows(), bins, noise, dtype)
-    return Vecchia(factor, jnp.asarray(logs, dtype), f"{inner.description()} of {len(means)} bins")
+@one_blas_thread
+@float64_available
+def factor_of(kernel: Kernel, near: Neighbourhoods, noise: Float[np.ndarray, " N"], dtype: Any) -> Vecchia:
+    """S, from these neighbours."""
+    noise = np.asarray(noise, float)
+    if near.groups is not None:
+        return _of_groups(kernel, near.nodes, near.groups, noise, dtype)
+    x = np.asarray(near.nodes.x)[:, 0]
+    alone = lambda nodes: in_groups(nodes, features(nodes, near.scale), 1, near.k)
+    bins = bins_of(kernel, x, noise, near.scale)
+    if bins is None:
+        return _of_groups(kernel, near.nodes, alone(near.nodes), noise, dtype)
+    means, spread = as_points(x, bins, noise)
+    inner = _rows(kernel, means, alone(means), spread, np.float64)
+    logs = np.sum(np.log(noise)) - np.sum(np.log(spread)) + inner.log_determinant
+    factor = Binned.of(inner.matrix(), bins, noise, dtype)
+    return Vecchia(factor, jnp.asarray(logs, dtype), f"{inner.description} of {len(means)} bins")
 
 
-def _factor_of(
-    kernel: Kernel, nodes: Nodes, noise: np.ndarray, scale: np.ndarray, group: int, k: int, dtype: Any
-) -> Vecchia:
-    found = _blocks_of(kernel, nodes, noise, scale, group, k)
-    _, groups = found
+def _of_groups(kernel: Kernel, nodes: Nodes, groups: Groups, noise: np.ndarray, dtype: Any) -> Vecchia:
+    found = _rows(kernel, nodes, groups, noise, dtype)
     factor = (
-        Blocks.of(found.blocks, groups.index, groups.used, len(nodes), dtype)
+        Blocks.of(jnp.concatenate(found.blocks), groups.index, groups.used, len(nodes))
         if groups.own > 1
-        else Sparse.from_scipy(found.by_rows(), dtype)
+        else Sparse.from_scipy(found.matrix(), dtype)
     )
-    return Vecchia(factor, jnp.asarray(found.log_determinant(), dtype), found.description())
+    return Vecchia(factor, jnp.asarray(found.log_determinant, dtype), found.description)
 
 
-class _Factors(NamedTuple):
-    """The rows of S, group by group."""
+class _Rows(NamedTuple):
+    """The rows of S, group by group, some groups at a time, where JAX computed them; log|A| as they have it."""
 
-    blocks: Float[np.ndarray, "G b k"]
+    blocks: list[Float[Array, "g b k"]]
+    log_determinant: float
     groups: Groups
 
-    def by_rows(self) -> Any:
+    def matrix(self) -> Any:
         """Of groups of one, the matrix, its rows in the order of the data: neighbours in memory are neighbours in space."""
         order = np.argsort(self.groups.index[:, -1])
-        entries = self.blocks[order].ravel(), self.groups.index[order].ravel()
-        starts = np.arange(len(order) + 1) * self.blocks.shape[2]
+        blocks = np.concatenate([np.asarray(some) for some in self.blocks])
+        entries = blocks[order].ravel(), self.groups.index[order].ravel()
+        starts = np.arange(len(order) + 1) * blocks.shape[2]
         return scipy.sparse.csr_array((*entries, starts), shape=(len(order), len(order)))
 
-    def log_determinant(self) -> float:
-        """log|A| as the factor has it."""
-        own = self.groups.own
-        diagonal = np.diagonal(self.blocks[:, :, -own:], axis1=1, axis2=2)
-        return -2 * float(np.sum(np.log(diagonal[self.groups.used[:, -own:]])))
-
+    @property
     def description(self) -> str:
         own = self.groups.own
-        return f"{self.blocks.shape[2] - own} neighbours" + f" of groups of {own}" * (own > 1)
+        return f"{self.groups.index.shape[1] - own} neighbours" + f" of groups of {own}" * (own > 1)
 
 
-def _blocks_of(
-    kernel: Kernel, nodes: Nodes, noise: np.ndarray, scale: np.ndarray, group: int, k: int
-) -> _Factors:
-    groups = in_groups(nodes, features(nodes, scale), group, k)
-    chunk = functools.partial(_factor_chunk, own=groups.own)
+def _rows(kernel: Kernel, nodes: Nodes, groups: Groups, noise: np.ndarray, dtype: Any) -> _Rows:
+    chunk = functools.partial(_factor_chunk, own=groups.own, dtype=dtype)
     if _roughly(kernel, nodes, noise):
         kernel, nodes = jax.tree.map(lambda a: np.asarray(a, np.float32), (kernel, nodes))
-    return _Factors(
-        np.concatenate(_in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used)), groups
-    )
+    parts = _in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used)
+    logs = sum(float(np.sum(np.log(np.asarray(diagonal)))) for _, diagonal in parts)
+    return _Rows([rows for rows, _ in parts], -2 * logs, groups)
 
 
 def _roughly(kernel: Kernel, nodes: Nodes, noise: np.ndarray) -> bool:

@@ -140,10 +140,15 @@ class Batch(eqx.Module):
     ) -> tuple[System, dict[str, Any]]:
         """The linear system of these data, and facts about it."""
         dtype = data.dtype
+        k, noise = self.neighbours, np.asarray(std, float) ** 2
         toeplitz = embed(kernel, grid, dtype, WRAPPED)
-        rows, how = self.rows(kernel, grid, data, lambda: toeplitz)
+        # who is near whom takes as long to find as W; of points the noise, W's included, decides on it
+        early = k != 0 and not (_plain(data) or self._in_grid_space(data, toeplitz, noise, joint=False))
+        (rows, how), near = side_by_side(
+            lambda: self.rows(kernel, grid, data, lambda: toeplitz),
+            lambda: vecchia.neighbourhoods(kernel, data, k) if early else None,
+        )
         residual = np.asarray(rows.residual, float)
-        noise = np.asarray(std, float) ** 2
         variance = noise if self.residual == "bound" else noise + residual
         info = {
             "engine": "batch",
@@ -168,9 +173,10 @@ class Batch(eqx.Module):
         cells = self.cells(kernel, grid, data, rows) if joint else None
         if cells is not None:
             variance, info["residual"] = noise, "joint"
-        k = self.neighbours
+        if near is None and k != 0:
+            near = vecchia.neighbourhoods(kernel, data, k)
         factor, weights = side_by_side(
-            lambda: None if k == 0 else vecchia.preconditioner(kernel, data, variance, k, dtype=dtype),
+            lambda: None if near is None else vecchia.factor_of(kernel, near, variance, dtype),
             lambda: LocalWeights.of(rows, dtype) if isinstance(rows, Stencilled) else rows,
         )
         name = "none" if factor is None else f"Vecchia, {factor.description}"

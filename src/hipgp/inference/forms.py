@@ -55,7 +55,8 @@ def kernel_gradient(
     total, fields = _through_grid(kernel, system, forms)
     begin = 0
     for block in data.blocks:
-        for rows, part in block.functional.pieces(grid.spacing, nodes_at_once()):
+        for rows in block.functional.pieces(grid.spacing, nodes_at_once()):
+            part = block.functional.nodes_of(rows, grid.spacing)
             piece = _piece(grid, p, part, begin + rows, system.weights.residual, forms)
             total = jax.tree.map(jnp.add, total, _through_weights(kernel, grid, p, piece, *fields))
         begin += len(block.y)
