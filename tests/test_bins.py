@@ -29,7 +29,7 @@ def test_the_factor_is_that_of_the_bins_exactly():
     own = found_bins(x, noise)
     assert own is not None and own.max() + 1 < 90
     data = hg.observe(hg.Points(x), np.zeros(len(x)), noise=1.0)
-    found = vecchia.preconditioner(KERNEL, data, noise, k=len(x))
+    found = vecchia.factor_of(KERNEL, vecchia.neighbourhoods(KERNEL, data, len(x)), noise)
     assert "bins" in found.description
     f = dense.points(np.asarray(bins.as_points(x, own, noise)[0].x)[:, 0])
     belongs = np.eye(own.max() + 1)[own]
@@ -60,12 +60,8 @@ def test_no_bin_is_wider_than_its_noise_allows_and_many_come_near_that(kernel, s
 def test_points_that_the_noise_can_tell_apart_stand_alone():
     x = np.random.default_rng(1).uniform(size=(200, 2))
     assert found_bins(x, np.full(200, 1e-6)) is None
-    assert (
-        "bins"
-        not in vecchia.preconditioner(
-            KERNEL, hg.observe(hg.Points(x), np.zeros(200), 1e-3), np.full(200, 1e-6)
-        ).description
-    )
+    near = vecchia.neighbourhoods(KERNEL, hg.observe(hg.Points(x), np.zeros(200), 1e-3))
+    assert "bins" not in vecchia.factor_of(KERNEL, near, np.full(200, 1e-6)).description
 
 
 def test_a_crowd_at_one_place_is_shared_out():

@@ -99,12 +99,16 @@ def test_sides_together_are_sides_in_turn(monkeypatch):
 
 
 def test_the_transpose_in_threads_is_scipy_s(monkeypatch):
-    """Parts of few entries, some rows and columns empty."""
+    """Parts of few entries, some rows and columns empty, many rows of one entry."""
     monkeypatch.setattr(sparse, "ENTRIES_AT_ONCE", 50)
     monkeypatch.setattr(sparse, "cores", lambda: 5)
-    tall = lambda rng: scipy.sparse.random_array((90, 20), density=0.5, rng=rng)
-    for seed, make in enumerate((*MATRICES.values(), tall)):
-        matrix = scipy.sparse.csr_array(make(np.random.default_rng(seed)))
+    rng = np.random.default_rng(0)
+    tall = rng.normal(size=(90, 20)) * (rng.uniform(size=(90, 20)) < 0.5)
+    tall[:3], tall[40:60], tall[:, [0, 7]] = 0.0, 0.0, 0.0
+    few = np.zeros((30, 20))
+    few[11], few[:, 3] = rng.normal(size=20), rng.normal(size=30)
+    for matrix in (scipy.sparse.csr_array(tall), scipy.sparse.csr_array(np.tile(few, (9, 1)))):
+        assert matrix.nnz // (4 * 20) >= 5
         ours, theirs = sparse.transpose(matrix), matrix.T.tocsr()
         np.testing.assert_array_equal(ours.indptr, theirs.indptr)
         np.testing.assert_array_equal(ours.indices, theirs.indices)

@@ -113,15 +113,22 @@ def test_local_weights_are_each_stencil_s_own_conditional(dimension, p):
         assert v == pytest.approx(max(1.3 - expected[used] @ cross, 0.0), abs=1e-12)
 
 
-def test_pieces_make_the_same_weights(monkeypatch):
-    """However the nodes are cut up, and with lines of more nodes than a piece has."""
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_pieces_make_the_same_weights(monkeypatch, where):
+    """However the nodes are cut up, and with lines and boxes of more nodes than a piece has."""
     rng, grid = np.random.default_rng(11), Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(60, 60))
     x, ends = rng.uniform(size=(200, 2)), rng.uniform(size=(20, 2))
     lines = [LineIntegrals((0.0, 0.0), ends, nodes_per_ray=n) for n in (8, 100)]
-    blocks = [observe(f, np.zeros(len(f))) for f in (Points(x), Derivatives(x, direction=x), *lines)]
+    lines.append(LineIntegrals((0.0, 0.0), ends, rule="monte-carlo", nodes_per_ray=7))
+    wide, high = np.stack([ends * (0.2, 0.02), ends * (0.02, 0.2)])
+    upper = 0.5 * x[:40] + np.concatenate([wide, high]) + 0.01
+    boxes = BoxAverages(0.5 * x[:40], upper, nodes_per_box=100)
+    functionals = (Points(x), Derivatives(x, direction=x), *lines, boxes)
+    blocks = [observe(f, np.zeros(len(f))) for f in functionals]
     data = sum(blocks[1:], start=blocks[0])
     whole = stencils.stencilled(hk.Matern32(1.0, 0.2), grid, data)
     monkeypatch.setattr(stencils, "CHUNK", 64)
+    monkeypatch.setattr(stencils, "merged_on_host", getattr(stencils, f"merged_on_{where}"))
     parts = stencils.stencilled(hk.Matern32(1.0, 0.2), grid, data)
     np.testing.assert_allclose(parts.matrix.toarray(), whole.matrix.toarray(), atol=1e-12)
     np.testing.assert_allclose(parts.residual, whole.residual, atol=1e-12)

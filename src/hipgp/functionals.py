@@ -10,6 +10,7 @@ their tensor product; random nodes are the paper's Monte Carlo (section 5.5).
 """
 
 import abc
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -68,10 +69,15 @@ class Functional(eqx.Module):
         order = np.argsort(-size, kind="stable")
         begin = 0
         while begin < len(order):
-            per = self.nodes_of(order[begin : begin + 1], spacing).x.shape[1]
-            rows = order[begin : begin + max(1, most // per)]
+            rows = order[begin : begin + max(1, most // self.nodes_each(order[begin : begin + 1], spacing))]
+            while len(rows) > 1 and len(rows) * self.nodes_each(rows, spacing) > 2 * most:
+                rows = rows[: len(rows) // 2]
             yield rows
             begin += len(rows)
+
+    def nodes_each(self, rows: Int[np.ndarray, " n"], spacing: Any) -> int:
+        """How many nodes each of these functionals has, the longest first."""
+        return self.nodes_of(rows[:1], spacing).x.shape[1]
 
     @property
     def single(self) -> bool:
@@ -247,13 +253,22 @@ class BoxAverages(Functional):
             t = np.random.default_rng(self.seed).uniform(size=(n, count, d))
             c = np.full((n, count), 1 / count)
         else:
-            cells = np.max(size / np.asarray(spacing), axis=0)
-            fixed = None if self.nodes_per_box is None else max(1, round(self.nodes_per_box ** (1 / d)))
-            rules = [gauss(fixed or int(np.ceil(NODES_PER_CELL * m))) for m in cells]
+            rules = self._rules(size, spacing)
             t = np.stack(np.meshgrid(*[r[0] for r in rules], indexing="ij"), axis=-1).reshape(1, -1, d)
             c = np.prod(np.stack(np.meshgrid(*[r[1] for r in rules], indexing="ij")), axis=0).reshape(1, -1)
             c = np.broadcast_to(c, (n, c.shape[1]))
         return Nodes(self.lower[:, None, :] + t.astype(dtype) * size[:, None, :], c.astype(dtype))
+
+    def nodes_each(self, rows: Int[np.ndarray, " n"], spacing: Any) -> int:
+        if self.rule == "monte-carlo":
+            return super().nodes_each(rows, spacing)
+        return math.prod(len(t) for t, _ in self._rules(self.upper[rows] - self.lower[rows], spacing))
+
+    def _rules(self, size: Float[np.ndarray, "N D"], spacing: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+        """A rule per axis that serves boxes of all these sizes."""
+        cells, ndim = np.max(size / np.asarray(spacing), axis=0), size.shape[1]
+        fixed = None if self.nodes_per_box is None else max(1, round(self.nodes_per_box ** (1 / ndim)))
+        return [gauss(fixed or int(np.ceil(NODES_PER_CELL * m))) for m in cells]
 
     def places(self) -> Float[np.ndarray, "N C D"]:
         return np.stack([self.lower, self.upper], axis=1)

@@ -76,9 +76,10 @@ class Segments(NamedTuple):
             np.multiply(t, self.delta[some, None], out=x[some])
             x[some] += self.start[some, None]
 
-        for _ in in_threads(fill, ((begin,) for begin in range(0, n, LINES_AT_ONCE))):
+        begins = [(begin,) for begin in range(0, n, LINES_AT_ONCE)]
+        for _ in in_threads(fill, iter(begins)) if len(begins) > 1 else map(fill, *begins):
             pass
-        return Nodes(x, (self.c * self.size[:, None]).astype(dtype))
+        return Nodes(x, (self.c * self.size[:, None]).astype(dtype, copy=False))
 
 
 @functools.lru_cache(256)

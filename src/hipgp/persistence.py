@@ -99,9 +99,13 @@ def _variational(
     kernel: hk.Kernel, grid: Grid, arrays: Arrays, model: Json, settings: Variational
 ) -> VariationalPosterior:
     whitening = whiten(kernel, grid, settings.whitening)
-    q = gaussian(
-        settings.blocks(whitening, grid), jnp.asarray(arrays["q_mean"]), jnp.asarray(arrays["q_precision"])
-    )
+    blocks, mean = settings.blocks(whitening, grid), jnp.asarray(arrays["q_mean"])
+    if mean.shape != (blocks.size,):
+        raise ValueError(
+            f"map: expected q_mean of shape {(blocks.size,)}, got {mean.shape}: another version of hipgp, which had "
+            "another whitening, wrote it; fit it again"
+        )
+    q = gaussian(blocks, mean, jnp.asarray(arrays["q_precision"]))
     found = model["diagnostics"], np.dtype(model["dtype"])
     return VariationalPosterior(kernel, grid, model["noise"], whitening, q, None, settings, *found)
 

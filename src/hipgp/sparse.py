@@ -229,22 +229,31 @@ def transpose(csr: Any) -> Any:
         return scipy.sparse.csr_array(entries, shape=(end - begin, columns)).T.tocsr()
 
     found = list(in_threads(of_some, itertools.pairwise(cut)))
-    counts = np.array([np.diff(part.indptr) for part in found], np.int64)
-    starts = np.concatenate([[0], np.cumsum(np.sum(counts, axis=0))])
-    before = starts[:-1] + np.cumsum(counts, axis=0) - counts  # where each part's share of a row begins
-    starts = starts.astype(csr.indptr.dtype)
-    indices, data = np.empty_like(csr.indices), np.empty_like(csr.data)
-
-    def fill(part: Any, begin: np.ndarray, first: int) -> None:
-        at = np.repeat(begin - part.indptr[:-1], np.diff(part.indptr)) + np.arange(part.nnz)
-        indices[at], data[at] = part.indices + first, part.data
-
-    for _ in in_threads(fill, zip(found, before, cut[:-1], strict=True)):
+    counts = np.array([np.diff(part.indptr) for part in found], csr.indptr.dtype)
+    every = np.sum(counts, axis=0)
+    starts = np.concatenate([[0], np.cumsum(every)]).astype(counts.dtype)
+    begin = (
+        starts[:-1] + np.cumsum(counts, axis=0, dtype=counts.dtype) - counts
+    )  # of each part's share of a row
+    out = scipy.sparse.csr_array((columns, rows), dtype=csr.dtype)
+    out.indptr, out.indices, out.data = starts, np.empty_like(csr.indices), np.empty_like(csr.data)
+    numbered = (found.pop() for _ in range(parts))  # let go one by one
+    fill = lambda part, to, first: put(out, part, to, first)
+    for _ in in_threads(fill, zip(numbered, begin[::-1], cut[-2::-1], strict=True)):
         pass
-    return scipy.sparse.csr_array((data, indices, starts), shape=(columns, rows))
+    return out
 
 
-def transposed(a: np.ndarray, dtype: Any) -> np.ndarray:
+def put(out: Any, part: Any, begin: Int[np.ndarray, " m"], first: int = 0) -> None:
+    """A part's entries into another CSR matrix, row i from `begin[i]` on; `first` is added to its columns."""
+    at = np.arange(part.nnz, dtype=out.indptr.dtype)
+    at += np.repeat(begin - part.indptr[:-1], np.diff(part.indptr)).astype(at.dtype, copy=False)
+    if first:
+        part.indices += part.indices.dtype.type(first)
+    out.indices[at], out.data[at] = part.indices, part.data
+
+
+def turned(a: np.ndarray, dtype: Any) -> np.ndarray:
     """a.T in an order of its own: a few rows at a time, which the cache holds, in a third of the time."""
     out = np.empty(a.shape[::-1], dtype)
     for begin in range(0, len(a), 1024):
@@ -289,7 +298,7 @@ def _slab(csr: Any, stretches: _Stretches, classes: list[tuple[int, np.ndarray]]
     folds = tuple((width // height, len(some)) for width, some in classes)
     # all alike: they are there already
     if folds == ((1, len(csr.indptr) - 1),) and csr.nnz == height * folds[0][1]:
-        across = lambda entries, kind: on_device(transposed(entries.reshape(-1, height), kind))
+        across = lambda entries, kind: on_device(turned(entries.reshape(-1, height), kind))
         return Slab(across(csr.indices, np.int32), across(csr.data, dtype), folds)
     columns = np.zeros((height, sum(times * rows for times, rows in folds)), np.int32)
     values = np.zeros(columns.shape, dtype)

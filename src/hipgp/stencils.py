@@ -15,13 +15,13 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.covariance import Columns, differentiated
 from hipgp.data import Data
-from hipgp.functionals import Functional, LineIntegrals
+from hipgp.functionals import Functional, Functionals, LineIntegrals
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel, differences
 from hipgp.nodes import AnyArray, Nodes, Segments
 from hipgp.precision import float64_available, on_device
-from hipgp.sparse import Sparse
-from hipgp.sums import residual_of_sums
+from hipgp.sparse import Sparse, put
+from hipgp.sums import few_sizes, residual_of_sums
 from hipgp.threads import in_threads
 from hipgp.weights import Weights
 
@@ -54,6 +54,11 @@ class LocalWeights(Weights):
 
     def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
         return self.sparse.transpose_matmul(a)
+
+
+def check_stencil(p: int) -> None:
+    if p < 2 or p % 2:
+        raise ValueError(f"stencil: expected an even number of points per axis, at least 2, got {p}")
 
 
 def stencil_shape(grid: Grid, p: int) -> tuple[int, ...]:
@@ -131,15 +136,17 @@ def local_weights(
 @float64_available
 def stencilled(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL) -> Stencilled:
     """W from p^D-point stencils."""
-    if p < 2 or p % 2:
-        raise ValueError(f"stencil: expected an even number of points per axis, at least 2, got {p}")
+    check_stencil(p)
     blocks = [_local_block(kernel, grid, block.functional, p) for block in data.blocks]
     matrix = blocks[0][0] if len(blocks) == 1 else scipy.sparse.vstack([m for m, _ in blocks], format="csr")
     return Stencilled(matrix, np.concatenate([v for _, v in blocks]))
 
 
 def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> tuple[Any, np.ndarray]:
-    """One block's rows and residual variances, a few thousand nodes at a time."""
+    """One block's rows and residual variances, some thousands of nodes at a time."""
+    if getattr(functional, "rule", "gauss") == "monte-carlo":  # drawn once, for all pieces
+        drawn = functional.nodes(grid.spacing)
+        functional = Functionals(drawn.x, drawn.weights)
     most = nodes_at_once()
     pieces = list(functional.pieces(grid.spacing, most))
     least = most if len(pieces) > 1 else 64
@@ -166,7 +173,7 @@ class Flat(NamedTuple):
     value: Float[AnyArray, " n"] | None
     direction: Float[AnyArray, "n D"] | None
     weights: Float[AnyArray, " n"]
-    per: int | Int[AnyArray, ""]
+    per: Int[AnyArray, ""]
 
     @staticmethod
     def of(nodes: Nodes, least: int) -> "Flat":
@@ -177,7 +184,7 @@ class Flat(NamedTuple):
         spread = lambda a: None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))
         x = pad(np.asarray(nodes.x, float).reshape(-1, ndim))
         weights = np.pad(np.asarray(nodes.weights, float).ravel(), (0, missing))
-        return Flat(x, spread(nodes.value), spread(nodes.direction), weights, per)
+        return Flat(x, spread(nodes.value), spread(nodes.direction), weights, np.asarray(per))
 
 
 def _filled(count: int, least: int) -> int:
@@ -197,11 +204,11 @@ def _block_of_single(
     columns, values = np.empty((count, len(steps)), np.int32), np.empty((count, len(steps)))
     residual = np.empty(count)
 
-    def launch(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Array, Array, Array]:
+    def launch(rows: np.ndarray) -> tuple[np.ndarray, AnyArray, Array, Array, Array]:
         x, value, direction, own, _ = Flat.of(functional.nodes_of(rows, grid.spacing), least)
-        return rows, np.asarray(own), *placed_weights(kernel, grid, p, x, value, direction)
+        return rows, own, *placed_weights(kernel, grid, p, x, value, direction)
 
-    def fill(rows: np.ndarray, own: np.ndarray, begin: Array, w: Array, v: Array) -> None:
+    def fill(rows: np.ndarray, own: AnyArray, begin: Array, w: Array, v: Array) -> None:
         here, n = slice(rows[0], rows[-1] + 1), len(rows)
         np.add(np.asarray(begin)[:n, None], steps, out=columns[here])
         np.multiply(np.asarray(w)[:n], own[:n, None], out=values[here])
@@ -234,11 +241,11 @@ def merged_on_device(
     kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
 ) -> tuple[Any, Float[np.ndarray, " n"]]:
     """The same, sorted and added up where the weights are computed, so that a GPU's host has little to do."""
-    if isinstance(functional, LineIntegrals) and functional.rule == "gauss":
+    if isinstance(functional, LineIntegrals):
         lines = functional.segments(grid.spacing, rows)
         size = _filled(len(rows) * len(lines.t), least)
-        fill = lambda a: np.pad(np.asarray(a, float), [(0, _few(len(a)) - len(a))] + [(0, 0)] * (a.ndim - 1))
-        found = _merged_lines(kernel, grid, p, Segments(*map(fill, lines)), np.asarray(len(lines.t)), size)
+        filled = Segments(*(_padded(np.asarray(a, float), few_sizes(len(a) + 1, 8)) for a in lines))
+        found = _merged_lines(kernel, grid, p, filled, np.asarray(len(lines.t)), size)
         weights = lines.size[:, None] * lines.c
     else:
         nodes = functional.nodes_of(rows, grid.spacing)
@@ -250,15 +257,15 @@ def merged_on_device(
     return scipy.sparse.csr_array(entries, shape=(len(rows), grid.size)), alone
 
 
-def _few(count: int) -> int:
-    """The next of 64, 512, 4096, ...: each new size is a compilation."""
-    return int(64 * 8 ** np.ceil(np.log2(max(count / 64, 1)) / 3))
+def _padded(a: np.ndarray, size: int) -> np.ndarray:
+    return np.pad(a, [(0, size - len(a))] + [(0, 0)] * (a.ndim - 1))
 
 
 def _first(parts: list[Array], count: int) -> np.ndarray:
     """So many entries of an array in parts; what is not needed stays where it is."""
     each = len(parts[0])
-    return np.concatenate([np.asarray(part) for part in parts[: -(-count // each)]])[:count]
+    needed = parts[: -(-count // each)]
+    return np.concatenate([np.asarray(part)[: count - each * i] for i, part in enumerate(needed)])
 
 
 @eqx.filter_jit
@@ -268,7 +275,7 @@ def _merged_lines(
     """`_merged` of lines with `per` nodes each, laid out where it is done, filled up to `size` nodes."""
     start, delta, length, t, c = (jnp.asarray(a) for a in lines)
     row, nth = jnp.divmod(jnp.arange(size), per)
-    pick = lambda a: jnp.take(a, row, axis=0, mode="clip")  # lines beyond the last have no length
+    pick = lambda a: jnp.take(a, row, axis=0, mode="clip")  # the last of those filled in has no length
     x = pick(start) + t[nth, None] * pick(delta)
     return _merged(kernel, grid, p, Flat(x, None, None, c[nth] * pick(length), per))
 
@@ -283,14 +290,24 @@ def _merged(kernel: Kernel, grid: Grid, p: int, nodes: Flat) -> tuple[list[Array
     key = (every // per * grid.size + begin)[:, None] + steps
     key, entries = jax.lax.sort((key.ravel(), (w * weights[:, None]).ravel()), num_keys=1)
     new = jnp.concatenate([jnp.ones(1, bool), key[1:] != key[:-1]])
-    first = jnp.nonzero(new, size=len(key), fill_value=len(key))[0]
-    many = jnp.append(first[1:], len(key)) - first
-    nth = lambda i: jnp.where(i < many, jnp.take(entries, first + i, mode="clip"), 0.0)
-    values = jax.lax.fori_loop(1, jnp.max(many), lambda i, total: total + nth(i), nth(0))
-    columns = (jnp.take(key, first, mode="clip") % grid.size).astype(jnp.int32)
+    first = jnp.nonzero(new, size=len(key), fill_value=len(key) - 1)[0]
+    columns = (jnp.take(key, first) % grid.size).astype(jnp.int32)
+    values = jnp.take(_sums_of_runs(key, entries, jnp.max(jnp.diff(first, append=len(key)))), first)
     last = jnp.minimum((every + 1) * per, len(every)) - 1
     ends = jnp.take(jnp.cumsum(new), last * len(steps) + len(steps) - 1)
     return jnp.split(columns, PARTS), jnp.split(values, PARTS), ends, v
+
+
+def _sums_of_runs(key: Int[Array, " e"], entries: Float[Array, " e"], longest: Array) -> Float[Array, " e"]:
+    """From each entry on, the sum of those with its key, which lie together: over 1, 2, 4, ... of them."""
+
+    def doubled(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        reach, total = state
+        far = jnp.arange(len(key)) + reach
+        same = (far < len(key)) & (jnp.take(key, far, mode="clip") == key)
+        return 2 * reach, total + jnp.where(same, jnp.take(total, far, mode="clip"), 0.0)
+
+    return jax.lax.while_loop(lambda state: state[0] < longest, doubled, (jnp.asarray(1), entries))[1]
 
 
 def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> Any:
@@ -300,15 +317,12 @@ def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> A
         counts[rows + 1] = np.diff(piece.indptr)
     starts = np.cumsum(counts)
     starts = starts if starts[-1] >= 2**31 else starts.astype(np.int32)
-    columns, values = np.empty(starts[-1], np.int32), np.empty(starts[-1])
-
-    def fill(rows: np.ndarray, piece: Any) -> None:
-        at = np.repeat(starts[rows] - piece.indptr[:-1], np.diff(piece.indptr)) + np.arange(piece.nnz)
-        columns[at], values[at] = piece.indices, piece.data
-
+    out = scipy.sparse.csr_array((count, size))
+    out.indptr, out.indices, out.data = starts, np.empty(starts[-1], starts.dtype), np.empty(starts[-1])
+    fill = lambda rows, piece: put(out, piece, starts[rows])
     for _ in in_threads(fill, (pieces.pop() for _ in range(len(pieces)))):
         pass
-    return scipy.sparse.csr_array((values, columns, starts), shape=(count, size))
+    return out
 
 
 def nodes_at_once() -> int:

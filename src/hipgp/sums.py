@@ -65,14 +65,17 @@ def residual_of_sums(
     return out
 
 
-def _few_sizes(size: int) -> int:
-    """The next of 16, 64, 256, ...: each new size is a compilation."""
-    return int(max(16, 4 ** np.ceil(np.log2(max(size, 1)) / 2)))
+def few_sizes(size: int, apart: int = 4) -> int:
+    """The next of 16, 64, 256, ..., or with other steps `apart` from 16 on: each new size is a compilation."""
+    found = 16
+    while found < size:
+        found *= apart
+    return found
 
 
 def _filled_up(nodes: Nodes) -> Nodes:
     """With further nodes that have no weight, up to one of a few sizes."""
-    missing = _few_sizes(nodes.x.shape[1]) - nodes.x.shape[1]
+    missing = few_sizes(nodes.x.shape[1]) - nodes.x.shape[1]
     x = np.pad(nodes.x, ((0, 0), (0, missing), (0, 0)), mode="edge")
     return Nodes(x, np.pad(nodes.weights, ((0, 0), (0, missing))), nodes.value, nodes.direction)
 
@@ -80,7 +83,7 @@ def _filled_up(nodes: Nodes) -> Nodes:
 def _padded(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
     """Columns and values of each row, filled up with zeros to one of a few sizes."""
     begin, count = matrix.indptr[:-1], np.diff(matrix.indptr)
-    slot = np.arange(_few_sizes(count.max()))
+    slot = np.arange(few_sizes(count.max()))
     at = np.minimum(begin[:, None] + slot, matrix.nnz - 1)
     used = slot < count[:, None]
     return np.where(used, matrix.indices[at], 0), np.where(used, matrix.data[at], 0.0)

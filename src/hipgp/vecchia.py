@@ -13,6 +13,7 @@ Covariances between functionals are double sums over a few nodes each (`few_node
 """
 
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -135,19 +136,21 @@ def _factor_chunk(
     return rows.astype(dtype), jnp.where(used[:, -own:], diagonal, 1.0)
 
 
-def _in_chunks(function: Any, kernel: Kernel, nodes: Nodes, noise: Any, index: Any, used: Any) -> list[Any]:
+def _in_chunks(
+    function: Any, kernel: Kernel, nodes: Nodes, noise: Any, index: Any, used: Any
+) -> Iterator[Any]:
     """`function` of some thousands of rows of `index` at a time, where JAX computes; the last chunk repeats its end."""
-    count, k = index.shape
-    most = max(1, ENTRIES_AT_ONCE // k**2) * (1 if jax.default_backend() == "cpu" else 16)
+    (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
+    most = max(1, ENTRIES_AT_ONCE // k**2) * (1 if on_cpu else 16)
     size = 1 << (min(most, count) - 1).bit_length()  # few sizes: few compilations
     nodes, noise = jax.tree.map(on_device, nodes), on_device(noise, float)
-    out = []
     for begin in range(0, count, size):
         at = np.minimum(np.arange(begin, begin + size), count - 1)
         found = function(kernel, nodes, noise, on_device(index[at]), on_device(used[at]))
+        if on_cpu:
+            jax.block_until_ready(found)  # LAPACK's calls in two programs could wait for each other's threads
         keep = min(size, count - begin)
-        out.append(found if keep == size else jax.tree.map(lambda a, n=keep: a[:n], found))
-    return out
+        yield found if keep == size else jax.tree.map(lambda a, n=keep: a[:n], found)
 
 
 @one_blas_thread
@@ -164,7 +167,8 @@ def conditionals(
     spread = np.concatenate([noise, np.zeros(len(targets))])
     chunk = functools.partial(_conditional_chunk, own=own)
     parts = _in_chunks(chunk, kernel, both, spread, groups.index, groups.used)
-    coefficients, variance = (np.concatenate([np.asarray(a) for a in b]) for b in zip(*parts, strict=True))
+    here = (jax.tree.map(np.asarray, part) for part in parts)
+    coefficients, variance = (np.concatenate(a) for a in zip(*here, strict=True))
     real = np.flatnonzero(groups.used[:, -own:])
     places = real[np.argsort(groups.index[:, -own:].ravel()[real])]
     kept = np.where(groups.used[:, None, :-own], coefficients, 0.0)
@@ -185,23 +189,13 @@ class Neighbourhoods(NamedTuple):
     scale: Float[np.ndarray, " D"]
 
 
-def preconditioner(
-    kernel: Kernel,
-    data: Data,
-    noise: Float[np.ndarray, " N"],
-    k: int | None = None,
-    group: int | None = None,
-    dtype: Any = np.float64,
-) -> Vecchia:
-    """The factor S of the data's covariance plus `noise` (variances)."""
-    return factor_of(kernel, neighbourhoods(kernel, data, k, group), noise, dtype)
-
-
 @float64_available
 def neighbourhoods(
     kernel: Kernel, data: Data, k: int | None = None, group: int | None = None
 ) -> Neighbourhoods:
-    """By default points, or bins of them where they crowd in their noise (`bins.py`), stand alone and have 20 neighbours;
+    """The data in groups with their `k` neighbours.
+
+    By default points, or bins of them where they crowd in their noise (`bins.py`), stand alone and have 20 neighbours;
     functionals of several nodes come in groups of 32 with 96, or on a GPU of 64 with 192.
     """
     on_cpu = jax.default_backend() == "cpu"
@@ -217,8 +211,10 @@ def neighbourhoods(
 
 @one_blas_thread
 @float64_available
-def factor_of(kernel: Kernel, near: Neighbourhoods, noise: Float[np.ndarray, " N"], dtype: Any) -> Vecchia:
-    """S, from these neighbours."""
+def factor_of(
+    kernel: Kernel, near: Neighbourhoods, noise: Float[np.ndarray, " N"], dtype: Any = np.float64
+) -> Vecchia:
+    """The factor S of the data's covariance plus `noise` (variances), from these neighbours."""
     noise = np.asarray(noise, float)
     if near.groups is not None:
         return _of_groups(kernel, near.nodes, near.groups, noise, dtype)
@@ -237,7 +233,7 @@ def factor_of(kernel: Kernel, near: Neighbourhoods, noise: Float[np.ndarray, " N
 def _of_groups(kernel: Kernel, nodes: Nodes, groups: Groups, noise: np.ndarray, dtype: Any) -> Vecchia:
     found = _rows(kernel, nodes, groups, noise, dtype)
     factor = (
-        Blocks.of(jnp.concatenate(found.blocks), groups.index, groups.used, len(nodes))
+        Blocks.of(found.blocks, groups.index, groups.used, len(nodes))
         if groups.own > 1
         else Sparse.from_scipy(found.matrix(), dtype)
     )
@@ -245,16 +241,16 @@ def _of_groups(kernel: Kernel, nodes: Nodes, groups: Groups, noise: np.ndarray, 
 
 
 class _Rows(NamedTuple):
-    """The rows of S, group by group, some groups at a time, where JAX computed them; log|A| as they have it."""
+    """The rows of S, group by group, and log|A| as they have it."""
 
-    blocks: list[Float[Array, "g b k"]]
+    blocks: Float[Array, "G b k"]
     log_determinant: float
     groups: Groups
 
     def matrix(self) -> Any:
         """Of groups of one, the matrix, its rows in the order of the data: neighbours in memory are neighbours in space."""
         order = np.argsort(self.groups.index[:, -1])
-        blocks = np.concatenate([np.asarray(some) for some in self.blocks])
+        blocks = np.asarray(self.blocks)
         entries = blocks[order].ravel(), self.groups.index[order].ravel()
         starts = np.arange(len(order) + 1) * blocks.shape[2]
         return scipy.sparse.csr_array((*entries, starts), shape=(len(order), len(order)))
@@ -270,8 +266,9 @@ def _rows(kernel: Kernel, nodes: Nodes, groups: Groups, noise: np.ndarray, dtype
     if _roughly(kernel, nodes, noise):
         kernel, nodes = jax.tree.map(lambda a: np.asarray(a, np.float32), (kernel, nodes))
     parts = _in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used)
-    logs = sum(float(np.sum(np.log(np.asarray(diagonal)))) for _, diagonal in parts)
-    return _Rows([rows for rows, _ in parts], -2 * logs, groups)
+    rows, diagonals = zip(*parts, strict=True)
+    logs = sum(float(np.sum(np.log(np.asarray(diagonal)))) for diagonal in diagonals)
+    return _Rows(rows[0] if len(rows) == 1 else jnp.concatenate(rows), -2 * logs, groups)
 
 
 def _roughly(kernel: Kernel, nodes: Nodes, noise: np.ndarray) -> bool:

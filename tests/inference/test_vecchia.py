@@ -21,7 +21,7 @@ from hipgp.nodes import Nodes
 def test_all_predecessors_make_the_factor_exact(kinds, group):
     data, f, _, std = problem.mixture(kinds, count=12)
     exact = dense.covariance(DENSE_KERNEL, f, f) + np.diag(std**2)
-    found = vecchia.preconditioner(KERNEL, data, std**2, k=len(data) - 1, group=group)
+    found = vecchia.factor_of(KERNEL, vecchia.neighbourhoods(KERNEL, data, len(data) - 1, group), std**2)
     s = np.asarray(found.factor.matmul(jnp.eye(len(data)))).T
     s = s[np.any(s != 0, axis=1)]  # without those that fill up a group
     assert s.shape == exact.shape
@@ -52,6 +52,22 @@ def test_groups_hold_everyone_once_after_those_they_are_conditioned_on(count, si
         distance = np.sort(np.linalg.norm(ends[seen] - middle, axis=1))[:k]
         np.testing.assert_allclose(np.sort(np.linalg.norm(ends[near] - middle, axis=1)), distance)
         seen[row[mine[g]]] = True
+
+
+@pytest.mark.parametrize(("count", "size", "axes"), [(1, 3, 2), (77, 10, 1), (500, 7, 2), (501, 32, 6)])
+def test_groups_are_cut_along_their_widest_axis(count, size, axes):
+    places = np.random.default_rng(count).uniform(size=(count, axes)) * np.arange(1, axes + 1)
+
+    def halved(rows, groups):
+        if groups == 1:
+            return [tuple(sorted(rows))]
+        widest = np.argmax(np.ptp(places[rows], axis=0))
+        rows, cut = rows[np.argsort(places[rows, widest])], round(len(rows) * (groups // 2) / groups)
+        return halved(rows[:cut], groups // 2) + halved(rows[cut:], groups - groups // 2)
+
+    found = [tuple(sorted(rows)) for rows in neighbours.together(places, size)]
+    assert sorted(found) == sorted(halved(np.arange(count), -(-count // size)))
+    assert max(map(len, found)) <= size
 
 
 def test_many_observations_at_one_place_have_distinct_predecessors():
@@ -209,9 +225,10 @@ def test_covariances_in_float32_make_the_same_preconditioner_where_noise_hides_r
     assert not vecchia._roughly(kernel, slopes, np.full(600, 1.0))
     r = rng.standard_normal(300)
     least = 2.1e-4 * float(np.max(variances(kernel, nodes)))
-    found = vecchia.preconditioner(kernel, data, np.full(300, least))
+    near = vecchia.neighbourhoods(kernel, data)
+    found = vecchia.factor_of(kernel, near, np.full(300, least))
     monkeypatch.setattr(vecchia, "_roughly", lambda *given: False)
-    exact = vecchia.preconditioner(kernel, data, np.full(300, least))
-    near = np.asarray(exact.precondition(jnp.asarray(r)))
-    np.testing.assert_allclose(found.precondition(jnp.asarray(r)), near, atol=0.02 * np.abs(near).max())
+    exact = vecchia.factor_of(kernel, near, np.full(300, least))
+    closely = np.asarray(exact.precondition(jnp.asarray(r)))
+    np.testing.assert_allclose(found.precondition(jnp.asarray(r)), closely, atol=0.02 * np.abs(closely).max())
     np.testing.assert_allclose(found.log_determinant, exact.log_determinant, rtol=1e-4)

@@ -29,7 +29,7 @@ from hipgp.kernels import Kernel
 from hipgp.ordering import in_order
 from hipgp.precision import float64_available, on_device
 from hipgp.residuals import Cells, cells_of
-from hipgp.stencils import STENCIL, LocalWeights, Stencilled, stencilled
+from hipgp.stencils import STENCIL, LocalWeights, Stencilled, check_stencil, stencilled
 from hipgp.threads import side_by_side
 from hipgp.toeplitz import Toeplitz, embed
 from hipgp.traced import stored_size, traced_weights
@@ -76,6 +76,8 @@ class Batch(eqx.Module):
     space: Literal["auto", "data", "grid"] = eqx.field(static=True, default="auto")
 
     def __check_init__(self) -> None:
+        if self.stencil is not None:
+            check_stencil(self.stencil)
         if not self.tolerance > 0:
             raise ValueError(f"tolerance: expected a positive number of nats, got {self.tolerance!r}")
         if self.max_iterations < 1 or (self.neighbours is not None and self.neighbours < 0):
@@ -143,7 +145,8 @@ class Batch(eqx.Module):
         k, noise = self.neighbours, np.asarray(std, float) ** 2
         toeplitz = embed(kernel, grid, dtype, WRAPPED)
         # who is near whom takes as long to find as W; of points the noise, W's included, decides on it
-        early = k != 0 and not (_plain(data) or self._in_grid_space(data, toeplitz, noise, joint=False))
+        beside = k != 0 and self.weights == "local" and not _plain(data)
+        early = beside and not self._in_grid_space(data, toeplitz, noise, joint=False)
         (rows, how), near = side_by_side(
             lambda: self.rows(kernel, grid, data, lambda: toeplitz),
             lambda: vecchia.neighbourhoods(kernel, data, k) if early else None,

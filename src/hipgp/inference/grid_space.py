@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.inference.systems import System
 from hipgp.ordering import by_number
 from hipgp.precision import on_device
-from hipgp.sparse import Sparse, transposed
+from hipgp.sparse import Sparse, turned
 from hipgp.stencils import LocalWeights, Stencilled
 from hipgp.toeplitz import Toeplitz, Torus
 
@@ -181,7 +181,7 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
         products = np.matmul(rows.transpose(0, 2, 1), rows).reshape(high - low, -1)
         own, at = np.unique(owner[low:high], return_index=True)
         of_each = scipy.sparse.csr_array((np.ones(high - low), np.arange(high - low), [*at, high - low]))
-        return own, transposed(of_each @ products, float).reshape(width, width, -1)
+        return own, turned(of_each @ products, float).reshape(width, width, -1)
 
     diagonals: dict[int, np.ndarray] = {}
     steps, at_once = (columns[0] - columns[0, 0]).tolist(), max(AT_ONCE // width, 1)
