@@ -97,7 +97,7 @@ def test_std_by_solves_and_by_factor_agree(monkeypatch):
     post = hg.GP(KERNEL, GRID, trend="constant").condition(data, TIGHT)
     at = hg.Points(crowded(3, 10))
     factored = post.predict(at, std="exact").std
-    monkeypatch.setattr("hipgp.inference.variances.FACTORED", 0)
+    monkeypatch.setattr("hipgp.inference.exact_variances.FACTORED", 0)
     np.testing.assert_allclose(post.predict(at, std="exact").std, factored, rtol=1e-4)
 
 

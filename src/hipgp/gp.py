@@ -25,6 +25,7 @@ from hipgp.inference import learning, variances
 from hipgp.inference.batch import Batch
 from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.inference.evidence import Estimate, log_evidence
+from hipgp.inference.exact_variances import exact_variance
 from hipgp.inference.learning import Learned
 from hipgp.inference.progress import Progress
 from hipgp.inference.variational import Variational, VariationalPosterior
@@ -287,7 +288,7 @@ class Posterior(eqx.Module):
             if method == "samples":
                 return variances.sampled_variance(*given, samples, as_key(key), columns, bar.done)
             if method == "exact":
-                return variances.exact_variance(*given, columns, bar.done), None
+                return exact_variance(*given, columns, bar.done), None
         raise ValueError(f'std: expected "auto", "vecchia", "samples" or "exact", got {method!r}')
 
     def _grid_columns(self) -> Any:

@@ -6,13 +6,13 @@ import pytest
 from batch_problem import GRID, KERNEL, mixture, pair
 
 import hipgp as hg
-from hipgp.inference import variances
+from hipgp.inference import exact_variances, variances
 
 
 @pytest.fixture
 def only(monkeypatch):
     """Makes one of the two ways the only one."""
-    return lambda way: monkeypatch.setattr(variances, "factored", lambda *given: way == "factor")
+    return lambda way: monkeypatch.setattr(exact_variances, "factored", lambda *given: way == "factor")
 
 
 @pytest.mark.parametrize(
@@ -35,16 +35,35 @@ def test_the_factor_and_the_solves_give_the_same_std(kinds, settings, dtype, onl
     np.testing.assert_allclose(by_factor, by_solves, rtol=1e-4 if dtype == "float64" else 5e-3)
 
 
+@pytest.mark.parametrize("settings", [{}, {"space": "grid"}, {"residual": "bound"}], ids=str)
+@pytest.mark.parametrize("trend", [None, "linear"])
+def test_a_grid_of_few_points_is_factored_in_place_of_the_data(monkeypatch, settings, trend):
+    """72 data, 20 grid points."""
+    data, grid = (
+        mixture(("points", "derivatives", "rays"))[0],
+        hg.Grid.cover(GRID.lower, GRID.upper, shape=(5, 4)),
+    )
+    post = hg.GP(KERNEL, grid, trend=trend).condition(data, hg.Batch(tolerance=1e-8, **settings))
+    target = pair("rays", 90, 10)[0] if trend is None else pair("points", 90, 10)[0]
+    on_grid = post.predict(target, std="exact").std
+    assert post.engine.deferred.factor[0].shape == (20, 20)
+    post.engine.deferred.factor = None
+    monkeypatch.setattr(exact_variances, "_on_grid", lambda post: False)
+    of_data = post.predict(target, std="exact").std
+    assert post.engine.deferred.factor.shape == (len(data), len(data))
+    np.testing.assert_allclose(on_grid, of_data, rtol=1e-9)
+
+
 def test_the_factor_is_taken_where_it_is_the_shorter_way(monkeypatch):
     post = hg.GP(KERNEL, GRID).condition(mixture(("rays",))[0], hg.Batch(neighbours=0))
     observed, steps = 24, post.diagnostics["iterations"]
     solves = 10
     most = solves * steps - observed  # targets, with which both take as many products
     assert most > 0
-    assert variances.factored(post.engine, most + 1, solves)  # for so small a grid at any rate
-    monkeypatch.setattr(variances, "CHEAP", 0.0)
-    assert variances.factored(post.engine, most, solves)
-    assert not variances.factored(post.engine, most + 1, solves)
+    assert exact_variances.factored(post.engine, most + 1, solves)  # for so small a grid at any rate
+    monkeypatch.setattr(exact_variances, "CHEAP", 0.0)
+    assert exact_variances.factored(post.engine, most, solves)
+    assert not exact_variances.factored(post.engine, most + 1, solves)
 
 
 def test_the_factor_is_kept():
@@ -66,7 +85,7 @@ def test_solves_stand_in_where_rounding_leaves_no_factor(monkeypatch):
         raise np.linalg.LinAlgError("not positive definite")
 
     post.engine.deferred.factor = None
-    monkeypatch.setattr(variances.scipy.linalg, "cholesky", fails)
+    monkeypatch.setattr(exact_variances.scipy.linalg, "cholesky", fails)
     np.testing.assert_allclose(post.predict(target, std="exact").std, by_factor, rtol=1e-4)
 
 
@@ -89,7 +108,7 @@ def test_the_nearest_observations_serve_where_they_tell_nearly_all(monkeypatch):
     assert taken(boxes, boxes) == "exact"
     assert taken(rays, points) == "exact"
     assert taken(points, rays) == "exact"
-    monkeypatch.setattr(variances, "CHEAP", 0.0)
+    monkeypatch.setattr(exact_variances, "CHEAP", 0.0)
     assert taken(points, rays, samples=2) == "samples"  # fewer products than the factor takes
 
 

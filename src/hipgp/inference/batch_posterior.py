@@ -57,7 +57,7 @@ class Deferred:
     ):
         self.parts = method, kernel, grid, data, noise
         self.made = made
-        self.factor: np.ndarray | None = None  # of A, where standard deviations were asked for that need it
+        self.factor: Any = None  # of `exact_variances`, where standard deviations were asked for that need it
         self.of_cells: Cells | None = None
 
     def cells(self) -> Cells:
@@ -236,6 +236,10 @@ class BatchPosterior(eqx.Module):
         solved = solve(self.system, z, target, self.method.max_iterations)
         scale = jnp.asarray(rows.scale, z.dtype)[:, None]
         return solved.alpha / scale, solved.field / scale
+
+    def trend_variance(self, gap: Float[np.ndarray, "T p"]) -> Float[np.ndarray, " T"]:
+        """What not knowing the trend's coefficients adds; `gap` is a functional's x* less what the data's columns make of it."""
+        return np.einsum("tp,pq,tq->t", gap, self.beta_covariance, gap)
 
     def grid_points(self) -> Points:
         return Points(self.grid.coordinates().astype(self.data.dtype))

@@ -8,21 +8,17 @@
   the two predictors' errors on the same simulation, and var_V the mean of d_V^2 over ROUGH times as many others, which no
   solve is needed for. d is uncorrelated with d_V - d, so the best c is near (var / var_V)^2: near one where Vecchia is
   good and few draws go far, near zero where it is poor, as it is among lines and areas: they have none.
-- *exact*: c' A^-1 c from one solve per functional, or, where it takes fewer products with A and N is at most
-  FACTORED, from the Cholesky factor of A: N products to write it down, one for each functional, and no solve.
+- *exact*: see `exact_variances.py`.
 
 `automatic` says which is best.
 """
 
-import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jaxtyping import Array, Float, Int
 from scipy.spatial import KDTree
 
@@ -30,21 +26,19 @@ from hipgp import coarse, neighbours, vecchia
 from hipgp.bins import as_points, bin_means, bins_of
 from hipgp.functionals import Functional, LineIntegrals, Points
 from hipgp.inference.batch_posterior import BatchPosterior, Target, simulate
+from hipgp.inference.exact_variances import factored
 from hipgp.inference.progress import Report, silent
-from hipgp.inference.systems import in_float64, solve
+from hipgp.inference.systems import solve
 from hipgp.neighbours import Groups, Neighbours
 from hipgp.nodes import Nodes
 from hipgp.precision import float64_available
 from hipgp.vecchia import Conditionals
-from hipgp.weights import Weights
 
 ALONE = (1, 30)  # points given points: in groups of one, with 30 neighbours
 # or given bins of them, as wide as leaves the std within some percent: a smooth field is nearly straight across one
 BIN_SHARE, BIN_SHARE_ROUGH, BIN_MOST = 1.0, 0.2, 1024
 MOST_TOGETHER = 32  # where there are lines or areas: they share their neighbours,
 FEW, NEIGHBOURS = 4096, (512, 256)  # 512 for up to FEW targets, 256 for more
-FACTORED = 10_000  # observations whose matrix A may be written down and factored: 800 MB
-CHEAP = 1e8  # points of the torus, times products: some seconds on two cores
 ROUGH = 16  # simulations without a solve, for each with one
 
 
@@ -119,11 +113,6 @@ def _first_seen(owner: np.ndarray) -> np.ndarray:
     return out
 
 
-def _trend_variance(post: BatchPosterior, gap: Float[np.ndarray, "T p"]) -> Float[np.ndarray, " T"]:
-    """What not knowing the trend's coefficients adds; `gap` is a functional's x* less what the data's columns make of it."""
-    return np.einsum("tp,pq,tq->t", gap, post.beta_covariance, gap)
-
-
 @float64_available
 def vecchia_variance(
     post: BatchPosterior, functional: Functional, columns: Any = None
@@ -133,7 +122,7 @@ def vecchia_variance(
         post.trend.of(functional, post.grid, columns)
         - local.mean(post.trend.of_data(post.data, post.grid).T).T
     )
-    return local.variance + _trend_variance(post, gap)
+    return local.variance + post.trend_variance(gap)
 
 
 @float64_available
@@ -166,7 +155,7 @@ def sampled_variance(
         found, error = _controlled(exact, np.concatenate(of_rough), *known)
     alpha, field = post.solved_columns(post.trend.of_data(post.data, post.grid))
     gap = post.trend.of(functional, post.grid, columns) - np.asarray(target.mean(field, alpha), float).T
-    return found + _trend_variance(post, gap), error
+    return found + post.trend_variance(gap), error
 
 
 def _simulations(
@@ -209,97 +198,6 @@ def _controlled(
     found = exact.mean(axis=0) + share * (known - rough.mean(axis=0))
     error = np.hypot(_standard_error(exact - share * rough), share * known_error)
     return np.maximum(found, 0.1 * exact.mean(axis=0)), error  # a mean of squares is positive
-
-
-@float64_available
-def exact_variance(
-    post: BatchPosterior, functional: Functional, columns: Any = None, report: Report = silent
-) -> Float[np.ndarray, " T"]:
-    """v + w'K w - c' A^-1 c with c = W K w, and what the trend adds."""
-    factor = _factor(post, report) if factored(post, len(functional), len(functional)) else None
-    explained = _by_solves if factor is None else functools.partial(_by_factor, factor)
-    (weights, joint), system = post.target(functional), post.system
-    target = post.trend.of(functional, post.grid, columns)
-    out = []
-    for begin in range(0, len(functional), size := post.draws_at_once()):
-        rows = np.arange(begin, min(begin + size, len(functional)))
-        prior, cross = _seen(system, weights, jnp.asarray(rows))
-        cross = cross if joint is None else cross + joint.cross[rows].toarray()
-        known, of_columns = explained(post, prior, cross)
-        variance = np.asarray(weights.residual, float)[rows] + np.asarray(prior, float) - known
-        out.append(np.maximum(variance, 0.0) + _trend_variance(post, target[rows] - of_columns))
-        report(int(rows[-1]) + 1, len(functional))
-    return np.concatenate(out)
-
-
-@eqx.filter_jit
-def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> tuple[Array, Array]:
-    """w'K w and c = W K w of some functionals, in float64."""
-    system, weights = in_float64(system), in_float64(weights)
-    w = weights.transpose_matmul(jax.nn.one_hot(rows, len(weights.residual), dtype=jnp.float64))
-    field = system.toeplitz.flat_matmul(w)
-    return jnp.sum(w * field, axis=-1), system.weights.matmul(field)
-
-
-def _by_solves(post: BatchPosterior, prior: Array, cross: Array) -> tuple[np.ndarray, np.ndarray]:
-    """c' A^-1 c and X' A^-1 c."""
-    # The error of c'A^-1 c is at most r'N^-1 r = 2 nats: here nats are in units of the variance.
-    target = 1e-6 * np.asarray(prior)
-    solved = solve(post.system, cross.astype(post.data.dtype), target, post.method.max_iterations)
-    alpha = np.asarray(solved.alpha, float)
-    known = np.asarray(_explained(post.system, cross, jnp.asarray(alpha)))
-    return known, alpha @ post.trend.of_data(post.data, post.grid)
-
-
-@eqx.filter_jit
-def _explained(system: Any, cross: Array, alpha: Array) -> Array:
-    """c' A^-1 c from alpha ~ A^-1 c: 2 c'alpha - alpha'A alpha, which only the square of alpha's error enters."""
-    system = in_float64(system)
-    w = system.weights.transpose_matmul(alpha)
-    field = system.toeplitz.flat_matmul(w)
-    own = jnp.sum(w * field, axis=-1) + jnp.sum(alpha * system.spread(alpha), axis=-1)
-    return 2 * jnp.sum(cross * alpha, axis=-1) - own
-
-
-def _by_factor(
-    factor: np.ndarray, post: BatchPosterior, prior: Array, cross: Array
-) -> tuple[np.ndarray, np.ndarray]:
-    """c' A^-1 c and X' A^-1 c."""
-    solve = lambda b: scipy.linalg.solve_triangular(factor, b, lower=True, check_finite=False)
-    half = solve(np.asarray(cross).T)
-    return np.sum(half**2, axis=0), half.T @ solve(post.trend.of_data(post.data, post.grid))
-
-
-def _factor(post: BatchPosterior, report: Report) -> Float[np.ndarray, "N N"] | None:
-    """The Cholesky factor of A, kept with the posterior's system; None where the noise is too small for rounding."""
-    if post.deferred.factor is None:
-        count, size = len(post.data), post.draws_at_once()
-        matrix = np.empty((count, count))
-        for begin in range(0, count, size):
-            rows = np.minimum(np.arange(begin, begin + size), count - 1)  # the last again: one compilation
-            matrix[rows] = _rows_of_a(post.system, jnp.asarray(rows))
-            report(int(rows[-1]) + 1, count)
-        try:
-            factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-        except scipy.linalg.LinAlgError:
-            return None
-        post.deferred.factor = factor
-    return post.deferred.factor
-
-
-@eqx.filter_jit
-def _rows_of_a(system: Any, rows: Int[Array, " t"]) -> Array:
-    """Some rows of A, in float64."""
-    one = jax.nn.one_hot(rows, len(system.noise), dtype=jnp.float64)
-    return _seen(system, system.weights, rows)[1] + in_float64(system).spread(one)
-
-
-def factored(post: BatchPosterior, targets: int, solves: int) -> bool:
-    """Whether to factor A: where that takes fewer products with it, for so many targets, than so many solves, or few."""
-    products = len(post.data) + targets
-    shorter = products <= solves * max(1, post.diagnostics["iterations"])
-    cheap = products * post.system.toeplitz.torus.size <= CHEAP  # type: ignore[attr-defined]
-    return len(post.data) <= FACTORED and (shorter or cheap)
 
 
 def automatic(
