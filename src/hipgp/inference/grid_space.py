@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.inference.systems import System
 from hipgp.ordering import by_number
 from hipgp.precision import on_device
-from hipgp.sparse import Sparse, turned
+from hipgp.sparse import Rows, rows_of, turned
 from hipgp.stencils import LocalWeights, Stencilled
 from hipgp.toeplitz import Toeplitz, Torus
 
@@ -65,7 +65,7 @@ class GridSystem(System):
     toeplitz: Toeplitz
     weights: LocalWeights
     noise: Float[Array, " N"]
-    stencil: Sparse | None  # G, of points
+    stencil: Rows | None  # G, of points
     density: Float[Array, ""]  # of G, over the torus
     low: LowModes
 
@@ -139,7 +139,7 @@ def grid_system(
         toeplitz,
         LocalWeights.of(weights, dtype, often=not points),
         on_device(noise, dtype),
-        None if stencil is None else Sparse.from_scipy(stencil, dtype),
+        None if stencil is None else rows_of(stencil, dtype),
         on_device(density, dtype),
         _low(toeplitz, modes, products),
     )
