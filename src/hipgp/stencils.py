@@ -228,7 +228,8 @@ def merged_on_host(
     """Some rows of W, nodes that see the same grid point added up; residual variances as if nodes had independent ones."""
     x, value, direction, weights, per = Flat.of(functional.nodes_of(rows, grid.spacing), least)
     begin, w, v = placed_weights(kernel, grid, p, x, value, direction)
-    n, count = len(rows), len(rows) * int(per)
+    n, per = len(rows), int(per)
+    count = n * per
     columns = np.asarray(begin)[:count, None] + stencil_steps(grid, p)[1].astype(np.int32)
     values = np.asarray(w)[:count] * np.asarray(weights)[:count, None]
     starts = np.arange(n + 1, dtype=np.int32) * (per * columns.shape[1])
@@ -290,9 +291,10 @@ def _merged(kernel: Kernel, grid: Grid, p: int, nodes: Flat) -> tuple[list[Array
     key = (every // per * grid.size + begin)[:, None] + steps
     key, entries = jax.lax.sort((key.ravel(), (w * weights[:, None]).ravel()), num_keys=1)
     new = jnp.concatenate([jnp.ones(1, bool), key[1:] != key[:-1]])
-    first = jnp.nonzero(new, size=len(key), fill_value=len(key) - 1)[0]
-    columns = (jnp.take(key, first) % grid.size).astype(jnp.int32)
-    values = jnp.take(_sums_of_runs(key, entries, jnp.max(jnp.diff(first, append=len(key)))), first)
+    first = jnp.nonzero(new, size=len(key), fill_value=len(key))[0]
+    columns = (jnp.take(key, first, mode="clip") % grid.size).astype(jnp.int32)
+    sums = _sums_of_runs(key, entries, longest=jnp.max(jnp.diff(first, append=len(key))))
+    values = jnp.take(sums, first, mode="clip")
     last = jnp.minimum((every + 1) * per, len(every)) - 1
     ends = jnp.take(jnp.cumsum(new), last * len(steps) + len(steps) - 1)
     return jnp.split(columns, PARTS), jnp.split(values, PARTS), ends, v
