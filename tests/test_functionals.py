@@ -340,21 +340,3 @@ def test_quadrature_error_of_boxes_and_points():
     actual = true_quadrature_error(dense.Matern12(1.3, 0.5), boxes.nodes(0.3), reference)
     assert actual / 2 < stated < 2 * actual
     assert hc.quadrature_error(hk.Matern12(), Points([[0.0], [1.0]]), 0.3) == 0.0
-
-
-def test_pieces_hold_no_more_nodes_than_asked_for():
-    """Boxes that are wide and boxes that are high would need a rule for both, were they put together."""
-    rng = np.random.default_rng(0)
-    wide, high = rng.uniform(0.3, 0.5, (2, 30, 2)) * [[[1.0, 0.02]], [[0.02, 1.0]]]
-    lower = rng.uniform(0, 0.5, (60, 2))
-    for functional in (
-        BoxAverages(lower, lower + np.concatenate([wide, high])),
-        LineIntegrals(lower, lower + np.concatenate([wide, high])),
-        LineIntegrals(lower, lower + wide[0], rule="monte-carlo"),
-        Points(lower),
-    ):
-        pieces = list(functional.pieces(0.01, 500))
-        np.testing.assert_array_equal(np.sort(np.concatenate(pieces)), np.arange(60))
-        for rows in pieces:
-            assert len(rows) * functional.nodes_of(rows, 0.01).x.shape[1] <= 1000
-        assert len(pieces) < 60

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import hipgp as hg
-from hipgp import io, persistence
+from hipgp import io, persistence, toeplitz
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 1, (60, 2))
@@ -140,6 +140,16 @@ def test_damaged_arrays_are_refused(plain, tmp_path):
     content[len(content) // 2] ^= 0xFF
     (tmp_path / "m").write_bytes(content)
     with pytest.raises(ValueError, match=r"expected .*map"):
+        hg.load(tmp_path / "m")
+
+
+def test_a_posterior_on_another_torus_is_refused(tmp_path, monkeypatch):
+    """As a version of hipgp may have written it that made its tori otherwise."""
+    data = hg.observe(hg.Points(X), Y)
+    hg.GP(KERNEL, GRID, noise=0.1).condition(data, hg.Variational("mean-field")).save(tmp_path / "m")
+    usual = toeplitz._fast_size
+    monkeypatch.setattr(toeplitz, "_fast_size", lambda n, growth: usual(n, growth) + 2)
+    with pytest.raises(ValueError, match="expected q_mean of shape"):
         hg.load(tmp_path / "m")
 
 

@@ -11,7 +11,7 @@ import scipy.linalg
 
 import dense
 from hipgp import kernels as hk
-from hipgp import stencils, sums
+from hipgp import stencils
 from hipgp import weights as hw
 from hipgp.data import Data, observe
 from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
@@ -111,60 +111,6 @@ def test_local_weights_are_each_stencil_s_own_conditional(dimension, p):
         expected[used] = np.linalg.solve(k, cross)
         np.testing.assert_allclose(row, expected, rtol=0, atol=1e-11)
         assert v == pytest.approx(max(1.3 - expected[used] @ cross, 0.0), abs=1e-12)
-
-
-@pytest.mark.parametrize("where", ["host", "device"])
-def test_pieces_make_the_same_weights(monkeypatch, where):
-    """However the nodes are cut up, and with lines and boxes of more nodes than a piece has."""
-    rng, grid = np.random.default_rng(11), Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(60, 60))
-    x, ends = rng.uniform(size=(200, 2)), rng.uniform(size=(20, 2))
-    lines = [LineIntegrals((0.0, 0.0), ends, nodes_per_ray=n) for n in (8, 100)]
-    lines.append(LineIntegrals((0.0, 0.0), ends, rule="monte-carlo", nodes_per_ray=7))
-    wide, high = np.stack([ends * (0.2, 0.02), ends * (0.02, 0.2)])
-    upper = 0.5 * x[:40] + np.concatenate([wide, high]) + 0.01
-    boxes = BoxAverages(0.5 * x[:40], upper, nodes_per_box=100)
-    functionals = (Points(x), Derivatives(x, direction=x), *lines, boxes)
-    blocks = [observe(f, np.zeros(len(f))) for f in functionals]
-    data = sum(blocks[1:], start=blocks[0])
-    whole = stencils.stencilled(hk.Matern32(1.0, 0.2), grid, data)
-    monkeypatch.setattr(stencils, "CHUNK", 64)
-    monkeypatch.setattr(stencils, "merged_on_host", getattr(stencils, f"merged_on_{where}"))
-    parts = stencils.stencilled(hk.Matern32(1.0, 0.2), grid, data)
-    np.testing.assert_allclose(parts.matrix.toarray(), whole.matrix.toarray(), atol=1e-12)
-    np.testing.assert_allclose(parts.residual, whole.residual, atol=1e-12)
-
-
-@every_dimension
-def test_nodes_are_merged_on_the_device_as_on_the_host(dimension):
-    """Rows of nodes that see the same grid points, one of them padding; with and without derivatives."""
-    rng, grid = np.random.default_rng(5), GRIDS[dimension]
-    positions, shares = rng.uniform(size=(9, 11, dimension)) * grid.upper, rng.normal(size=(9, 11))
-    rows, ends = np.array([7, 2, 3, 0, 8, 5, 1]), positions[:, :2].swapaxes(0, 1)
-    for functional in (
-        Functionals(positions, shares),
-        Functionals(positions, shares, direction=rng.normal(size=(9, dimension))),
-        LineIntegrals(*ends, nodes_per_ray=11),
-        LineIntegrals(*ends, average=True, nodes_per_ray=20),
-    ):
-        with jax.enable_x64(True):
-            here, v = stencils.merged_on_host(KERNEL, grid, functional, 2, rows, 64)
-            there, w = stencils.merged_on_device(KERNEL, grid, functional, 2, rows, 64)
-        assert here.nnz < 77 * 2**dimension
-        np.testing.assert_array_equal(there.indices, here.indices)
-        np.testing.assert_array_equal(there.indptr, here.indptr)
-        np.testing.assert_allclose(there.data, here.data, rtol=0, atol=1e-13 * np.max(np.abs(here.data)))
-        np.testing.assert_allclose(w, v, rtol=0, atol=1e-14)
-
-
-def test_numpy_and_jax_place_nodes_alike():
-    """On grid lines, where rounding decides on the cell."""
-    for grid in (
-        Grid.cover((0.0, 0.0), (7.0, 1.0), shape=(50, 6)),
-        Grid((0.3, -2.0), (0.1, 1 / 7), (40, 30)),
-    ):
-        x = grid.coordinates()
-        rows = stencils.stencilled(hk.Matern12(1.0, 0.2), grid, observe(Points(x), np.zeros(len(x)))).matrix
-        np.testing.assert_array_equal(stencils.place(grid, x, 4)[0], rows.indices.reshape(len(x), -1)[:, 0])
 
 
 def test_a_node_on_a_grid_point_reads_it():
@@ -270,35 +216,6 @@ def test_local_converges_to_exact_as_the_design_s_table_says(name, cells):
         assert exact < TABLE[name, cells][0] and excess[3] < TABLE[name, cells][4]
     else:
         np.testing.assert_allclose([exact, *excess], TABLE[name, cells], rtol=0.15)
-
-
-# ---------------------------------------------------------------- residual variances of many rays
-
-
-def test_residual_variances_past_the_budget_are_interpolated(monkeypatch):
-    """Rays of many lengths, half of them in other units: v is right in the mean, at an eighteenth of the cost.
-
-    One ray may be off by what its lie among the grid points makes of it, 7% here; interpolating v itself gave 19%.
-    """
-    rng, grid = np.random.default_rng(3), Grid(0.0, 1.0, (30, 30))
-    start, end = rng.uniform(0, 29, (2, 600, 2))
-    nodes = LineIntegrals(start, end, nodes_per_ray=24).nodes(1.0)
-    scale = np.where(np.arange(600) % 2, 1.0, 1e3)
-    data = observe(Functionals(nodes.x, nodes.weights * scale[:, None]), np.zeros(600), 0.1)
-    kernel = hk.Matern32(1.0, 3.0)
-    whole = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
-    calls = []
-    residuals = sums._residuals
-    monkeypatch.setattr(sums, "_residuals", lambda *a: calls.append(1) or residuals(*a))
-    monkeypatch.setattr(sums, "PAIR_BUDGET", 1e6)
-    fast = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
-    assert len(calls) == 1  # one batch of 512 in place of two
-    ratio = fast / whole
-    assert 0 < np.sum(ratio != 1) < 600 and np.sum(np.abs(ratio - 1) < 1e-12) < 200
-    assert np.mean(fast) == pytest.approx(np.mean(whole), rel=0.05)
-    assert np.sum(np.abs(fast - whole)) < 0.1 * np.sum(whole)
-    for part in (scale == 1.0, scale > 1.0):
-        assert np.mean(ratio[part]) == pytest.approx(1.0, abs=0.1)
 
 
 # ---------------------------------------------------------------- the implicit gradient

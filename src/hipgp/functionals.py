@@ -189,12 +189,11 @@ class LineIntegrals(Functional):
     def nodes(self, spacing: Any) -> Nodes:
         if self.rule == "gauss":
             return self.segments(spacing).nodes()
-        delta, dtype = self.end - self.start, self.start.dtype
+        start, delta, size, *_ = self.segments(spacing)
         count = self._count(delta, spacing)
-        t = np.random.default_rng(self.seed).uniform(size=(len(delta), count)).astype(dtype)
-        x = self.start[:, None, :] + t[:, :, None] * delta[:, None, :]
-        size = np.ones(len(delta), dtype) if self.average else self.length
-        return Nodes(x, np.repeat(size[:, None] / count, count, axis=1).astype(dtype))
+        t = np.random.default_rng(self.seed).uniform(size=(len(delta), count)).astype(start.dtype)
+        x = start[:, None, :] + t[:, :, None] * delta[:, None, :]
+        return Nodes(x, np.repeat(size[:, None] / count, count, axis=1).astype(start.dtype))
 
     def segments(self, spacing: Any, rows: Any = slice(None)) -> Segments:
         """Some of the lines with a Gauss-Legendre rule that serves them all."""

@@ -82,10 +82,7 @@ def _batch(kernel: hk.Kernel, grid: Grid, arrays: Arrays, model: Json, method: B
     data = unpack_data(model["data"], arrays)
     trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])
     noise = model["noise"]
-    sizes = {"alpha": (len(data),), "field": (grid.size,), "noise_variance": (len(data),)}
-    for name, shape in sizes.items():
-        if arrays[name].shape != shape:
-            raise ValueError(f"map: expected {name} of shape {shape}, got {arrays[name].shape}")
+    _check_shapes(arrays, {"alpha": (len(data),), "field": (grid.size,), "noise_variance": (len(data),)})
     system = Deferred(method, kernel, grid, data, noise)
     solved: dict[str, Any] = {
         name: arrays[name] for name in ("alpha", "field", "beta", "beta_covariance", "noise_variance")
@@ -99,15 +96,20 @@ def _variational(
     kernel: hk.Kernel, grid: Grid, arrays: Arrays, model: Json, settings: Variational
 ) -> VariationalPosterior:
     whitening = whiten(kernel, grid, settings.whitening)
-    blocks, mean = settings.blocks(whitening, grid), jnp.asarray(arrays["q_mean"])
-    if mean.shape != (blocks.size,):
-        raise ValueError(
-            f"map: expected q_mean of shape {(blocks.size,)}, got {mean.shape}: another version of hipgp, which had "
-            "another whitening, wrote it; fit it again"
-        )
-    q = gaussian(blocks, mean, jnp.asarray(arrays["q_precision"]))
+    blocks = settings.blocks(whitening, grid)
+    _check_shapes(arrays, {"q_mean": (blocks.size,), "q_precision": blocks.identity().shape})
+    q = gaussian(blocks, jnp.asarray(arrays["q_mean"]), jnp.asarray(arrays["q_precision"]))
     found = model["diagnostics"], np.dtype(model["dtype"])
     return VariationalPosterior(kernel, grid, model["noise"], whitening, q, None, settings, *found)
+
+
+def _check_shapes(arrays: Arrays, shapes: dict[str, tuple[int, ...]]) -> None:
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise ValueError(
+                f"map: expected {name} of shape {shape}, got {arrays[name].shape}; another version of hipgp may have "
+                "written it: fit it again"
+            )
 
 
 def pack_data(data: Data, arrays: Arrays) -> list[Json]:

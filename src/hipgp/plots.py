@@ -35,6 +35,7 @@ STYLE: Any = {
     "figure.facecolor": "white",
     "legend.frameon": False,
 }
+BARS: dict[str, Any] = {"density": True, "color": SECOND, "alpha": 0.75, "edgecolor": "white"}
 
 
 def figure(width: float, height: float) -> Figure:
@@ -233,7 +234,7 @@ def calibration(
         arrowprops={"arrowstyle": "-", "color": ACCENT, "lw": 0.8},
     )  # fmt: skip
     left.set_aspect("equal")
-    right.hist(pit, bins=20, range=(0, 1), density=True, color=SECOND, alpha=0.75, edgecolor="white", lw=0.6)
+    right.hist(pit, bins=20, range=(0, 1), lw=0.6, **BARS)
     right.axhline(1, color="#9aa3af", lw=1)
     right.set(xlabel="posterior probability below the truth (PIT)", ylabel="density", xlim=(0, 1))
     right.set_title("flat is right; a hump: too wide, a bowl: too narrow", fontsize=9, color="#4b5563")
@@ -259,15 +260,7 @@ def residuals(
     left.set(xlabel=f"predicted {label}", ylabel=f"measured {label}")
     left.set_aspect("equal")
     pull = (measured - predicted) / noise
-    right.hist(
-        np.clip(pull, -5, 5),
-        bins=40,
-        range=(-5, 5),
-        density=True,
-        color=SECOND,
-        alpha=0.75,
-        edgecolor="white",
-    )
+    right.hist(np.clip(pull, -5, 5), bins=40, range=(-5, 5), **BARS)
     x = np.linspace(-5, 5, 200)
     right.plot(x, norm.pdf(x), color=ACCENT, lw=1.4, label="expected")
     right.set(xlabel="residual / its expected std", ylabel="density", xlim=(-5, 5))

@@ -230,16 +230,13 @@ def transpose(csr: Any) -> Any:
 
     found = list(in_threads(of_some, itertools.pairwise(cut)))
     counts = np.array([np.diff(part.indptr) for part in found], csr.indptr.dtype)
-    every = np.sum(counts, axis=0)
-    starts = np.concatenate([[0], np.cumsum(every)]).astype(counts.dtype)
-    begin = (
-        starts[:-1] + np.cumsum(counts, axis=0, dtype=counts.dtype) - counts
-    )  # of each part's share of a row
+    starts = np.concatenate([[0], np.cumsum(np.sum(counts, axis=0))]).astype(counts.dtype)
+    before = np.cumsum(counts, axis=0, dtype=counts.dtype) - counts  # of a row, in the parts before
     out = scipy.sparse.csr_array((columns, rows), dtype=csr.dtype)
     out.indptr, out.indices, out.data = starts, np.empty_like(csr.indices), np.empty_like(csr.data)
     numbered = (found.pop() for _ in range(parts))  # let go one by one
-    fill = lambda part, to, first: put(out, part, to, first)
-    for _ in in_threads(fill, zip(numbered, begin[::-1], cut[-2::-1], strict=True)):
+    fill = lambda part, skipped, first: put(out, part, starts[:-1] + skipped, first)
+    for _ in in_threads(fill, zip(numbered, before[::-1], cut[-2::-1], strict=True)):
         pass
     return out
 

@@ -56,7 +56,7 @@ from hipgp.inference.variational_posterior import VariationalPosterior
 from hipgp.inference.whitening import Whitening, whiten
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
-from hipgp.stencils import STENCIL
+from hipgp.stencils import STENCIL, check_stencil
 from hipgp.threads import one_blas_thread
 
 SMALL = 2**14  # whitened points up to which the closed form is taken unasked
@@ -128,8 +128,7 @@ class Variational(eqx.Module):
         self.max_iterations = whole("max_iterations", max_iterations)
         self.predict_max_iterations = whole("predict_max_iterations", predict_max_iterations)
         self.stencil = whole("stencil", stencil, least=2)
-        if self.stencil % 2:
-            raise ValueError(f"stencil: expected an even number of points per axis, got {stencil}")
+        check_stencil(self.stencil)
         self.tolerance = between("tolerance", tolerance, 1.0)
         self.learning_rate = between("learning_rate", learning_rate, 1.0)
         self.step = None if step is None else between("step", step, 1.0)
