@@ -28,6 +28,7 @@ PEERS = {
     "svgp-natural": ("gpytorch_svgp", ["--optimizer", "natural", "--seconds", "{}"]),
     "gpflow": ("gpflow_svgp", ["--seconds", "{}"]),
     "kissgp": ("gpytorch_kissgp", ["--seconds", "{}"]),
+    "kissgp-fine": ("gpytorch_kissgp", ["--grid", "300", "--seconds", "{}"]),
     "sklearn": ("sklearn_subset", []),
     "gpboost-1/2": ("gpboost_vecchia", ["--shape", "0.5"]),
     "gpboost-3/2": ("gpboost_vecchia", ["--shape", "1.5"]),

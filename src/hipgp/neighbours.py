@@ -74,10 +74,7 @@ def in_groups(nodes: Nodes, places: Float[np.ndarray, "N F"], size: int, k: int,
     """Groups of at most `size`, short functionals before long ones, each with its k nearest predecessors."""
     order, begin = _ordered(nodes, places, size, np.random.default_rng(seed))
     near = _before(places[order], begin, min(k, max(1, len(places) - 1)))
-    within = np.arange(np.max(np.diff(begin)))
-    own = np.minimum(begin[:-1, None] + within, begin[1:, None] - 1)
-    used = np.concatenate([near.used, within < np.diff(begin)[:, None]], axis=1)
-    return Groups(order[np.concatenate([near.index, own], axis=1)], used, len(within))
+    return _with_own(Neighbours(order[near.index], near.used), order, begin)
 
 
 def _ordered(
@@ -88,10 +85,10 @@ def _ordered(
     if size == 1:
         return np.lexsort((rng.permutation(len(length)), length)), np.arange(len(length) + 1)
     groups = together(places, size)
-    counts = np.array([len(rows) for rows in groups])
-    mean = np.add.reduceat(length[np.concatenate(groups)], np.cumsum(counts) - counts) / counts
+    members, begin = _laid_out(groups)
+    mean = np.add.reduceat(length[members], begin[:-1]) / np.diff(begin)
     order = np.lexsort((rng.permutation(len(groups)), mean))
-    return np.concatenate([groups[i] for i in order]), np.concatenate([[0], np.cumsum(counts[order])])
+    return _laid_out([groups[i] for i in order])
 
 
 def _before(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
@@ -139,13 +136,19 @@ def around(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], 
     Targets are numbered after the observations.
     """
     groups = together(targets, size) if size > 1 else list(np.arange(len(targets))[:, None])
-    middle = np.array([targets[rows].mean(axis=0) for rows in groups])
+    members, begin = _laid_out(groups)
+    middle = np.add.reduceat(targets[members], begin[:-1], axis=0) / np.diff(begin)[:, None]
     k = min(k, len(places))
     if places.shape[1] == 1:
         near = _either_side(places[:, 0], middle[:, 0], k)
     else:
         near = np.asarray(KDTree(places).query(middle, k=k, workers=-1)[1]).reshape(len(groups), k)
     return after(Neighbours(near, np.ones_like(near, bool)), groups, len(places))
+
+
+def _laid_out(groups: list[Int[np.ndarray, " n"]]) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:
+    """All members, group after group, and where each group begins."""
+    return np.concatenate(groups), np.concatenate([[0], np.cumsum([len(rows) for rows in groups])])
 
 
 def _either_side(places: np.ndarray, middle: np.ndarray, k: int) -> Int[np.ndarray, "G k"]:
@@ -157,9 +160,13 @@ def _either_side(places: np.ndarray, middle: np.ndarray, k: int) -> Int[np.ndarr
 
 def after(near: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:
     """Groups of targets, numbered from `count` on, after their neighbours."""
-    own = max(len(rows) for rows in groups)
-    members = np.array([np.pad(rows, (0, own - len(rows)), mode="edge") for rows in groups]) + count
-    real = np.arange(own) < np.array([len(rows) for rows in groups])[:, None]
-    return Groups(
-        np.concatenate([near.index, members], axis=1), np.concatenate([near.used, real], axis=1), own
-    )
+    members, begin = _laid_out(groups)
+    return _with_own(near, members + count, begin)
+
+
+def _with_own(near: Neighbours, members: Int[np.ndarray, " N"], begin: Int[np.ndarray, " G+1"]) -> Groups:
+    """Groups' neighbours and, last, their own members[begin[g] : begin[g + 1]]; of short groups the last again."""
+    within, count = np.arange(np.max(np.diff(begin))), np.diff(begin)[:, None]
+    own = members[begin[:-1, None] + np.minimum(within, count - 1)]
+    used = np.concatenate([near.used, within < count], axis=1)
+    return Groups(np.concatenate([near.index, own], axis=1), used, len(within))
