@@ -22,6 +22,7 @@ import scipy.sparse
 from machine import facts, peak_memory, write_result
 
 import hipgp as hg
+from hipgp.entries import Entries
 from hipgp.inference.systems import DataSystem
 from hipgp.ordering import in_order
 from hipgp.sparse import Rows, Sparse, rows_of
@@ -70,7 +71,7 @@ def banded(rows: Rows, columns: int, dtype: Any) -> Rows:
     at = (first[:, None] + np.arange(width)).ravel()
     starts = np.arange(rows.count + 1) * width
     matrix = scipy.sparse.csr_array((np.ones(at.size), at, starts), shape=(rows.count, columns))
-    return rows_of(matrix, dtype)
+    return rows_of(Entries.of(matrix), dtype)
 
 
 def local(sparse: Sparse, sides: int, dtype: Any) -> float:

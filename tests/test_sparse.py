@@ -1,10 +1,12 @@
 """Sparse products as gathers, against scipy's."""
 
+import jax
 import numpy as np
 import pytest
 import scipy.sparse
 
-from hipgp import sparse
+from hipgp import entries
+from hipgp.entries import Entries
 from hipgp.sparse import LONGEST, Sparse
 
 
@@ -32,15 +34,18 @@ MATRICES = {
 }
 
 
+@pytest.mark.parametrize("laid_out_by", ["the host", "the device"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("make", MATRICES.values(), ids=MATRICES.keys())
-def test_products_are_scipy_s(make, dtype):
+def test_products_are_scipy_s(make, dtype, laid_out_by, monkeypatch):
     """Sums of up to 384 terms: a few roundings."""
+    monkeypatch.setattr("hipgp.sparse._on_cpu", lambda: laid_out_by == "the host")
     rng = np.random.default_rng(0)
     matrix = make(rng)
     full = matrix.toarray()
     m, n = full.shape
-    ours = Sparse.from_scipy(matrix, dtype)
+    with jax.enable_x64(True):  # as all of hipgp's own calls have it
+        ours = Sparse.from_scipy(matrix, dtype)
     x, y = rng.normal(size=(2, 3, n)).astype(dtype), rng.normal(size=(2, 3, m)).astype(dtype)
     tolerance = {"atol": 100 * np.finfo(dtype).eps}
     forward, backward = ours.matmul(x), ours.transpose_matmul(y)
@@ -81,7 +86,7 @@ def test_padding_is_dear_where_rows_are_many():
 def test_a_transpose_that_is_rarely_asked_for():
     rng = np.random.default_rng(4)
     matrix, y = uneven(rng), rng.normal(size=(3, 45))
-    ours = Sparse.from_scipy(matrix, np.float64, often=False)
+    ours = Sparse.of(Entries.of(matrix), np.float64, often=False)
     np.testing.assert_allclose(ours.transpose_matmul(y), y @ matrix.toarray(), atol=1e-12)
     np.testing.assert_allclose(ours.transpose_matmul(y[0]), y[0] @ matrix.toarray(), atol=1e-12)
 
@@ -100,8 +105,8 @@ def test_sides_together_are_sides_in_turn(monkeypatch):
 
 def test_the_transpose_in_threads_is_scipy_s(monkeypatch):
     """Parts of few entries, some rows and columns empty, many rows of one entry."""
-    monkeypatch.setattr(sparse, "ENTRIES_AT_ONCE", 50)
-    monkeypatch.setattr(sparse, "cores", lambda: 5)
+    monkeypatch.setattr(entries, "ENTRIES_AT_ONCE", 50)
+    monkeypatch.setattr(entries, "cores", lambda: 5)
     rng = np.random.default_rng(0)
     tall = rng.normal(size=(90, 20)) * (rng.uniform(size=(90, 20)) < 0.5)
     tall[:3], tall[40:60], tall[:, [0, 7]] = 0.0, 0.0, 0.0
@@ -109,7 +114,7 @@ def test_the_transpose_in_threads_is_scipy_s(monkeypatch):
     few[11], few[:, 3] = rng.normal(size=20), rng.normal(size=30)
     for matrix in (scipy.sparse.csr_array(tall), scipy.sparse.csr_array(np.tile(few, (9, 1)))):
         assert matrix.nnz // (4 * 20) >= 5
-        ours, theirs = sparse.transpose(matrix), matrix.T.tocsr()
+        ours, theirs = entries.transpose(matrix), matrix.T.tocsr()
         np.testing.assert_array_equal(ours.indptr, theirs.indptr)
         np.testing.assert_array_equal(ours.indices, theirs.indices)
         np.testing.assert_array_equal(ours.data, theirs.data)

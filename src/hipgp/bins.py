@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.entries import Entries
 from hipgp.kernels import Kernel
 from hipgp.nodes import Nodes
 from hipgp.sparse import Rows, Sparse, rows_of
@@ -60,7 +61,8 @@ class Binned(eqx.Module):
         scaled = Sparse.from_scipy(scipy.sparse.csr_array(entries, shape=inner.shape), dtype)
         as_dtype = lambda v: jnp.asarray(v, dtype)
         scale = as_dtype(1 / np.sqrt(noise))
-        return Binned(scaled, jnp.asarray(bins, jnp.int32), as_dtype(q), rows_of(table, dtype), scale)
+        sums = rows_of(Entries.of(table), dtype)
+        return Binned(scaled, jnp.asarray(bins, jnp.int32), as_dtype(q), sums, scale)
 
 
 def bin_noise(bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]) -> Float[np.ndarray, " n"]:

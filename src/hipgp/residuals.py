@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.entries import Entries
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel
 from hipgp.sparse import Rows, rows_of
@@ -103,7 +104,7 @@ class Cells(NamedTuple):
         found = self.blocks()
         roots = [Block(b.members, np.linalg.cholesky(b.safe)) for b in found]
         n = len(self.order)
-        return Residuals(rows_of(_assembled(found, n), dtype), rows_of(_assembled(roots, n), dtype))
+        return Residuals(*(rows_of(Entries.of(_assembled(m, n)), dtype) for m in (found, roots)))
 
     def cross(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Any:
         """Covariances of targets' residuals with those of the data, (T, N), sparse; `matrix` is the targets' W.

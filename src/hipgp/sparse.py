@@ -8,9 +8,7 @@ find in the cache what the one before them fetched.
 """
 
 import functools
-import itertools
 import operator
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,8 +18,10 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.entries import Entries, roughly
+from hipgp.nodes import AnyArray
 from hipgp.precision import on_device
-from hipgp.threads import cores, in_threads, side_by_side
+from hipgp.threads import in_threads, side_by_side
 
 WIDTH = 32  # entries of a row that lie in one column
 LONGEST = 32 * WIDTH  # longer rows are cut into pieces
@@ -29,7 +29,6 @@ A_PASS = 8  # entries taken together on a CPU
 # Padding worth the same as another slab to be compiled and started, in entries: on a CPU, on a GPU. A fold costs a quarter.
 A_SLAB = 2**18, 2**20
 ROWS_AT_ONCE = 2**16
-ENTRIES_AT_ONCE = 2**20  # fewer are not worth a thread of their own
 
 
 class Slab(eqx.Module):
@@ -132,13 +131,17 @@ class Sparse(eqx.Module):
         return jax.linear_transpose(self.forward.matmul, like)(y)[0]
 
     @staticmethod
-    def from_scipy(matrix: Any, dtype: Any, often: bool = True) -> "Sparse":
+    def of(entries: Entries, dtype: Any, often: bool = True) -> "Sparse":
         """`often`: whether products with the transpose are as many as with the matrix."""
-        csr = scipy.sparse.csr_array(matrix)
+        entries = entries if _on_cpu() else entries.where_jax_computes()
         if not often:
-            return Sparse(rows_of(csr, dtype), None, matrix.shape[1])
-        both = side_by_side(lambda: rows_of(csr, dtype), lambda: rows_of(transpose(csr), dtype))
-        return Sparse(both[0], both[1], matrix.shape[1])
+            return Sparse(rows_of(entries, dtype), None, entries.width)
+        both = side_by_side(lambda: rows_of(entries, dtype), lambda: rows_of(entries.transposed(), dtype))
+        return Sparse(both[0], both[1], entries.width)
+
+    @staticmethod
+    def from_scipy(matrix: Any, dtype: Any) -> "Sparse":
+        return Sparse.of(Entries.of(scipy.sparse.csr_array(matrix)), dtype)
 
 
 class Blocks(eqx.Module):
@@ -168,12 +171,13 @@ class Blocks(eqx.Module):
         return self.back.matmul(parts.reshape(*y.shape[:-1], -1))
 
     @staticmethod
-    def of(values: Float[Array, "G b k"], columns: np.ndarray, used: np.ndarray, count: int) -> "Blocks":
+    def of(values: Float[AnyArray, "G b k"], columns: np.ndarray, used: np.ndarray, count: int) -> "Blocks":
         """Blocks over `count` columns; those not `used` stand for none."""
         flat = np.flatnonzero(used)
         entries = np.ones(len(flat)), (columns.ravel()[flat], flat)
-        back = rows_of(scipy.sparse.csr_array(entries, shape=(count, used.size)), values.dtype)
-        return Blocks(values, on_device(columns, np.int32), back)
+        table = scipy.sparse.csr_array(entries, shape=(count, used.size))
+        back = rows_of(Entries.of(table), values.dtype)
+        return Blocks(jnp.asarray(values), on_device(columns, np.int32), back)
 
 
 def _summed(x: Float[Array, "... n"]) -> bool:
@@ -182,72 +186,44 @@ def _summed(x: Float[Array, "... n"]) -> bool:
 
 
 class _Stretches(NamedTuple):
-    """Pieces of rows of a CSR matrix: where each begins among its entries, how long it is, and whose it is."""
+    """Pieces of rows: where each begins among the entries, how long it is, and whose it is."""
 
     begin: Int[np.ndarray, " p"]
     length: Int[np.ndarray, " p"]
     row: Int[np.ndarray, " p"]
 
 
-def rows_of(csr: Any, dtype: Any) -> Rows:
-    """One direction of a CSR matrix."""
-    stretches = _cut(csr.indptr)
-    counts, longest = np.diff(csr.indptr), int(np.max(stretches.length, initial=0))
+def rows_of(entries: Entries, dtype: Any) -> Rows:
+    """One direction of a sparse matrix."""
+    entries = entries if _on_cpu() else entries.where_jax_computes()
+    stretches = _cut(entries.starts)
+    longest = int(np.max(stretches.length, initial=0))
     widths = _widths(stretches.length, A_SLAB[not _on_cpu()]) if longest else []
-    classes = np.searchsorted(widths, stretches.length)
+    classes = np.searchsorted(widths, stretches.length).astype(np.int16)
     order = np.argsort(classes, kind="stable")
-    members = [(width, order[classes[order] == number]) for number, width in enumerate(widths)]
-    apart, wide = [[m] for m in members if m[0] <= WIDTH], [m for m in members if m[0] > WIDTH]
-    slabs = [_slab(csr, stretches, some, dtype) for some in (*apart, wide) if some]
+    members = [order[slice(*np.searchsorted(classes[order], (i, i + 1)))] for i in range(len(widths))]
+    counts = entries.counts
+    same = len(widths) == 1 and np.array_equal(stretches.row, np.arange(len(counts)))
+    sizes = [len(some) if same else roughly(len(some)) for some in members]
     place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
+    for first, some in zip(np.cumsum([0, *sizes])[:-1], members, strict=True):
+        place[some] = first + np.arange(len(some), dtype=np.int32)
     alone = counts[stretches.row] <= LONGEST
-    where = np.full(len(counts), len(order), np.int32)
+    long = place[~alone], stretches.row[~alone]
+    where = np.full(len(counts), sum(sizes), np.int32)
     where[stretches.row[alone]] = place[alone]
-    same = len(slabs) == 1 and np.array_equal(where, np.arange(len(order)))
-    long = np.stack([place[~alone], stretches.row[~alone]])
     return Rows(
-        tuple(slabs),
+        _slabs(entries, stretches, list(zip(widths, sizes, members, strict=True)), dtype),
         None if same else on_device(where),
-        on_device(long, np.int32) if long.size else None,
+        None if np.all(alone) else on_device(_long(*long, zero=sum(sizes)), np.int32),
         len(counts),
     )
 
 
-def transpose(csr: Any) -> Any:
-    """The transpose of a CSR matrix as another: some rows in each thread, and then together."""
-    rows, columns = csr.shape
-    parts = min(cores(), csr.nnz // max(ENTRIES_AT_ONCE, 4 * columns))
-    if parts < 2:
-        return csr.T.tocsr()
-    cut = np.searchsorted(csr.indptr, np.linspace(0, csr.nnz, parts + 1)[1:-1])
-    cut = np.concatenate([[0], cut, [rows]])
-
-    def of_some(begin: int, end: int) -> Any:
-        here = slice(csr.indptr[begin], csr.indptr[end])
-        entries = csr.data[here], csr.indices[here], csr.indptr[begin : end + 1] - csr.indptr[begin]
-        return scipy.sparse.csr_array(entries, shape=(end - begin, columns)).T.tocsr()
-
-    found = list(in_threads(of_some, itertools.pairwise(cut)))
-    counts = np.array([np.diff(part.indptr) for part in found], csr.indptr.dtype)
-    starts = np.concatenate([[0], np.cumsum(np.sum(counts, axis=0))]).astype(counts.dtype)
-    before = np.cumsum(counts, axis=0, dtype=counts.dtype) - counts  # of a row, in the parts before
-    out = scipy.sparse.csr_array((columns, rows), dtype=csr.dtype)
-    out.indptr, out.indices, out.data = starts, np.empty_like(csr.indices), np.empty_like(csr.data)
-    numbered = (found.pop() for _ in range(parts))  # let go one by one
-    fill = lambda part, skipped, first: put(out, part, starts[:-1] + skipped, first)
-    for _ in in_threads(fill, zip(numbered, before[::-1], cut[-2::-1], strict=True)):
-        pass
-    return out
-
-
-def put(out: Any, part: Any, begin: Int[np.ndarray, " m"], first: int = 0) -> None:
-    """A part's entries into another CSR matrix, row i from `begin[i]` on; `first` is added to its columns."""
-    at = np.arange(part.nnz, dtype=out.indptr.dtype)
-    at += np.repeat(begin - part.indptr[:-1], np.diff(part.indptr)).astype(at.dtype, copy=False)
-    if first:
-        part.indices += part.indices.dtype.type(first)
-    out.indices[at], out.data[at] = part.indices, part.data
+def _long(place: Int[np.ndarray, " p"], row: Int[np.ndarray, " p"], zero: int) -> Int[np.ndarray, "2 p"]:
+    """Which sums go to which rows, and some zeros to the first."""
+    missing = roughly(len(place)) - len(place)
+    return np.stack([np.pad(place, (0, missing), constant_values=zero), np.pad(row, (0, missing))])
 
 
 def turned(a: np.ndarray, dtype: Any) -> np.ndarray:
@@ -258,14 +234,14 @@ def turned(a: np.ndarray, dtype: Any) -> np.ndarray:
     return out
 
 
-def _cut(pointers: Int[np.ndarray, " m+1"]) -> _Stretches:
+def _cut(starts: Int[np.ndarray, " m+1"]) -> _Stretches:
     """All rows that have entries, those that are too long in pieces."""
-    counts = np.diff(pointers)
+    counts = np.diff(starts)
     pieces = -(-counts // LONGEST)
     row = np.repeat(np.arange(len(counts)), pieces)
     number = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    begin = pointers[row] + number * LONGEST
-    return _Stretches(begin, np.minimum(LONGEST, pointers[row + 1] - begin), row)
+    begin = starts[row] + number * LONGEST
+    return _Stretches(begin, np.minimum(LONGEST, starts[row + 1] - begin), row)
 
 
 def _widths(lengths: Int[np.ndarray, " p"], a_slab: int) -> list[int]:
@@ -289,37 +265,78 @@ def _widths(lengths: Int[np.ndarray, " p"], a_slab: int) -> list[int]:
     return widths[::-1]
 
 
-def _slab(csr: Any, stretches: _Stretches, classes: list[tuple[int, np.ndarray]], dtype: Any) -> Slab:
-    """Stretches side by side: those of each class padded to its width, and folded."""
+class _Columns(NamedTuple):
+    """A slab before it is filled: for each of its columns where its entries begin, and how many there are."""
+
+    begin: Int[np.ndarray, " C"]
+    count: Int[np.ndarray, " C"]
+    height: int
+    folds: tuple[tuple[int, int], ...]
+
+
+def _slabs(
+    entries: Entries, stretches: _Stretches, classes: list[tuple[int, int, np.ndarray]], dtype: Any
+) -> tuple[Slab, ...]:
+    """Stretches side by side: those of each class (width, rows, members) padded to its width, wide ones folded."""
+    apart, wide = [[c] for c in classes if c[0] <= WIDTH], [c for c in classes if c[0] > WIDTH]
+    empty = [_columns(stretches, some) for some in (*apart, wide) if some]
+    if entries.here:
+        return tuple(_filled(entries, columns, dtype) for columns in empty)
+    begins, counts = ([on_device(getattr(c, name), np.int64) for c in empty] for name in ("begin", "count"))
+    found = _filled_there(
+        entries.columns, entries.values, begins, counts, tuple(c.height for c in empty), np.dtype(dtype)
+    )
+    return tuple(Slab(*arrays, c.folds) for arrays, c in zip(found, empty, strict=True))
+
+
+def _columns(stretches: _Stretches, classes: list[tuple[int, int, np.ndarray]]) -> _Columns:
     height = min(classes[0][0], WIDTH)
-    folds = tuple((width // height, len(some)) for width, some in classes)
+    begins, counts = [], []
+    for width, rows, some in classes:
+        none = np.zeros(rows - len(some), int)
+        for skipped in range(0, width, height):
+            begins += [stretches.begin[some] + skipped, none]
+            counts += [np.clip(stretches.length[some] - skipped, 0, height), none]
+    folds = tuple((width // height, rows) for width, rows, _ in classes)
+    return _Columns(np.concatenate(begins), np.concatenate(counts), height, folds)
+
+
+def _filled(entries: Entries, empty: _Columns, dtype: Any) -> Slab:
+    height, each = empty.height, np.arange(empty.height)[:, None]
+    ready = len(empty.begin) * height
     # all alike: they are there already
-    if folds == ((1, len(csr.indptr) - 1),) and csr.nnz == height * folds[0][1]:
-        across = lambda entries, kind: on_device(turned(entries.reshape(-1, height), kind))
-        return Slab(across(csr.indices, np.int32), across(csr.data, dtype), folds)
-    columns = np.zeros((height, sum(times * rows for times, rows in folds)), np.int32)
-    values = np.zeros(columns.shape, dtype)
+    if np.all(empty.count == height) and np.array_equal(empty.begin, np.arange(0, ready, height)):
+        across = lambda a, kind: on_device(turned(a[:ready].reshape(-1, height), kind))
+        return Slab(across(entries.columns, np.int32), across(entries.values, dtype), empty.folds)
+    columns = np.empty((height, len(empty.begin)), np.int32)
+    values = np.empty(columns.shape, dtype)
 
-    def fill(begin: int, fold: int, some: np.ndarray) -> None:
-        entry = fold * height + np.arange(height)[:, None]
-        inside = entry < stretches.length[some]
-        at = np.where(inside, stretches.begin[some] + entry, 0)
-        here = slice(begin, begin + len(some))
-        columns[:, here] = csr.indices.take(at)  # of padding, any
-        values[:, here] = csr.data.take(at) * inside
+    def fill(first: int) -> None:  # a few at a time: indices take more memory than entries
+        here = slice(first, first + ROWS_AT_ONCE)
+        inside = each < empty.count[here]
+        at = np.where(inside, empty.begin[here] + each, 0)
+        columns[:, here] = entries.columns.take(at)  # of padding, any
+        values[:, here] = entries.values.take(at) * inside
 
-    for _ in in_threads(fill, _portions(folds, classes)):
+    for _ in in_threads(fill, ((first,) for first in range(0, columns.shape[1], ROWS_AT_ONCE))):
         pass
-    return Slab(on_device(columns), on_device(values), folds)
+    return Slab(on_device(columns), on_device(values), empty.folds)
 
 
-def _portions(
-    folds: tuple[tuple[int, int], ...], classes: list[tuple[int, np.ndarray]]
-) -> Iterator[tuple[int, int, np.ndarray]]:
-    """What a slab is filled with, a little at a time (indices take more memory than entries): where to, which fold, whose."""
-    begin = 0
-    for (times, rows), (_, every) in zip(folds, classes, strict=True):
-        for fold in range(times):
-            for first in range(0, rows, ROWS_AT_ONCE):
-                yield begin + first, fold, every[first : first + ROWS_AT_ONCE]
-            begin += rows
+@eqx.filter_jit
+def _filled_there(
+    columns: AnyArray,
+    values: AnyArray,
+    begins: list[Array],
+    counts: list[Array],
+    heights: tuple[int, ...],
+    dtype: Any,
+) -> list[tuple[Array, Array]]:
+    """The same of all slabs where JAX computes."""
+    out = []
+    for begin, count, height in zip(begins, counts, heights, strict=True):
+        each = jnp.arange(height)[:, None]
+        inside = each < count
+        at = jnp.where(inside, begin + each, 0)
+        out.append((columns[at], jnp.where(inside, values[at], 0.0).astype(dtype)))
+    return out

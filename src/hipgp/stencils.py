@@ -4,6 +4,7 @@ The grid is regular and the kernel stationary, so one small matrix serves every 
 w = K_s^-1 k(s, x), and the residual variance as for any weights (`weights.py`). Sums and derivatives of nodes follow.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,26 +16,32 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.covariance import Columns, differentiated
 from hipgp.data import Data
+from hipgp.entries import Entries, Part, collected, few_sizes, put
 from hipgp.functionals import Functional, Functionals, LineIntegrals
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel, differences
 from hipgp.nodes import AnyArray, Nodes, Segments
 from hipgp.precision import float64_available, on_device
-from hipgp.sparse import Sparse, put
-from hipgp.sums import few_sizes, residual_of_sums
+from hipgp.sparse import Sparse
+from hipgp.sums import residual_of_sums
 from hipgp.threads import in_threads
 from hipgp.weights import Weights
 
 STENCIL = 4  # default p: grid points per axis that each node sees
 CHUNK = 2**14  # nodes whose weights are computed at once
-PARTS = 8  # in which a GPU's entries are fetched: many less are left than there were nodes
+PARTS = 8  # in which entries come: those that are not needed are let go
 
 
 class Stencilled(NamedTuple):
-    """W as a CSR matrix on the host, in float64, and residual variances."""
+    """W's entries, in float64, and residual variances."""
 
-    matrix: Any
+    entries: Entries
     residual: Float[np.ndarray, " N"]
+
+    @property
+    def matrix(self) -> Any:
+        """As a CSR matrix on the host."""
+        return self.entries.matrix()
 
 
 class LocalWeights(Weights):
@@ -46,7 +53,7 @@ class LocalWeights(Weights):
     @staticmethod
     def of(rows: Stencilled, dtype: Any, often: bool = True) -> "LocalWeights":
         """`often`: whether products with W' are as many as with W."""
-        sparse = Sparse.from_scipy(rows.matrix, dtype, often)
+        sparse = Sparse.of(rows.entries, dtype, often)
         return LocalWeights(sparse=sparse, residual=on_device(rows.residual, dtype))
 
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
@@ -138,11 +145,13 @@ def stencilled(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL) -> Sten
     """W from p^D-point stencils."""
     check_stencil(p)
     blocks = [_local_block(kernel, grid, block.functional, p) for block in data.blocks]
-    matrix = blocks[0][0] if len(blocks) == 1 else scipy.sparse.vstack([m for m, _ in blocks], format="csr")
-    return Stencilled(matrix, np.concatenate([v for _, v in blocks]))
+    if len(blocks) == 1:
+        return blocks[0]
+    together = scipy.sparse.vstack([block.matrix for block in blocks], format="csr")
+    return Stencilled(Entries.of(together), np.concatenate([block.residual for block in blocks]))
 
 
-def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> tuple[Any, np.ndarray]:
+def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> Stencilled:
     """One block's rows and residual variances, some thousands of nodes at a time."""
     if getattr(functional, "rule", "gauss") == "monte-carlo":  # drawn once, for all pieces
         drawn = functional.nodes(grid.spacing)
@@ -152,18 +161,25 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
     least = most if len(pieces) > 1 else 64
     if functional.single:
         return _block_of_single(kernel, grid, functional, p, pieces, least)
-    merged = merged_on_host if jax.default_backend() == "cpu" else merged_on_device
+    merged, together = ways()
     alone = np.zeros(len(functional))
 
-    def piece(rows: np.ndarray) -> tuple[np.ndarray, Any]:
-        matrix, alone[rows] = merged(kernel, grid, functional, p, rows, least)
-        return rows, matrix
+    def piece(rows: np.ndarray) -> Any:
+        part, alone[rows] = merged(kernel, grid, functional, p, rows, least)
+        return part
 
     first = piece(pieces[0])  # the others find it compiled
     parts = [first, *in_threads(piece, ((rows,) for rows in pieces[1:]))]
-    matrix = _assembled(parts, len(functional), grid.size)
-    counts = np.diff(matrix.indptr)
-    return matrix, residual_of_sums(kernel, grid, functional, lambda rows: matrix[rows], counts, alone)
+    entries = together(parts, len(functional), grid.size)
+    return Stencilled(
+        entries, residual_of_sums(kernel, grid, functional, entries.some, entries.counts, alone)
+    )
+
+
+def ways() -> tuple[Callable[..., tuple[Any, np.ndarray]], Callable[..., Entries]]:
+    """How rows of several nodes are merged, and how pieces of them are put together: a GPU's host sees no entries."""
+    on_cpu = jax.default_backend() == "cpu"
+    return (merged_on_host, assembled) if on_cpu else (merged_on_device, collected)
 
 
 class Flat(NamedTuple):
@@ -198,7 +214,7 @@ def _block_of_single(
     p: int,
     pieces: list[Int[np.ndarray, " n"]],
     least: int,
-) -> tuple[Any, np.ndarray]:
+) -> Stencilled:
     """Rows of functionals of one node each, which all have as many entries, and come in order."""
     steps, count = stencil_steps(grid, p)[1].astype(np.int32), len(functional)
     columns, values = np.empty((count, len(steps)), np.int32), np.empty((count, len(steps)))
@@ -218,13 +234,12 @@ def _block_of_single(
         pass
     kind = np.int64 if values.size >= 2**31 else np.int32  # of another kind than columns, starts are copied
     starts = np.arange(count + 1, dtype=kind) * len(steps)
-    matrix = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(count, grid.size))
-    return matrix, residual
+    return Stencilled(Entries(columns.ravel(), values.ravel(), starts, grid.size), residual)
 
 
 def merged_on_host(
     kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
-) -> tuple[Any, Float[np.ndarray, " n"]]:
+) -> tuple[tuple[np.ndarray, Any], Float[np.ndarray, " n"]]:
     """Some rows of W, nodes that see the same grid point added up; residual variances as if nodes had independent ones."""
     x, value, direction, weights, per = Flat.of(functional.nodes_of(rows, grid.spacing), least)
     begin, w, v = placed_weights(kernel, grid, p, x, value, direction)
@@ -235,13 +250,13 @@ def merged_on_host(
     starts = np.arange(n + 1, dtype=np.int32) * (per * columns.shape[1])
     matrix = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(n, grid.size))
     matrix.sum_duplicates()
-    return matrix, np.sum((np.asarray(v) * weights**2)[:count].reshape(n, -1), axis=1)
+    return (rows, matrix), np.sum((np.asarray(v) * weights**2)[:count].reshape(n, -1), axis=1)
 
 
 def merged_on_device(
     kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
-) -> tuple[Any, Float[np.ndarray, " n"]]:
-    """The same, sorted and added up where the weights are computed, so that a GPU's host has little to do."""
+) -> tuple[Part, Float[np.ndarray, " n"]]:
+    """The same, sorted and added up where the weights are computed, and left there."""
     if isinstance(functional, LineIntegrals):
         lines = functional.segments(grid.spacing, rows)
         size = _filled(len(rows) * len(lines.t), least)
@@ -252,21 +267,14 @@ def merged_on_device(
         nodes = functional.nodes_of(rows, grid.spacing)
         found, weights = _merged(kernel, grid, p, Flat.of(nodes, least)), np.asarray(nodes.weights, float)
     columns, values, ends, v = found
-    starts = np.concatenate([[0], np.asarray(ends)[: len(rows)]]).astype(np.int32)
-    entries = _first(values, starts[-1]), _first(columns, starts[-1]), starts
+    starts = np.concatenate([[0], np.asarray(ends)[: len(rows)]])
+    needed = -(-int(starts[-1]) // len(values[0]))  # many less are left than there were nodes
     alone = np.sum(np.asarray(v)[: weights.size].reshape(weights.shape) * weights**2, axis=1)
-    return scipy.sparse.csr_array(entries, shape=(len(rows), grid.size)), alone
+    return Part(columns[:needed], values[:needed], rows, starts), alone
 
 
 def _padded(a: np.ndarray, size: int) -> np.ndarray:
     return np.pad(a, [(0, size - len(a))] + [(0, 0)] * (a.ndim - 1))
-
-
-def _first(parts: list[Array], count: int) -> np.ndarray:
-    """So many entries of an array in parts; what is not needed stays where it is."""
-    each = len(parts[0])
-    needed = parts[: -(-count // each)]
-    return np.concatenate([np.asarray(part)[: count - each * i] for i, part in enumerate(needed)])
 
 
 @eqx.filter_jit
@@ -312,8 +320,8 @@ def _sums_of_runs(key: Int[Array, " e"], entries: Float[Array, " e"], longest: A
     return jax.lax.while_loop(lambda state: state[0] < longest, doubled, (jnp.asarray(1), entries))[1]
 
 
-def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> Any:
-    """One matrix of `count` rows out of pieces of it, which are let go one by one."""
+def assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> Entries:
+    """One matrix of `count` rows out of pieces of it on the host, which are let go one by one."""
     counts = np.zeros(count + 1, np.int64)
     for rows, piece in pieces:
         counts[rows + 1] = np.diff(piece.indptr)
@@ -324,7 +332,7 @@ def _assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> A
     fill = lambda rows, piece: put(out, piece, starts[rows])
     for _ in in_threads(fill, (pieces.pop() for _ in range(len(pieces)))):
         pass
-    return out
+    return Entries.of(out)
 
 
 def nodes_at_once() -> int:

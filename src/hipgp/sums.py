@@ -4,7 +4,6 @@ v_n = k** - 2 w'k* + w'K w takes (row length)^2 kernel evaluations. Where that i
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,6 +13,7 @@ from jaxtyping import Array, Float
 
 from hipgp.covariance import Columns, differentiated
 from hipgp.covariance import columns as columns_of
+from hipgp.entries import few_sizes
 from hipgp.functionals import Functional
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel, differences
@@ -27,11 +27,11 @@ def residual_of_sums(
     kernel: Kernel,
     grid: Grid,
     functional: Functional,
-    matrix: Callable[[np.ndarray], Any],
+    rows: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     counts: np.ndarray,
     alone: np.ndarray,
 ) -> np.ndarray:
-    """v of each; `matrix` gives some rows of W, about `counts` long.
+    """v of each; `rows` gives columns and values of some rows of W, about `counts` long, filled up with zeros.
 
     Past PAIR_BUDGET in all, it is computed for as many functionals as fit, spread evenly over the row lengths, and its ratio to `alone` (v if the nodes' residuals were independent) is
     interpolated in the row length for the rest: v is then right in the mean, and for one ray to 5 to 10%.
@@ -44,7 +44,7 @@ def residual_of_sums(
     parts, most = [], ROWS_AT_ONCE[jax.default_backend() != "cpu"]
     for begin in range(0, len(chosen), most):
         some = chosen[begin : begin + most]
-        columns, values = _padded(matrix(some))
+        columns, values = rows(some)
         grid_nodes = (
             np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
         )
@@ -65,28 +65,11 @@ def residual_of_sums(
     return out
 
 
-def few_sizes(size: int, apart: int = 4) -> int:
-    """The next of 16, 64, 256, ..., or with other steps `apart` from 16 on: each new size is a compilation."""
-    found = 16
-    while found < size:
-        found *= apart
-    return found
-
-
 def _filled_up(nodes: Nodes) -> Nodes:
     """With further nodes that have no weight, up to one of a few sizes."""
     missing = few_sizes(nodes.x.shape[1]) - nodes.x.shape[1]
     x = np.pad(nodes.x, ((0, 0), (0, missing), (0, 0)), mode="edge")
     return Nodes(x, np.pad(nodes.weights, ((0, 0), (0, missing))), nodes.value, nodes.direction)
-
-
-def _padded(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Columns and values of each row, filled up with zeros to one of a few sizes."""
-    begin, count = matrix.indptr[:-1], np.diff(matrix.indptr)
-    slot = np.arange(few_sizes(count.max()))
-    at = np.minimum(begin[:, None] + slot, matrix.nnz - 1)
-    used = slot < count[:, None]
-    return np.where(used, matrix.indices[at], 0), np.where(used, matrix.data[at], 0.0)
 
 
 @eqx.filter_jit

@@ -21,6 +21,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.data import Data
+from hipgp.entries import Entries
 from hipgp.functionals import LineIntegrals
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel
@@ -138,7 +139,8 @@ def traced_weights(kernel: Kernel, grid: Grid, data: Data, dtype: Any = np.float
     """W of line integrals; other observations have no business here."""
     lines, gain = _lines(data), gain_of(kernel, grid)
     first, step, weight, counts = _nodes(grid, lines)
-    rows = lambda some: _stored(grid, gain, first[some], step[some], weight[some], counts[some])
+    stored = lambda some: _stored(grid, gain, first[some], step[some], weight[some], counts[some])
+    rows = lambda some: Entries.of(stored(some)).some(np.arange(len(some)))
     residual = residual_of_sums(kernel, grid, lines, rows, 2 ** (grid.ndim - 1) * counts, counts * weight**2)
     order = np.lexsort((*np.round(8 * step.T).astype(np.int8), -counts))  # like directions together
     runs = min(RUNS, -(-len(order) // FEWEST))

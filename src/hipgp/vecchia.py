@@ -28,7 +28,7 @@ from hipgp.coarse import MOST_NODES, covariances, data_nodes, plain_points, typi
 from hipgp.data import Data
 from hipgp.kernels import Kernel
 from hipgp.neighbours import Groups, features, in_groups
-from hipgp.nodes import Nodes
+from hipgp.nodes import AnyArray, Nodes
 from hipgp.precision import float64_available, on_device
 from hipgp.sparse import Blocks, Sparse
 from hipgp.threads import one_blas_thread
@@ -138,8 +138,9 @@ def _factor_chunk(
 
 def _in_chunks(
     function: Any, kernel: Kernel, nodes: Nodes, noise: Any, index: Any, used: Any
-) -> Iterator[Any]:
-    """`function` of some thousands of rows of `index` at a time, where JAX computes; the last chunk repeats its end."""
+) -> Iterator[tuple[Any, int]]:
+    """`function` of some thousands of rows of `index` at a time, where JAX computes, and how many these are; behind them
+    the last one is repeated."""
     (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
     most = max(1, ENTRIES_AT_ONCE // k**2) * (1 if on_cpu else 16)
     size = 1 << (min(most, count) - 1).bit_length()  # few sizes: few compilations
@@ -149,8 +150,7 @@ def _in_chunks(
         found = function(kernel, nodes, noise, on_device(index[at]), on_device(used[at]))
         if on_cpu:
             jax.block_until_ready(found)  # LAPACK's calls in two programs could wait for each other's threads
-        keep = min(size, count - begin)
-        yield found if keep == size else jax.tree.map(lambda a, n=keep: a[:n], found)
+        yield found, min(size, count - begin)
 
 
 @one_blas_thread
@@ -167,7 +167,7 @@ def conditionals(
     spread = np.concatenate([noise, np.zeros(len(targets))])
     chunk = functools.partial(_conditional_chunk, own=own)
     parts = _in_chunks(chunk, kernel, both, spread, groups.index, groups.used)
-    here = (jax.tree.map(np.asarray, part) for part in parts)
+    here = (tuple(np.asarray(a)[:n] for a in part) for part, n in parts)
     coefficients, variance = (np.concatenate(a) for a in zip(*here, strict=True))
     real = np.flatnonzero(groups.used[:, -own:])
     places = real[np.argsort(groups.index[:, -own:].ravel()[real])]
@@ -243,7 +243,7 @@ def _of_groups(kernel: Kernel, nodes: Nodes, groups: Groups, noise: np.ndarray, 
 class _Rows(NamedTuple):
     """The rows of S, group by group, and log|A| as they have it."""
 
-    blocks: Float[Array, "G b k"]
+    blocks: Float[AnyArray, "G b k"]
     log_determinant: float
     groups: Groups
 
@@ -265,10 +265,12 @@ def _rows(kernel: Kernel, nodes: Nodes, groups: Groups, noise: np.ndarray, dtype
     chunk = functools.partial(_factor_chunk, own=groups.own, dtype=dtype)
     if _roughly(kernel, nodes, noise):
         kernel, nodes = jax.tree.map(lambda a: np.asarray(a, np.float32), (kernel, nodes))
-    parts = _in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used)
-    rows, diagonals = zip(*parts, strict=True)
-    logs = sum(float(np.sum(np.log(np.asarray(diagonal)))) for diagonal in diagonals)
-    return _Rows(rows[0] if len(rows) == 1 else jnp.concatenate(rows), -2 * logs, groups)
+    parts = list(_in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used))
+    logs = sum(float(np.sum(np.log(np.asarray(diagonal)[:n]))) for (_, diagonal), n in parts)
+    # those of points go to the host; blocks stay where they are
+    rows = [(np.asarray(blocks) if groups.own == 1 else blocks)[:n] for (blocks, _), n in parts]
+    together = np if groups.own == 1 else jnp
+    return _Rows(rows[0] if len(rows) == 1 else together.concatenate(rows), -2 * logs, groups)
 
 
 def _roughly(kernel: Kernel, nodes: Nodes, noise: np.ndarray) -> bool:

@@ -143,14 +143,13 @@ class Batch(eqx.Module):
         """The linear system of these data, and facts about it."""
         dtype = data.dtype
         k, noise = self.neighbours, np.asarray(std, float) ** 2
-        toeplitz = embed(kernel, grid, dtype, WRAPPED)
-        # who is near whom takes as long to find as W; of points the noise, W's included, decides on it
+        # K, W and who is near whom, side by side; of points the noise, W's included, decides on the neighbours
         beside = k != 0 and self.weights == "local" and not _plain(data)
-        early = beside and not self._in_grid_space(data, toeplitz, noise, joint=False)
-        (rows, how), near = side_by_side(
-            lambda: self.rows(kernel, grid, data, lambda: toeplitz),
-            lambda: vecchia.neighbourhoods(kernel, data, k) if early else None,
-        )
+        early = beside and not self._in_grid_space(data, grid, lambda: 0.0, joint=False)
+        near_whom = lambda: vecchia.neighbourhoods(kernel, data, k) if early else None
+        embedded = lambda: embed(kernel, grid, dtype, WRAPPED)
+        with_w = lambda: self.rows(kernel, grid, data, embedded)
+        ((rows, how), near), toeplitz = side_by_side(lambda: side_by_side(with_w, near_whom), embedded)
         residual = np.asarray(rows.residual, float)
         variance = noise if self.residual == "bound" else noise + residual
         info = {
@@ -168,7 +167,7 @@ class Batch(eqx.Module):
         joint = (
             self.residual == "joint" and _plain(data) and SHARED[0] < info["residual_to_noise"] < SHARED[1]
         )
-        if self._in_grid_space(data, toeplitz, variance, joint):
+        if self._in_grid_space(data, grid, lambda: hardness(toeplitz, variance), joint):
             assert isinstance(rows, Stencilled)
             on_grid = grid_system(toeplitz, rows, variance, points=_plain(data))
             name = f"{len(on_grid.low.inverse)} modes and a circulant"
@@ -190,7 +189,7 @@ class Batch(eqx.Module):
     def rows(
         self, kernel: Kernel, grid: Grid, data: Data, toeplitz: Callable[[], Toeplitz]
     ) -> tuple[Weights | Stencilled, str]:
-        """W, as a matrix on the host where it is local, and a word on it; `toeplitz` gives K, where it is needed."""
+        """W, its entries where it is local, and a word on it; `toeplitz` gives K, where it is needed."""
         match self.weights:
             case "exact":
                 exact = exact_weights(kernel, toeplitz(), data)
@@ -220,18 +219,14 @@ class Batch(eqx.Module):
             return self.stencil
         return STENCIL if data.ndim <= 2 or _single(data) else 2
 
-    def _in_grid_space(
-        self, data: Data, toeplitz: Toeplitz, variance: Float[np.ndarray, " N"], joint: bool
-    ) -> bool:
+    def _in_grid_space(self, data: Data, grid: Grid, hard: Callable[[], float], joint: bool) -> bool:
         if self.space == "grid" and self.weights != "local":
             raise ValueError(f'space: "grid" needs weights="local", got weights="{self.weights}"')
         if self.space != "auto" or self.neighbours is not None or self.weights != "local":
             return self.space == "grid"
-        many = len(data) / toeplitz.torus.grid.size
+        many = len(data) / grid.size
         if _plain(data):
-            return (
-                not joint and many > MANY_POINTS and hardness(toeplitz, variance) < (STEPS_SAVED * many) ** 2
-            )
+            return not joint and many > MANY_POINTS and hard() < (STEPS_SAVED * many) ** 2
         return many > (1 if data.ndim <= 2 else MANY_OTHERS)
 
     def _checkpoint(self, path: Any, *problem: Any) -> Checkpoint | None:

@@ -79,7 +79,7 @@ class Checkpoint:
         self.problem = problem
         self.written = time.perf_counter()
 
-    def load(self, shape: tuple[int, ...]) -> tuple[jax.Array, int, tuple[State, jax.Array] | None] | None:
+    def load(self, shape: tuple[int, ...]) -> tuple[jax.Array, int, tuple[State, jax.Array]] | None:
         arrays = read_arrays(self.path, self.problem)
         if arrays is None:
             return None

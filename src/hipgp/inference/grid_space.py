@@ -24,6 +24,7 @@ import scipy.linalg
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.entries import Entries
 from hipgp.inference.systems import System
 from hipgp.ordering import by_number
 from hipgp.precision import on_device
@@ -100,7 +101,10 @@ class GridSystem(System):
         return self.weights.transpose_matmul(self.weights.matmul(u) / self.noise)
 
     def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return v + self.root_transpose(self.information(self.root(v)))
+        return self._product(v, self.root(v))
+
+    def _product(self, v: Float[Array, "B n"], field: Float[Array, "B M"]) -> Float[Array, "B n"]:
+        return v + self.root_transpose(self.information(field))
 
     def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
         gain = 1 / (1 + self.density * self.toeplitz.eigenvalues)
@@ -114,9 +118,9 @@ class GridSystem(System):
     def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
         return self.root_transpose(self.weights.transpose_matmul(z / self.noise))
 
-    def to_data(self, z: Float[Array, "B N"], x: Float[Array, "B n"]) -> tuple[Array, Array]:
+    def answer(self, z: Float[Array, "B N"], x: Float[Array, "B n"]) -> tuple[Array, Array, Array]:
         field = self.root(x)
-        return (z - self.weights.matmul(field)) / self.noise, field
+        return self._product(x, field), (z - self.weights.matmul(field)) / self.noise, field
 
 
 def grid_system(
@@ -139,7 +143,7 @@ def grid_system(
         toeplitz,
         LocalWeights.of(weights, dtype, often=not points),
         on_device(noise, dtype),
-        None if stencil is None else rows_of(stencil, dtype),
+        None if stencil is None else rows_of(Entries.of(stencil), dtype),
         on_device(density, dtype),
         _low(toeplitz, modes, products),
     )

@@ -23,7 +23,7 @@ from hipgp.grid import Grid
 from hipgp.inference.checkpoint import fingerprint, read_arrays, write_arrays
 from hipgp.inference.descent import Report, climb, curved_at, descend, newton, uncertainty
 from hipgp.inference.evidence import log_evidence_slope
-from hipgp.inference.likelihood import Terms, negative_log_likelihood, prepare
+from hipgp.inference.likelihood import Terms, prepare, value_and_gradient
 from hipgp.inference.parameters import Bounds, Layout, bounds
 from hipgp.inference.progress import Progress
 from hipgp.kernels import Kernel
@@ -252,7 +252,7 @@ def _best_start(
 ) -> tuple[np.ndarray, float]:
     """The likelihood at every start, a few steps from the most promising, and the best of them."""
     values = [
-        np.nan_to_num(float(negative_log_likelihood(jnp.asarray(box.clip(s)), layout, terms)), nan=np.inf)
+        np.nan_to_num(float(value_and_gradient(jnp.asarray(box.clip(s)), layout, terms)[0]), nan=np.inf)
         for s in starts
     ]
     promising = np.argsort(values)[:DESCENTS]

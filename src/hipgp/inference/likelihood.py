@@ -98,41 +98,31 @@ def _matrices(
     return coarse.covariances(kernel, terms.nodes, variance, *chunk)
 
 
-def _best_trend(vector: Array, layout: Layout, terms: Terms) -> tuple[Float[Array, " p"], Float[Array, ""]]:
-    """The trend's coefficients by generalised least squares, and the objective with them."""
+def _best_trend(vector: Array, layout: Layout, terms: Terms) -> Float[Array, " p"]:
+    """The trend's coefficients by generalised least squares."""
 
-    def sums(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
+    def sums(chunk: tuple[Array, Array]) -> Array:
         index, used = chunk
         factor = jnp.linalg.cholesky(_matrices(vector, layout, terms, chunk), symmetrize_input=False)
         values = jnp.where(used[..., None], terms.values[index], 0.0)
         solve = lambda f, v: jax.scipy.linalg.solve_triangular(f, v, lower=True)
         white = jax.vmap(solve)(factor, values)[:, -terms.own :]
-        logs = jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)[:, -terms.own :])
-        return jnp.einsum("tbp,tbq->pq", white, white), 2 * jnp.sum(logs)
+        return jnp.einsum("tbp,tbq->pq", white, white)
 
-    squares, logs = (a.sum(axis=0) for a in jax.lax.map(sums, _chunks(terms)))
-    rest, cross, gram = squares[0, 0], squares[0, 1:], squares[1:, 1:]
-    beta = cross
-    if len(cross):
-        beta = jnp.linalg.solve(gram + 1e-12 * jnp.trace(gram) * jnp.eye(len(gram)), cross)
-        rest = rest - 2 * beta @ cross + beta @ gram @ beta
-    return beta, 0.5 * ((rest + logs) / terms.count + LOG_2PI)
-
-
-@eqx.filter_jit
-def negative_log_likelihood(vector: Float[Array, " p"], layout: Layout, terms: Terms) -> Float[Array, ""]:
-    """Per observation, the trend's coefficients at their best."""
-    return _best_trend(vector, layout, terms)[1]
+    squares = jax.lax.map(sums, _chunks(terms)).sum(axis=0)
+    cross, gram = squares[0, 1:], squares[1:, 1:]
+    return jnp.linalg.solve(gram + 1e-12 * jnp.trace(gram) * jnp.eye(len(gram)), cross)
 
 
 @eqx.filter_jit
 def value_and_gradient(
     vector: Float[Array, " p"], layout: Layout, terms: Terms
 ) -> tuple[Float[Array, ""], Float[Array, " p"]]:
-    """The same with its gradient in the log-parameters."""
+    """The negative log-likelihood per observation, the trend's coefficients at their best, and its gradient in the
+    log-parameters."""
     rest = terms.values[:, 0]
     if terms.values.shape[1] > 1:
-        rest = rest - terms.values[:, 1:] @ _best_trend(vector, layout, terms)[0]
+        rest = rest - terms.values[:, 1:] @ _best_trend(vector, layout, terms)
 
     def value(v: Array, chunk: tuple[Array, Array]) -> Array:
         index, used = chunk

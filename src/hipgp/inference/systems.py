@@ -54,8 +54,8 @@ class System(eqx.Module):
         """The right-hand side that stands for data z."""
 
     @abc.abstractmethod
-    def to_data(self, z: Float[Array, "B N"], x: Float[Array, "B n"]) -> tuple[Array, Array]:
-        """alpha = A^-1 z and the field K W' alpha, from the solution x."""
+    def answer(self, z: Float[Array, "B N"], x: Float[Array, "B n"]) -> tuple[Array, Array, Array]:
+        """The product with x; and what x stands for as the solution for data z: alpha = A^-1 z, and the field K W' alpha."""
 
 
 class DataSystem(System):
@@ -72,11 +72,8 @@ class DataSystem(System):
         own = self.noise * v
         return own if self.residuals is None else own + self.residuals.covariance.matmul(v)
 
-    def field(self, a: Float[Array, "B N"]) -> Float[Array, "B M"]:
-        return self.toeplitz.flat_matmul(self.weights.transpose_matmul(a))
-
     def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return self.weights.matmul(self.field(v)) + self.spread(v)
+        return self.answer(v, v)[0]
 
     def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
         return r / self.noise if self.vecchia is None else self.vecchia.precondition(r)
@@ -87,8 +84,9 @@ class DataSystem(System):
     def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
         return z
 
-    def to_data(self, z: Float[Array, "B N"], x: Float[Array, "B n"]) -> tuple[Array, Array]:
-        return x, self.field(x)
+    def answer(self, z: Float[Array, "B N"], x: Float[Array, "B n"]) -> tuple[Array, Array, Array]:
+        field = self.toeplitz.flat_matmul(self.weights.transpose_matmul(x))
+        return self.weights.matmul(field) + self.spread(x), x, field
 
 
 def in_float64(tree: Any) -> Any:
@@ -96,20 +94,31 @@ def in_float64(tree: Any) -> Any:
     return jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, tree)
 
 
-# Each of these is compiled as one: a dozen single operations take longer to compile than a small problem to solve.
+# Each of these is compiled as one, and they are few: to compile takes longer than to solve a small problem.
+
+
+class _Stand(NamedTuple):
+    """Where a solve stands between refinements."""
+
+    x: Float[Array, "B n"]  # in float64
+    residual: Float[Array, "B n"]  # in float64
+    nats: Float[Array, " B"]
+    # to go on from: the residual in units of its largest entry, which keeps float32 far from under- and overflow
+    state: State
+    scale: Float[Array, "B 1"]
+
+
+def _standing(system: System, x: Array, r: Array, dtype: Any) -> _Stand:
+    scale = jnp.max(jnp.abs(r), axis=-1, keepdims=True)
+    rhs = (r / jnp.where(scale > 0, scale, 1)).astype(dtype)
+    return _Stand(x, r, in_float64(system).nats(r), start(rhs, system.nats), scale)
 
 
 @eqx.filter_jit
-def _start(system: System, residual: Array, dtype: Any) -> tuple[State, Array]:
-    """A solve for the residual in units of its largest entry, which keeps float32 far from under- and overflow."""
-    scale = jnp.max(jnp.abs(residual), axis=-1, keepdims=True)
-    rhs = (residual / jnp.where(scale > 0, scale, 1)).astype(dtype)
-    return start(rhs, system.nats), scale
-
-
-@eqx.filter_jit
-def _moved(x: Array, scale: Array, value: Array) -> Array:
-    return x + scale * value.astype(x.dtype)
+def _begin(system: System, z: Array) -> tuple[Array, _Stand]:
+    """The right-hand side in float64, and the solve from zero."""
+    rhs = system.from_data(z).astype(jnp.float64)
+    return rhs, _standing(system, jnp.zeros_like(rhs), rhs, z.dtype)
 
 
 @eqx.filter_jit
@@ -118,23 +127,13 @@ def _advance(system: System, state: State, target: Any, steps: Any) -> State:
 
 
 @eqx.filter_jit
-def _residual(system: System, rhs: Array, x: Array) -> tuple[Array, Array]:
-    """The true residual in float64, whatever the solver's own precision."""
-    exact = in_float64(system)
-    r = rhs.astype(jnp.float64) - exact.matmul(x)
-    return r, exact.nats(r)
-
-
-@eqx.filter_jit
-def _right_hand_side(system: System, z: Array) -> tuple[Array, Array]:
-    """In float64, and where to start."""
-    rhs = system.from_data(z).astype(jnp.float64)
-    return rhs, jnp.zeros_like(rhs)
-
-
-@eqx.filter_jit
-def _back(system: System, z: Array, x: Array) -> tuple[Array, Array]:
-    return system.to_data(z, x.astype(z.dtype))
+def _refined(
+    system: System, z: Array, rhs: Array, x: Array, scale: Array, value: Array
+) -> tuple[_Stand, Array, Array]:
+    """x with what has been found, its true residual, whatever the solver's own precision, and what it means."""
+    x = x + scale * value.astype(x.dtype)
+    product, alpha, field = in_float64(system).answer(z.astype(x.dtype), x)
+    return _standing(system, x, rhs - product, z.dtype), alpha.astype(z.dtype), field.astype(z.dtype)
 
 
 def solve(
@@ -151,54 +150,50 @@ def solve(
     (iterative refinement), which costs one product each time.
     """
     target = np.broadcast_to(np.asarray(tolerance, z.dtype), (z.shape[0],))
-    rhs, x = _right_hand_side(system, z)
-    steps, begun = 0, None
+    rhs, stand = _begin(system, z)
+    steps, nats, found = 0, np.asarray(stand.nats), None
     if checkpoint is not None and (saved := checkpoint.load(rhs.shape)) is not None:
-        x, steps, begun = saved
-    r, found = _residual(system, rhs, x)
-    nats = np.asarray(found)
+        x, steps, (state, scale) = saved
+        stand, nats = stand._replace(x=x, state=state, scale=scale), np.full_like(nats, np.inf)
     for _ in range(REFINEMENTS):
         if np.all(nats <= target) or steps >= max_iterations:
             break
-        state, scale = _start(system, r, z.dtype) if begun is None else begun
-        begun = None
-        size = np.asarray(scale)[:, 0]
+        size = np.asarray(stand.scale)[:, 0]
         inner = (0.5 * target / np.where(size > 0, size**2, 1)).astype(z.dtype)
         before = steps
-        state, steps = _run(system, state, inner, steps, max_iterations, scale, report, checkpoint, x)
-        x = _moved(x, scale, state.value)
-        r, found = _residual(system, rhs, x)
-        after = np.asarray(found)
+        state, steps = _run(system, stand, inner, steps, max_iterations, report, checkpoint)
+        found = _refined(system, z, rhs, stand.x, stand.scale, state.value)
+        stand, after = found[0], np.asarray(found[0].nats)
         stuck = bool(np.all(after > 0.5 * nats)) or steps == before
         nats = after
         if stuck:
             break
-    alpha, field = _back(system, z, x)
-    return Solved(alpha, field, nats, steps, r)
+    if found is None:
+        found = _refined(system, z, rhs, stand.x, stand.scale, stand.state.value)
+    stand, alpha, field = found
+    return Solved(alpha, field, np.asarray(stand.nats), steps, stand.residual)
 
 
 def _run(
     system: System,
-    state: State,
+    stand: _Stand,
     target: Float[np.ndarray, " B"],
     steps: int,
     max_iterations: int,
-    scale: Array,
     report: Callable[[int, float], None],
     checkpoint: Checkpoint | None,
-    x: Array,
 ) -> tuple[State, int]:
     """Advance in pieces of about a second, so that progress shows and checkpoints are written."""
-    piece, done, size = 5, 0, np.asarray(scale)[:, 0]
+    piece, done, size, state = 5, 0, np.asarray(stand.scale)[:, 0], stand.state
     while steps + done < max_iterations:
         began = time.perf_counter()
         state = _advance(system, state, target, np.asarray(min(piece, max_iterations - steps - done)))
-        active = bool(np.any(state.active))
+        active = bool(np.asarray(state.active).any())
         spent = time.perf_counter() - began
-        done = int(np.max(state.iterations))
+        done = int(np.asarray(state.iterations).max())
         report(steps + done, float(np.max(np.asarray(state.error) * size**2)))
         if checkpoint is not None:
-            checkpoint.save(x, steps, state, scale)
+            checkpoint.save(stand.x, steps, state, stand.scale)
         if not active:
             break
         piece = int(np.clip(piece * 1.0 / max(spent, 1e-3), 5, 50))
