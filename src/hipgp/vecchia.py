@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.bins import Binned, as_points, bins_of
 from hipgp.coarse import MOST_NODES, covariances, data_nodes, plain_points, typical_lengthscale
 from hipgp.data import Data
+from hipgp.entries import roughly
 from hipgp.kernels import Kernel
 from hipgp.neighbours import Groups, features, in_groups
 from hipgp.nodes import AnyArray, Nodes
@@ -144,7 +145,8 @@ def _in_chunks(
     (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
     most = max(1, ENTRIES_AT_ONCE // k**2) * (1 if on_cpu else 16)
     size = 1 << (min(most, count) - 1).bit_length()  # few sizes: few compilations
-    nodes, noise = jax.tree.map(on_device, nodes), on_device(noise, float)
+    grown = lambda a: on_device(np.pad(a, [(0, roughly(len(a)) - len(a))] + [(0, 0)] * (np.ndim(a) - 1)))
+    nodes, noise = jax.tree.map(grown, nodes), grown(np.asarray(noise, float))
     for begin in range(0, count, size):
         at = np.minimum(np.arange(begin, begin + size), count - 1)
         found = function(kernel, nodes, noise, on_device(index[at]), on_device(used[at]))
