@@ -3,6 +3,9 @@
 What stands on nearest neighbours (`vecchia.py`) needs many small covariance matrices, not precise ones.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +13,9 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.covariance import Columns, gram
 from hipgp.data import Data
-from hipgp.functionals import Functional
+from hipgp.functionals import Functional, LineIntegrals
 from hipgp.kernels import Kernel, differences
-from hipgp.nodes import Nodes
+from hipgp.nodes import Nodes, Segments
 
 MOST_NODES = 12  # per functional in a covariance of two functionals
 
@@ -30,19 +33,31 @@ def shortest_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
 
 def few_nodes(functional: Functional, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
     """Few nodes per functional: about two per lengthscale, and at most so many."""
+    return _spelt_out(_few(functional, kernel, most))
+
+
+def _few(functional: Functional, kernel: Kernel, most: int) -> Nodes | Segments:
+    """The same; lines that share a rule are not spelt out."""
+    make: Callable[[Any], Nodes | Segments] = functional.nodes
+    if isinstance(functional, LineIntegrals) and functional.rule == "gauss":
+        make = functional.segments
     scale = shortest_lengthscale(kernel, functional.ndim)
     longest = np.argmax(np.max(np.ptp(functional.places(), axis=1) / scale, axis=1), keepdims=True)
     own = functional.nodes_of(longest, scale).x.shape[1]  # that of all is dear to find by trying
     scale = scale * max(1.0, own / most)
-    nodes = functional.nodes(scale)
-    while nodes.x.shape[1] > most:
-        scale = scale * max(nodes.x.shape[1] / most, 1.2)
-        fewer = functional.nodes(scale)
-        if fewer.x.shape == nodes.x.shape:  # the user's own nodes, or a fixed number
-            nodes = _grouped(fewer, most)
+    nodes = make(scale)
+    while nodes.per > most:
+        scale = scale * max(nodes.per / most, 1.2)
+        fewer = make(scale)
+        if fewer.per == nodes.per:  # the user's own nodes, or a fixed number
+            nodes = _grouped(_spelt_out(fewer), most)
             break
         nodes = fewer
     return jax.tree.map(lambda a: np.asarray(a, float), nodes)
+
+
+def _spelt_out(nodes: Nodes | Segments) -> Nodes:
+    return nodes if isinstance(nodes, Nodes) else nodes.nodes()
 
 
 def _grouped(nodes: Nodes, count: int) -> Nodes:
@@ -58,10 +73,10 @@ def _grouped(nodes: Nodes, count: int) -> Nodes:
 
 
 def gathered(
-    nodes: Nodes, noise: Float[Array, " N"], index: Int[Array, "T k"]
+    nodes: Nodes | Segments, noise: Float[Array, " N"], index: Int[Array, "T k"]
 ) -> tuple[Columns, Float[Array, "k T"]]:
     """The functionals at `index` and their noise, components in front, ready for `gram`."""
-    group = jax.tree.map(lambda a: a[index], nodes)
+    group = nodes[index]
     direction = None if group.direction is None else jnp.transpose(group.direction, (2, 1, 0))
     value = None if group.value is None else group.value.T
     x, weights = jnp.transpose(group.x, (3, 2, 1, 0)), jnp.transpose(group.weights, (2, 1, 0))
@@ -69,10 +84,10 @@ def gathered(
 
 
 def covariances(
-    kernel: Kernel, nodes: Nodes, noise: Float[Array, " N"], index: Int[Array, "T k"], used: Array
+    kernel: Kernel, nodes: Nodes | Segments, noise: Float[Array, " N"], index: Int[Array, "T k"], used: Array
 ) -> Float[Array, "T k k"]:
     """Of each row of functionals, noise included; those not used are independent of everything, with variance 1."""
-    if nodes.x.shape[1] == 1 and nodes.direction is None:
+    if isinstance(nodes, Nodes) and nodes.per == 1 and nodes.direction is None:
         return _of_points(kernel, nodes, noise, index, used)
     group, spread = gathered(nodes, noise, index)
     real = used.T
@@ -96,6 +111,15 @@ def data_nodes(data: Data, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
     return Nodes.concatenate([few_nodes(block.functional, kernel, most) for block in data.blocks])
 
 
-def plain_points(nodes: Nodes) -> bool:
+def compact_nodes(data: Data, kernel: Kernel, most: int) -> Nodes | Segments:
+    """The same; where all observations are lines of one rule, these are not spelt out."""
+    if len(data.blocks) == 1:
+        return _few(data.blocks[0].functional, kernel, most)
+    return data_nodes(data, kernel, most)
+
+
+def plain_points(nodes: Nodes | Segments) -> bool:
     """Whether all are the field's value at one place."""
-    return nodes.direction is None and nodes.x.shape[1] == 1 and bool(np.all(nodes.weights == 1))
+    if isinstance(nodes, Segments) or nodes.direction is not None or nodes.per > 1:
+        return False
+    return bool(np.all(nodes.weights == 1))

@@ -189,8 +189,8 @@ class LineIntegrals(Functional):
     def nodes(self, spacing: Any) -> Nodes:
         if self.rule == "gauss":
             return self.segments(spacing).nodes()
-        start, delta, size, *_ = self.segments(spacing)
-        count = self._count(delta, spacing)
+        lines, delta = self.segments(spacing), self.end - self.start
+        start, size, count = lines.start, lines.size, self._count(delta, spacing)
         t = np.random.default_rng(self.seed).uniform(size=(len(delta), count)).astype(start.dtype)
         x = start[:, None, :] + t[:, :, None] * delta[:, None, :]
         return Nodes(x, np.repeat(size[:, None] / count, count, axis=1).astype(start.dtype))

@@ -4,6 +4,7 @@ A group is one observation, or some that lie close together: those of several no
 covariances that way. Places are features of a functional in lengthscales (`features`); trees are SciPy's.
 """
 
+import itertools
 from collections import defaultdict
 from typing import NamedTuple
 
@@ -11,7 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 
-from hipgp.nodes import Nodes
+from hipgp.nodes import Nodes, Segments
+from hipgp.threads import in_threads
 
 
 class Neighbours(NamedTuple):
@@ -30,11 +32,10 @@ class Groups(NamedTuple):
     own: int
 
 
-def features(nodes: Nodes, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N F"]:
+def features(nodes: Nodes | Segments, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N F"]:
     """Where each functional is, in lengthscales: its place, or both its ends in a fixed order."""
-    x = np.asarray(nodes.x)
-    first, last = x[:, 0] / scale, x[:, -1] / scale
-    if x.shape[1] == 1:
+    first, last = (np.asarray(end) / scale for end in nodes.ends())
+    if nodes.per == 1:
         return first
     swap = (first[:, 0] > last[:, 0])[:, None]
     together = np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
@@ -70,7 +71,9 @@ def together(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray
     return out
 
 
-def in_groups(nodes: Nodes, places: Float[np.ndarray, "N F"], size: int, k: int, seed: int = 0) -> Groups:
+def in_groups(
+    nodes: Nodes | Segments, places: Float[np.ndarray, "N F"], size: int, k: int, seed: int = 0
+) -> Groups:
     """Groups of at most `size`, short functionals before long ones, each with its k nearest predecessors."""
     order, begin = _ordered(nodes, places, size, np.random.default_rng(seed))
     near = _before(places[order], begin, min(k, max(1, len(places) - 1)))
@@ -78,10 +81,11 @@ def in_groups(nodes: Nodes, places: Float[np.ndarray, "N F"], size: int, k: int,
 
 
 def _ordered(
-    nodes: Nodes, places: np.ndarray, size: int, rng: np.random.Generator
+    nodes: Nodes | Segments, places: np.ndarray, size: int, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:
     """All observations, group after group, and where each group begins; at random among groups of equal length."""
-    length = np.linalg.norm(nodes.x[:, -1] - nodes.x[:, 0], axis=-1)
+    first, last = nodes.ends()
+    length = np.linalg.norm(last - first, axis=-1)
     if size == 1:
         return np.lexsort((rng.permutation(len(length)), length)), np.arange(len(length) + 1)
     groups = together(places, size)
@@ -100,12 +104,18 @@ def _before(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
     for g in range(1, few):
         near = np.argsort(np.sum((x[: begin[g]] - middle[g]) ** 2, axis=1), kind="stable")[:k]
         index[g, : len(near)], used[g, : len(near)] = near, True
-    first = max(few, 1)
-    while first < count:
-        last = max(first + 1, int(np.searchsorted(begin, 2 * begin[first], side="right")) - 1)
+    cuts = [max(few, 1)]
+    while cuts[-1] < count:
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(begin, 2 * begin[cuts[-1]], side="right")) - 1))
+
+    def search(first: int, last: int) -> None:
         index[first:last] = _earlier(x, begin, middle, np.arange(first, last), k)
         used[first:last] = True
-        first = last
+
+    for _ in in_threads(
+        search, iter([*itertools.pairwise(cuts)][::-1])
+    ):  # the largest takes longest: it begins
+        pass
     return Neighbours(index, used)
 
 

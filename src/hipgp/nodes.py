@@ -1,9 +1,10 @@
 """Nodes and weights: the discrete form that all functionals share, and the quadrature behind it."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -29,6 +30,23 @@ class Nodes(eqx.Module):
     def __len__(self) -> int:
         return self.x.shape[0]
 
+    @property
+    def per(self) -> int:
+        """How many nodes each functional has."""
+        return self.x.shape[1]
+
+    def ends(self) -> tuple[Float[AnyArray, "N D"], Float[AnyArray, "N D"]]:
+        """Each functional's first node, and its last."""
+        return self.x[:, 0], self.x[:, -1]
+
+    def heaviest(self) -> "Nodes":
+        """The functional whose weights are the largest in all."""
+        return self[np.argmax(np.sum(np.abs(self.weights), axis=1), keepdims=True)]
+
+    def filled_up(self, count: int) -> "Nodes":
+        """With functionals of no weight behind, up to `count`."""
+        return jax.tree.map(lambda a: _filled_up(a, count), self)
+
     def __getitem__(self, index: Any) -> "Nodes":
         pick = lambda a: None if a is None else a[index]
         return Nodes(self.x[index], self.weights[index], pick(self.value), pick(self.direction))
@@ -46,6 +64,8 @@ class Nodes(eqx.Module):
         """One set out of several; fewer nodes are padded by repeating the last one with weight zero."""
         if any(s.direction is not None for s in sets):
             sets = [s.with_derivative_fields() for s in sets]
+        if len(sets) == 1:
+            return sets[0]
         most = max(s.x.shape[1] for s in sets)
         xs, cs = [], []
         for s in sets:
@@ -58,16 +78,46 @@ class Nodes(eqx.Module):
         return Nodes(np.concatenate(xs), np.concatenate(cs), together("value"), together("direction"))
 
 
-class Segments(NamedTuple):
-    """Straight lines that share one rule: node q of line n is start_n + t_q delta_n, and weighs c_q size_n."""
+def _filled_up(a: np.ndarray, count: int) -> np.ndarray:
+    return np.pad(a, [(0, count - len(a))] + [(0, 0)] * (a.ndim - 1))
 
-    start: Float[np.ndarray, "N D"]
-    delta: Float[np.ndarray, "N D"]
-    size: Float[np.ndarray, " N"]
-    t: Float[np.ndarray, " Q"]
-    c: Float[np.ndarray, " Q"]
+
+class Segments(eqx.Module):
+    """Straight lines that share one rule: node q of line n is start_n + t_q delta_n, and weighs c_q size_n.
+
+    In what is asked of them they are `Nodes` that are not spelt out.
+    """
+
+    start: Float[AnyArray, "N D"]
+    delta: Float[AnyArray, "N D"]
+    size: Float[AnyArray, " N"]
+    t: Float[AnyArray, " Q"]
+    c: Float[AnyArray, " Q"]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def per(self) -> int:
+        return len(self.t)
+
+    def ends(self) -> tuple[Float[AnyArray, "N D"], Float[AnyArray, "N D"]]:
+        return self.start + self.t[0] * self.delta, self.start + self.t[-1] * self.delta
+
+    def heaviest(self) -> Nodes:
+        return self[np.argmax(np.abs(self.size), keepdims=True)]
+
+    def filled_up(self, count: int) -> "Segments":
+        start, delta, size = (_filled_up(np.asarray(a), count) for a in (self.start, self.delta, self.size))
+        return Segments(start, delta, size, self.t, self.c)
+
+    def __getitem__(self, index: Any) -> Nodes:
+        """Some of them, spelt out."""
+        start, delta = self.start[index][..., None, :], self.delta[index][..., None, :]
+        return Nodes(start + self.t[:, None] * delta, self.c * self.size[index][..., None])
 
     def nodes(self) -> Nodes:
+        """All of them, some in each thread."""
         (n, ndim), per, dtype = self.start.shape, len(self.t), self.start.dtype
         x, t = np.empty((n, per, ndim), dtype), self.t.astype(dtype)[:, None]
 

@@ -259,9 +259,9 @@ def merged_on_device(
     """The same, sorted and added up where the weights are computed, and left there."""
     if isinstance(functional, LineIntegrals):
         lines = functional.segments(grid.spacing, rows)
-        size = _filled(len(rows) * len(lines.t), least)
-        filled = Segments(*(_padded(np.asarray(a, float), few_sizes(len(a) + 1, 8)) for a in lines))
-        found = _merged_lines(kernel, grid, p, filled, np.asarray(len(lines.t)), size)
+        size = _filled(len(rows) * lines.per, least)
+        filled = jax.tree.map(lambda a: _padded(np.asarray(a, float), few_sizes(len(a) + 1, 8)), lines)
+        found = _merged_lines(kernel, grid, p, filled, np.asarray(lines.per), size)
         weights = lines.size[:, None] * lines.c
     else:
         nodes = functional.nodes_of(rows, grid.spacing)
@@ -282,11 +282,11 @@ def _merged_lines(
     kernel: Kernel, grid: Grid, p: int, lines: Segments, per: Int[AnyArray, ""], size: int
 ) -> tuple[list[Array], list[Array], Array, Array]:
     """`_merged` of lines with `per` nodes each, laid out where it is done, filled up to `size` nodes."""
-    start, delta, length, t, c = (jnp.asarray(a) for a in lines)
+    lines = jax.tree.map(jnp.asarray, lines)
     row, nth = jnp.divmod(jnp.arange(size), per)
     pick = lambda a: jnp.take(a, row, axis=0, mode="clip")  # the last of those filled in has no length
-    x = pick(start) + t[nth, None] * pick(delta)
-    return _merged(kernel, grid, p, Flat(x, None, None, c[nth] * pick(length), per))
+    x = pick(lines.start) + lines.t[nth, None] * pick(lines.delta)
+    return _merged(kernel, grid, p, Flat(x, None, None, lines.c[nth] * pick(lines.size), per))
 
 
 @eqx.filter_jit

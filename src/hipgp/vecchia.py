@@ -24,12 +24,12 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.bins import Binned, as_points, bins_of
-from hipgp.coarse import MOST_NODES, covariances, data_nodes, plain_points, typical_lengthscale
+from hipgp.coarse import MOST_NODES, compact_nodes, covariances, plain_points, typical_lengthscale
 from hipgp.data import Data
 from hipgp.entries import roughly
 from hipgp.kernels import Kernel
 from hipgp.neighbours import Groups, features, in_groups
-from hipgp.nodes import AnyArray, Nodes
+from hipgp.nodes import AnyArray, Nodes, Segments
 from hipgp.precision import float64_available, on_device
 from hipgp.sparse import Blocks, Sparse
 from hipgp.threads import one_blas_thread
@@ -112,7 +112,7 @@ deviance.defvjp(_forward, _backward)
 
 @eqx.filter_jit
 def _conditional_chunk(
-    kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, own: int
+    kernel: Kernel, nodes: Nodes | Segments, noise: Array, index: Array, used: Array, own: int
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
     # Targets have no noise, and two of them may be the same: only the neighbours' own covariance is factored.
     matrix = covariances(kernel, nodes, noise, index, used)
@@ -126,7 +126,7 @@ def _conditional_chunk(
 
 @eqx.filter_jit
 def _factor_chunk(
-    kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, own: int, dtype: Any
+    kernel: Kernel, nodes: Nodes | Segments, noise: Array, index: Array, used: Array, own: int, dtype: Any
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
     """The last `own` rows of each matrix's inverse Cholesky factor, and their diagonal, one where there is no row."""
     factor = jnp.linalg.cholesky(covariances(kernel, nodes, noise, index, used), symmetrize_input=False)
@@ -138,15 +138,15 @@ def _factor_chunk(
 
 
 def _in_chunks(
-    function: Any, kernel: Kernel, nodes: Nodes, noise: Any, index: Any, used: Any
+    function: Any, kernel: Kernel, nodes: Nodes | Segments, noise: Any, index: Any, used: Any
 ) -> Iterator[tuple[Any, int]]:
     """`function` of some thousands of rows of `index` at a time, where JAX computes, and how many these are; behind them
     the last one is repeated."""
     (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
     most = max(1, ENTRIES_AT_ONCE // k**2) * (1 if on_cpu else 16)
     size = 1 << (min(most, count) - 1).bit_length()  # few sizes: few compilations
-    grown = lambda a: on_device(np.pad(a, [(0, roughly(len(a)) - len(a))] + [(0, 0)] * (np.ndim(a) - 1)))
-    nodes, noise = jax.tree.map(grown, nodes), grown(np.asarray(noise, float))
+    filled = nodes.filled_up(roughly(len(nodes))), np.pad(noise, (0, roughly(len(nodes)) - len(nodes)))
+    nodes, noise = jax.tree.map(on_device, filled)
     for begin in range(0, count, size):
         at = np.minimum(np.arange(begin, begin + size), count - 1)
         found = function(kernel, nodes, noise, on_device(index[at]), on_device(used[at]))
@@ -177,15 +177,15 @@ def conditionals(
     return Conditionals(kept, variance.ravel()[places], groups.index[:, :-own], places)
 
 
-def group_sizes(nodes: Nodes) -> tuple[int, int]:
+def group_sizes(nodes: Nodes | Segments) -> tuple[int, int]:
     """How many go together, and on how many they are conditioned: points stand alone."""
-    return (1, NEIGHBOURS) if nodes.x.shape[1] == 1 else (GROUP, GROUP_NEIGHBOURS)
+    return (1, NEIGHBOURS) if nodes.per == 1 else (GROUP, GROUP_NEIGHBOURS)
 
 
 class Neighbourhoods(NamedTuple):
     """Who is conditioned on whom: no matter of the noise, but for points, whose bins it decides on (`groups` is None)."""
 
-    nodes: Nodes
+    nodes: Nodes | Segments
     groups: Groups | None
     k: int
     scale: Float[np.ndarray, " D"]
@@ -201,8 +201,8 @@ def neighbourhoods(
     functionals of several nodes come in groups of 32 with 96, or on a GPU of 64 with 192.
     """
     on_cpu = jax.default_backend() == "cpu"
-    nodes = data_nodes(data, kernel, MOST_NODES if on_cpu else GPU_MOST_NODES)
-    alone = nodes.x.shape[1] == 1
+    nodes = compact_nodes(data, kernel, MOST_NODES if on_cpu else GPU_MOST_NODES)
+    alone = nodes.per == 1
     usual = group_sizes(nodes) if on_cpu or alone else (GPU_GROUP, GPU_GROUP_NEIGHBOURS)
     group, k = usual[0] if group is None else group, usual[1] if k is None else k
     scale = typical_lengthscale(kernel, data.ndim)
@@ -220,7 +220,7 @@ def factor_of(
     noise = np.asarray(noise, float)
     if near.groups is not None:
         return _of_groups(kernel, near.nodes, near.groups, noise, dtype)
-    x = np.asarray(near.nodes.x)[:, 0]
+    x = np.asarray(near.nodes.ends()[0])
     alone = lambda nodes: in_groups(nodes, features(nodes, near.scale), 1, near.k)
     bins = bins_of(kernel, x, noise, near.scale)
     if bins is None:
@@ -232,7 +232,9 @@ def factor_of(
     return Vecchia(factor, jnp.asarray(logs, dtype), f"{inner.description} of {len(means)} bins")
 
 
-def _of_groups(kernel: Kernel, nodes: Nodes, groups: Groups, noise: np.ndarray, dtype: Any) -> Vecchia:
+def _of_groups(
+    kernel: Kernel, nodes: Nodes | Segments, groups: Groups, noise: np.ndarray, dtype: Any
+) -> Vecchia:
     found = _rows(kernel, nodes, groups, noise, dtype)
     factor = (
         Blocks.of(found.blocks, groups.index, groups.used, len(nodes))
@@ -263,7 +265,7 @@ class _Rows(NamedTuple):
         return f"{self.groups.index.shape[1] - own} neighbours" + f" of groups of {own}" * (own > 1)
 
 
-def _rows(kernel: Kernel, nodes: Nodes, groups: Groups, noise: np.ndarray, dtype: Any) -> _Rows:
+def _rows(kernel: Kernel, nodes: Nodes | Segments, groups: Groups, noise: np.ndarray, dtype: Any) -> _Rows:
     chunk = functools.partial(_factor_chunk, own=groups.own, dtype=dtype)
     if _roughly(kernel, nodes, noise):
         kernel, nodes = jax.tree.map(lambda a: np.asarray(a, np.float32), (kernel, nodes))
@@ -275,14 +277,14 @@ def _rows(kernel: Kernel, nodes: Nodes, groups: Groups, noise: np.ndarray, dtype
     return _Rows(rows[0] if len(rows) == 1 else together.concatenate(rows), -2 * logs, groups)
 
 
-def _roughly(kernel: Kernel, nodes: Nodes, noise: np.ndarray) -> bool:
+def _roughly(kernel: Kernel, nodes: Nodes | Segments, noise: np.ndarray) -> bool:
     """Whether covariances may be summed in float32, in 40% of the time: where there are many nodes, and noise hides rounding.
 
     What is factored is in float64 in any case, and stays positive: a group's rounding is below 1e-4 of the largest variance.
     """
-    if nodes.x.shape[1] == 1 or nodes.direction is not None:
+    if isinstance(nodes, Nodes) and (nodes.per == 1 or nodes.direction is not None):
         return False
-    longest = np.argmax(np.sum(np.abs(nodes.weights), axis=1))
-    x, c = np.asarray(nodes.x[longest], float), np.asarray(nodes.weights[longest], float)
+    longest = nodes.heaviest()
+    x, c = np.asarray(longest.x[0], float), np.asarray(longest.weights[0], float)
     between = evaluate_all(kernel, (x[:, None] - x).reshape(-1, x.shape[1])).reshape(len(c), -1)
     return bool(np.min(noise) > 2e-4 * (c @ between @ c))
