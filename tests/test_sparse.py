@@ -83,6 +83,27 @@ def test_padding_is_dear_where_rows_are_many():
     np.testing.assert_allclose(ours.transpose_matmul(y), matrix.T @ y, atol=1e-11)
 
 
+@pytest.mark.parametrize("laid_out_by", ["the host", "the device"])
+def test_a_few_entries_more_or_less_are_no_other_shapes(monkeypatch, laid_out_by):
+    """What has been compiled for some neighbours serves those of another lengthscale."""
+    monkeypatch.setattr("hipgp.sparse._on_cpu", lambda: laid_out_by == "the host")
+    rng = np.random.default_rng(6)
+    counts = rng.integers(3, 18, 4000)
+    counts[:10], counts[-1] = 1, 0
+    shapes = []
+    for none in (0, 5):  # rows that have their one entry no more
+        fewer = counts - (np.arange(4000) < none)
+        columns = np.concatenate([rng.choice(500, n, replace=False) for n in fewer])
+        pointers = np.concatenate([[0], np.cumsum(fewer)])
+        table = scipy.sparse.csr_array((np.ones(len(columns)), columns, pointers), shape=(4000, 500))
+        with jax.enable_x64(True):
+            ours = Sparse.from_scipy(table, np.float64).forward
+        shapes.append(jax.tree.map(np.shape, ours))
+        x = rng.normal(size=500)
+        np.testing.assert_allclose(ours.matmul(x), table @ x, atol=1e-12)
+    assert jax.tree.all(jax.tree.map(np.array_equal, *shapes))
+
+
 def test_a_transpose_that_is_rarely_asked_for():
     rng = np.random.default_rng(4)
     matrix, y = uneven(rng), rng.normal(size=(3, 45))

@@ -13,7 +13,7 @@ from hipgp.covariance import gram, variances
 from hipgp.data import observe
 from hipgp.functionals import Derivatives, LineIntegrals, Points
 from hipgp.kernels import Matern32, RationalQuadratic
-from hipgp.nodes import Nodes
+from hipgp.nodes import Nodes, Segments
 
 
 @pytest.mark.parametrize("group", [1, 5])
@@ -124,6 +124,31 @@ def test_covariances_of_points_are_those_of_any_functional():
         truth = np.where(np.outer(used[t], used[t]), others[:, :, t], 0.0)
         truth += np.diag(np.where(used[t], noise[index[t]], 1.0))
         np.testing.assert_allclose(found[t], truth, rtol=1e-12)
+
+
+@pytest.mark.parametrize("count", [2, 5, 9])
+def test_terms_are_added_up_one_by_one_or_several_at_a_time(count, monkeypatch):
+    """As on a GPU: with fewer pairs of nodes than go together, as many, and more."""
+    rng = np.random.default_rng(count)
+    nodes = Nodes(rng.uniform(size=(4, count, 2)), rng.normal(size=(4, count)))
+    group, _ = coarse.gathered(jax.tree.map(jnp.asarray, nodes), jnp.zeros(4), jnp.asarray([[0, 1], [2, 3]]))
+    one_by_one = gram(TWO, group)
+    monkeypatch.setattr("hipgp.covariance.terms_at_once", lambda: 10)
+    np.testing.assert_allclose(gram(TWO, group), one_by_one, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_lines_need_not_be_spelt_out(average):
+    """Their covariances, features and order are those of their nodes; so are those of some more, which fill up."""
+    rng = np.random.default_rng(2)
+    data = observe(LineIntegrals(*rng.uniform(size=(2, 40, 3)), average=average), np.zeros(40))
+    lines, nodes = coarse.compact_nodes(data, TWO, 9), coarse.data_nodes(data, TWO, 9)
+    assert isinstance(lines, Segments) and len(lines) == 40 and 3 <= lines.per == nodes.per <= 9
+    np.testing.assert_allclose(neighbours.features(lines, 1.0), neighbours.features(nodes, 1.0), rtol=1e-13)
+    np.testing.assert_array_equal(lines.heaviest().x, nodes.heaviest().x)
+    index, used = jnp.asarray(rng.permutation(40)[:12].reshape(3, 4)), jnp.ones((3, 4), bool)
+    own = [coarse.covariances(TWO, n.filled_up(50), jnp.ones(40), index, used) for n in (lines, nodes)]
+    np.testing.assert_allclose(*own, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
