@@ -74,7 +74,7 @@ CASES = {  # what is done, the argument to be named, what came
     "no x": (lambda: Points(np.zeros((0, 2))), "x", "(0, 2)"),
     "no coordinates": (lambda: Points(np.zeros((3, 0))), "x", "(3, 0)"),
     "no rays": (lambda: LineIntegrals(np.zeros((0, 2)), np.zeros((0, 2))), "start", "(0, 2)"),
-    "nothing picked": (lambda: Points(X)[X > 9], "x", "(0, 1)"),
+    "nothing picked": (lambda: Points(X)[X > 9], "index", "none of"),
     "no lengthscale": (lambda: hk.Matern12(1.0, []), "lengthscale", "[]"),
     # grids
     "no axes": (lambda: Grid(0.0, 1.0, ()), "shape", "()"),

@@ -3,9 +3,6 @@
 What stands on nearest neighbours (`vecchia.py`) needs many small covariance matrices, not precise ones.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.covariance import Columns, gram
 from hipgp.data import Data
-from hipgp.functionals import Functional, LineIntegrals
+from hipgp.functionals import Functional, LineIntegrals, extents
 from hipgp.kernels import Kernel, differences
-from hipgp.nodes import Nodes, Segments
+from hipgp.nodes import Nodes, Segments, gauss
 
 MOST_NODES = 12  # per functional in a covariance of two functionals
 
@@ -38,21 +35,23 @@ def few_nodes(functional: Functional, kernel: Kernel, most: int = MOST_NODES) ->
 
 def _few(functional: Functional, kernel: Kernel, most: int) -> Nodes | Segments:
     """The same; lines that share a rule are not spelt out."""
-    make: Callable[[Any], Nodes | Segments] = functional.nodes
-    if isinstance(functional, LineIntegrals) and functional.rule == "gauss":
-        make = functional.segments
     scale = shortest_lengthscale(kernel, functional.ndim)
-    longest = np.argmax(np.max(np.ptp(functional.places(), axis=1) / scale, axis=1), keepdims=True)
-    own = functional.nodes_of(longest, scale).x.shape[1]  # that of all is dear to find by trying
-    scale = scale * max(1.0, own / most)
-    nodes = make(scale)
-    while nodes.per > most:
-        scale = scale * max(nodes.per / most, 1.2)
-        fewer = make(scale)
-        if fewer.per == nodes.per:  # the user's own nodes, or a fixed number
-            nodes = _grouped(_spelt_out(fewer), most)
-            break
-        nodes = fewer
+    if isinstance(functional, LineIntegrals) and functional.rule == "gauss":
+        nodes: Nodes | Segments = functional.segments(scale)
+        if nodes.per > most:
+            nodes = Segments(nodes.start, nodes.delta, nodes.size, *gauss(most))
+    else:
+        longest = np.argmax(np.max(extents(functional.places()) / scale, axis=1), keepdims=True)
+        own = functional.nodes_of(longest, scale).per  # that of all is dear to find by trying
+        scale = scale * max(1.0, own / most)
+        nodes = functional.nodes(scale)
+        while nodes.per > most:
+            scale = scale * max(nodes.per / most, 1.2)
+            fewer = functional.nodes(scale)
+            if fewer.per == nodes.per:  # the user's own nodes, or a fixed number
+                nodes = _grouped(fewer, most)
+                break
+            nodes = fewer
     return jax.tree.map(lambda a: np.asarray(a, float), nodes)
 
 

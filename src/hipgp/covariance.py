@@ -5,8 +5,6 @@ For the squared exponential along a straight line the sums have a closed form (p
 Carlo); `closed_form` says when it applies.
 """
 
-import functools
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -132,19 +130,11 @@ gram.defvjp(_gram_forward, _gram_backward)
 
 def _sum_of(term: Callable[[Array, Array], Array], places: list[tuple[int, int]]) -> Array:
     """The sum of term(q, r), one after the other: a loop over fused passes beats one reduction 10 to 1 on a CPU."""
-    table, together = jnp.asarray(places), terms_at_once()
-    some = lambda begin, count: functools.reduce(
-        operator.add, [term(*table[begin + i]) for i in range(count)]
-    )
-    first = (len(places) - 1) % together + 1  # what whole passes leave, or one of them
-    passes = (len(places) - first) // together
-    add = lambda i, total: total + some(first + i * together, together)
-    return jax.lax.fori_loop(0, passes, add, some(0, first)) if passes else some(0, first)
-
-
-def terms_at_once() -> int:
-    """How many are added up in a pass. A GPU would spend most of it on the sum so far, which no cache holds."""
-    return 1 if jax.default_backend() == "cpu" else 8
+    if len(places) == 1:
+        return term(*(jnp.array(i) for i in places[0]))
+    table = jnp.asarray(places)
+    first = term(table[0, 0], table[0, 1])
+    return jax.lax.fori_loop(1, len(places), lambda i, total: total + term(table[i, 0], table[i, 1]), first)
 
 
 def variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:

@@ -12,9 +12,10 @@ their tensor product; random nodes are the paper's Monte Carlo (section 5.5).
 import abc
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -25,6 +26,7 @@ from hipgp.precision import as_float
 NODES_PER_CELL = 2.0  # nodes per grid cell along a line or box edge
 
 Rule = Literal["gauss", "monte-carlo"]
+F = TypeVar("F", bound="Functional")
 
 
 class Functional(eqx.Module):
@@ -65,7 +67,7 @@ class Functional(eqx.Module):
             for begin in range(0, len(self), most):
                 yield np.arange(begin, min(begin + most, len(self)))
             return
-        size = np.linalg.norm(np.ptp(self.places(), axis=1) / np.asarray(spacing), axis=1)
+        size = np.linalg.norm(extents(self.places()) / np.asarray(spacing), axis=1)
         order = np.argsort(-size, kind="stable")
         begin = 0
         while begin < len(order):
@@ -101,6 +103,18 @@ class Functional(eqx.Module):
         return self.places().dtype
 
 
+def _some(functional: F, rows: Int[np.ndarray, " n"]) -> F:
+    """Some rows of all that it holds, which has been checked."""
+    if len(rows) == 0:
+        raise ValueError(f"index: expected at least one functional to be picked, got none of {len(functional)}")
+    return jax.tree.map(lambda a: a[rows], functional)
+
+
+def extents(places: Float[np.ndarray, "N C D"]) -> Float[np.ndarray, "N D"]:
+    """How far each functional reaches along each axis; NumPy's reductions over two are slow."""
+    return np.abs(places[:, 1] - places[:, 0]) if places.shape[1] == 2 else np.ptp(places, axis=1)
+
+
 class Points(Functional):
     """The field's value at each row of x, (N, D); in one dimension (N,) will do."""
 
@@ -116,7 +130,7 @@ class Points(Functional):
         return self.x[:, None, :]
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Points":
-        return Points(self.x[rows])
+        return _some(self, rows)
 
 
 class Derivatives(Functional):
@@ -145,7 +159,7 @@ class Derivatives(Functional):
         return self.x[:, None, :]
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Derivatives":
-        return Derivatives(self.x[rows], direction=self.direction[rows])
+        return _some(self, rows)
 
 
 class LineIntegrals(Functional):
@@ -212,14 +226,7 @@ class LineIntegrals(Functional):
         return LineIntegrals(self.start, self.end, self.average)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "LineIntegrals":
-        return LineIntegrals(
-            self.start[rows],
-            self.end[rows],
-            self.average,
-            nodes_per_ray=self.nodes_per_ray,
-            rule=self.rule,
-            seed=self.seed,
-        )
+        return _some(self, rows)
 
 
 class BoxAverages(Functional):
@@ -276,13 +283,7 @@ class BoxAverages(Functional):
         return BoxAverages(self.lower, self.upper)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "BoxAverages":
-        return BoxAverages(
-            self.lower[rows],
-            self.upper[rows],
-            nodes_per_box=self.nodes_per_box,
-            rule=self.rule,
-            seed=self.seed,
-        )
+        return _some(self, rows)
 
 
 class Functionals(Functional):
@@ -321,5 +322,4 @@ class Functionals(Functional):
         return self.positions
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Functionals":
-        direction = None if self.direction is None else self.direction[rows]
-        return Functionals(self.positions[rows], self.weights[rows], direction=direction)
+        return _some(self, rows)

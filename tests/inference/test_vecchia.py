@@ -126,17 +126,6 @@ def test_covariances_of_points_are_those_of_any_functional():
         np.testing.assert_allclose(found[t], truth, rtol=1e-12)
 
 
-@pytest.mark.parametrize("count", [2, 5, 9])
-def test_terms_are_added_up_one_by_one_or_several_at_a_time(count, monkeypatch):
-    """As on a GPU: with fewer pairs of nodes than go together, as many, and more."""
-    rng = np.random.default_rng(count)
-    nodes = Nodes(rng.uniform(size=(4, count, 2)), rng.normal(size=(4, count)))
-    group, _ = coarse.gathered(jax.tree.map(jnp.asarray, nodes), jnp.zeros(4), jnp.asarray([[0, 1], [2, 3]]))
-    one_by_one = gram(TWO, group)
-    monkeypatch.setattr("hipgp.covariance.terms_at_once", lambda: 10)
-    np.testing.assert_allclose(gram(TWO, group), one_by_one, rtol=1e-13, atol=1e-13)
-
-
 @pytest.mark.parametrize("average", [False, True])
 def test_lines_need_not_be_spelt_out(average):
     """Their covariances, features and order are those of their nodes; so are those of some more, which fill up."""
