@@ -106,7 +106,9 @@ class Functional(eqx.Module):
 def _some(functional: F, rows: Int[np.ndarray, " n"]) -> F:
     """Some rows of all that it holds, which has been checked."""
     if len(rows) == 0:
-        raise ValueError(f"index: expected at least one functional to be picked, got none of {len(functional)}")
+        raise ValueError(
+            f"index: expected at least one functional to be picked, got none of {len(functional)}"
+        )
     return jax.tree.map(lambda a: a[rows], functional)
 
 

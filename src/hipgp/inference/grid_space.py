@@ -13,7 +13,6 @@ factored. Of points G is taken for its row sums, which leaves two Fourier coeffi
 otherwise each mode is measured as some of the observations see it. The rest counts as if all had the same density of data.
 """
 
-import itertools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -30,6 +29,7 @@ from hipgp.ordering import by_number
 from hipgp.precision import on_device
 from hipgp.sparse import Rows, rows_of, turned
 from hipgp.stencils import LocalWeights, Stencilled
+from hipgp.threads import in_threads, side_by_side
 from hipgp.toeplitz import Toeplitz, Torus
 
 POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved for densely
@@ -127,26 +127,35 @@ def grid_system(
     toeplitz: Toeplitz, weights: Stencilled, noise: Float[np.ndarray, " N"], points: bool
 ) -> GridSystem:
     """The grid-space form of W K W' + N; `noise` are variances, and `points` says that all data are values at points."""
-    dtype, torus = toeplitz.eigenvalues.dtype, toeplitz.torus
-    if points:
-        stencil: Any = _product(weights.matrix, 1 / noise)
-        row_sums = np.maximum(np.asarray(stencil.sum(axis=1)), 0.0)
-        density = float(np.sum(row_sums)) / torus.size
-        modes = _largest(toeplitz, point_modes(torus), LEAST_GAIN / max(density, 1e-300))
-        products = _looked_up(torus, row_sums, modes)
-    else:
-        stencil = None
-        modes = _largest(toeplitz, LINE_MODES, 0.0)
-        products = _integrated(torus, weights.matrix, noise, modes)
-        density = float(np.mean(np.diagonal(products)[: len(modes.q)][len(modes.q) // 2 :])) * 2 / torus.size
-    return GridSystem(
-        toeplitz,
-        LocalWeights.of(weights, dtype, often=not points),
-        on_device(noise, dtype),
-        None if stencil is None else rows_of(Entries.of(stencil), dtype),
-        on_device(density, dtype),
-        _low(toeplitz, modes, products),
+    dtype = toeplitz.eigenvalues.dtype
+    measured = _of_points if points else _of_lines
+    (stencil, density, low), local = side_by_side(
+        lambda: measured(toeplitz, weights.matrix, noise),
+        lambda: LocalWeights.of(weights, dtype, often=not points),
     )
+    return GridSystem(toeplitz, local, on_device(noise, dtype), stencil, on_device(density, dtype), low)
+
+
+def _of_points(
+    toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
+) -> tuple[Rows, float, LowModes]:
+    """G, its density over the torus, and the modes that the data tell most of."""
+    torus, product = toeplitz.torus, _product(matrix, 1 / noise)
+    row_sums = np.maximum(np.asarray(product.sum(axis=1)), 0.0)
+    density = float(np.sum(row_sums)) / torus.size
+    modes = _largest(toeplitz, point_modes(torus), LEAST_GAIN / max(density, 1e-300))
+    low = _low(toeplitz, modes, _looked_up(torus, row_sums, modes))
+    return rows_of(Entries.of(product), toeplitz.eigenvalues.dtype), density, low
+
+
+def _of_lines(
+    toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
+) -> tuple[None, float, LowModes]:
+    """The same without G, which would be full."""
+    torus, modes = toeplitz.torus, _largest(toeplitz, LINE_MODES, 0.0)
+    products, count = _integrated(torus, matrix, noise, modes), len(modes.q)
+    density = float(np.mean(np.diagonal(products)[:count][count // 2 :])) * 2 / torus.size
+    return None, density, _low(toeplitz, modes, products)
 
 
 def point_modes(torus: Torus) -> int:
@@ -190,7 +199,7 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
     diagonals: dict[int, np.ndarray] = {}
     steps, at_once = (columns[0] - columns[0, 0]).tolist(), max(AT_ONCE // width, 1)
     pieces = ((low, min(low + at_once, len(owner))) for low in range(0, len(owner), at_once))
-    for own, products in itertools.starmap(summed, pieces):
+    for own, products in in_threads(summed, pieces):
         for a, step in enumerate(steps):
             for b, other in enumerate(steps[a:], a):
                 diagonals.setdefault(other - step, np.zeros(size))[own + step] += products[a, b]
