@@ -11,6 +11,8 @@ from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegra
 from hipgp.grid import Grid
 from test_weights import GRIDS, KERNEL, every_dimension
 
+KERNEL_2D = hk.Matern32(1.0, 0.2)
+
 
 def test_pieces_hold_no_more_nodes_than_asked_for():
     """Boxes that are wide and boxes that are high would need a rule for both, were they put together."""
@@ -52,6 +54,24 @@ def test_pieces_make_the_same_weights(monkeypatch, where):
     np.testing.assert_allclose(parts.residual, whole.residual, atol=1e-12)
 
 
+def test_weights_of_pieces_on_the_device_make_the_same_products(monkeypatch):
+    """From the pieces to both products, as a GPU has them, rows of many lengths in another order than they are asked for."""
+    rng, grid = np.random.default_rng(4), Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(30, 20))
+    rays = LineIntegrals((0.0, 0.0), rng.uniform(size=(50, 2)), nodes_per_ray=30)
+    data = observe(rays, np.zeros(50))
+    truth = stencils.stencilled(KERNEL_2D, grid, data).matrix.toarray()
+    monkeypatch.setattr(stencils, "CHUNK", 64)
+    monkeypatch.setattr(stencils, "ways", lambda: (stencils.merged_on_device, stencils.collected))
+    monkeypatch.setattr("hipgp.sparse._on_cpu", lambda: False)
+    with jax.enable_x64(True):
+        rows = stencils.stencilled(KERNEL_2D, grid, data)
+        assert not rows.entries.here
+        weights = stencils.LocalWeights.of(rows, np.float64)
+        u, a = rng.normal(size=(2, 600)), rng.normal(size=(2, 50))
+        np.testing.assert_allclose(weights.matmul(u), u @ truth.T, atol=1e-12)
+        np.testing.assert_allclose(weights.transpose_matmul(a), a @ truth, atol=1e-12)
+
+
 @every_dimension
 def test_nodes_are_merged_on_the_device_as_on_the_host(dimension):
     """Rows of nodes that see the same grid points, one of them padding; with and without derivatives."""
@@ -67,7 +87,7 @@ def test_nodes_are_merged_on_the_device_as_on_the_host(dimension):
         with jax.enable_x64(True):
             (_, here), v = stencils.merged_on_host(KERNEL, grid, functional, 2, rows, 64)
             part, w = stencils.merged_on_device(KERNEL, grid, functional, 2, rows, 64)
-        there = part.matrix(grid.size)
+            there = stencils.collected([part], 9, grid.size).matrix()[rows]
         assert here.nnz < 77 * 2**dimension
         np.testing.assert_array_equal(there.indices, here.indices)
         np.testing.assert_array_equal(there.indptr, here.indptr)

@@ -36,7 +36,7 @@ def few_nodes(functional: Functional, kernel: Kernel, most: int = MOST_NODES) ->
 def _few(functional: Functional, kernel: Kernel, most: int) -> Nodes | Segments:
     """The same; lines that share a rule are not spelt out."""
     scale = shortest_lengthscale(kernel, functional.ndim)
-    if isinstance(functional, LineIntegrals) and functional.rule == "gauss":
+    if isinstance(functional, LineIntegrals) and functional.ruled:
         nodes: Nodes | Segments = functional.segments(scale)
         if nodes.per > most:
             nodes = Segments(nodes.start, nodes.delta, nodes.size, *gauss(most))

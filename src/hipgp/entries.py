@@ -1,6 +1,7 @@
 """A sparse matrix row by row, on the host or where JAX computes: what products are laid out from (`sparse.py`).
 
-On a GPU entries are transposed and brought into their places there: the host sees where rows begin, and no entry.
+Where JAX computes on a GPU, entries are transposed and brought into their places there, and those of lines and areas are not seen by the
+host at all, which knows where rows begin.
 """
 
 import functools
@@ -48,7 +49,8 @@ class Entries(NamedTuple):
         if not self.here:
             return self
         missing = roughly(len(self.values)) - len(self.values)
-        grown = lambda a, kind: on_device(np.pad(a.astype(kind, copy=False), (0, missing)))
+        pad = lambda a: np.pad(a, (0, missing)) if missing else a
+        grown = lambda a, kind: on_device(pad(a.astype(kind, copy=False)))
         return self._replace(columns=grown(self.columns, np.int32), values=grown(self.values, float))
 
     def matrix(self) -> Any:
@@ -70,13 +72,13 @@ class Entries(NamedTuple):
     def transposed(self) -> "Entries":
         if self.here:
             return Entries.of(transpose(self.matrix()))
-        counts = on_device(self.counts, np.int32)
+        counts = on_device(self.counts, np.int64)
         columns, values, starts = _transposed(self.columns, self.values, counts, self.width)
         return Entries(columns, values, np.asarray(starts), len(counts))
 
 
 def roughly(count: int) -> int:
-    """A number no less, and at most a thirtieth more: each new one is a compilation."""
+    """A number no less, and at most a thirtieth, or seven, more: each new one is a compilation."""
     step = max(8, 1 << max(0, count.bit_length() - 6))
     return -(-count // step) * step
 
@@ -98,7 +100,7 @@ def _transposed(columns: AnyArray, values: AnyArray, counts: Array, width: int) 
     size = len(columns)
     each = jnp.arange(size, dtype=jnp.int32 if size < 2**31 else jnp.int64)
     rows = jnp.repeat(jnp.arange(len(counts), dtype=jnp.int32), counts, total_repeat_length=size)
-    key = jnp.where(each < jnp.sum(counts, dtype=each.dtype), columns, width)  # of no row: behind all
+    key = jnp.where(each < jnp.sum(counts), columns, width)  # of no row: behind all
     key, at = jax.lax.sort((key, each), num_keys=1)
     starts = jnp.searchsorted(key, jnp.arange(width + 1, dtype=key.dtype))
     return rows[at], values[at], starts
@@ -112,11 +114,6 @@ class Part(NamedTuple):
     rows: Int[np.ndarray, " n"]  # of the whole
     starts: Int[np.ndarray, " n+1"]
 
-    def matrix(self, width: int) -> Any:
-        """As a CSR matrix on the host, these rows alone."""
-        together = lambda arrays: np.concatenate([np.asarray(a) for a in arrays])
-        return Entries(together(self.columns), together(self.values), self.starts, width).matrix()
-
 
 def collected(parts: list[Part], count: int, width: int) -> Entries:
     """One matrix of `count` rows out of parts, which are let go one by one, where JAX computes."""
@@ -127,10 +124,9 @@ def collected(parts: list[Part], count: int, width: int) -> Entries:
     while parts:
         part = parts.pop()
         counts[part.rows], begin[part.rows] = np.diff(part.starts), first + part.starts[:-1]
-        # what is not full is written over by the next
-        for some, at in zip(zip(part.columns, part.values, strict=True), itertools.count(), strict=False):
-            place = np.asarray(first + at * len(some[0]))
-            columns, values = _written(columns, some[0], place), _written(values, some[1], place)
+        for number, (own, v) in enumerate(zip(part.columns, part.values, strict=True)):
+            at = np.asarray(first + number * len(own))  # what the last leaves empty, the next part fills
+            columns, values = _written(columns, own, at), _written(values, v, at)
         first += int(part.starts[-1])
     starts = np.concatenate([[0], np.cumsum(counts)])
     moved, counts = on_device(begin - starts[:-1]), on_device(counts)

@@ -10,12 +10,12 @@ their tensor product; random nodes are the paper's Monte Carlo (section 5.5).
 """
 
 import abc
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -103,13 +103,17 @@ class Functional(eqx.Module):
         return self.places().dtype
 
 
-def _some(functional: F, rows: Int[np.ndarray, " n"]) -> F:
-    """Some rows of all that it holds, which has been checked."""
+def _some(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
+    """Some rows of what a functional of this kind holds, which has been checked; what a subclass adds is left behind."""
     if len(rows) == 0:
         raise ValueError(
             f"index: expected at least one functional to be picked, got none of {len(functional)}"
         )
-    return jax.tree.map(lambda a: a[rows], functional)
+    out = object.__new__(kind)
+    for field in dataclasses.fields(kind):
+        value = getattr(functional, field.name)
+        object.__setattr__(out, field.name, value[rows] if isinstance(value, np.ndarray) else value)
+    return out
 
 
 def extents(places: Float[np.ndarray, "N C D"]) -> Float[np.ndarray, "N D"]:
@@ -132,7 +136,7 @@ class Points(Functional):
         return self.x[:, None, :]
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Points":
-        return _some(self, rows)
+        return _some(Points, self, rows)
 
 
 class Derivatives(Functional):
@@ -161,7 +165,7 @@ class Derivatives(Functional):
         return self.x[:, None, :]
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Derivatives":
-        return _some(self, rows)
+        return _some(Derivatives, self, rows)
 
 
 class LineIntegrals(Functional):
@@ -205,17 +209,30 @@ class LineIntegrals(Functional):
     def nodes(self, spacing: Any) -> Nodes:
         if self.rule == "gauss":
             return self.segments(spacing).nodes()
-        lines, delta = self.segments(spacing), self.end - self.start
-        start, size, count = lines.start, lines.size, self._count(delta, spacing)
+        start, delta, size = self._geometry(slice(None))
+        count = self._count(delta, spacing)
         t = np.random.default_rng(self.seed).uniform(size=(len(delta), count)).astype(start.dtype)
         x = start[:, None, :] + t[:, :, None] * delta[:, None, :]
         return Nodes(x, np.repeat(size[:, None] / count, count, axis=1).astype(start.dtype))
 
     def segments(self, spacing: Any, rows: Any = slice(None)) -> Segments:
         """Some of the lines with a Gauss-Legendre rule that serves them all."""
-        start, delta = self.start[rows], self.end[rows] - self.start[rows]
-        size = np.ones(len(delta), delta.dtype) if self.average else np.linalg.norm(delta, axis=1)
+        start, delta, size = self._geometry(rows)
         return Segments(start, delta, size, *gauss(self._count(delta, spacing)))
+
+    def _geometry(self, rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of some lines the start, the way from there to the end, and what their weights add up to."""
+        start, delta = self.start[rows], self.end[rows] - self.start[rows]
+        return (
+            start,
+            delta,
+            np.ones(len(delta), delta.dtype) if self.average else np.linalg.norm(delta, axis=1),
+        )
+
+    @property
+    def ruled(self) -> bool:
+        """Whether `segments` are its nodes: a subclass may have others."""
+        return self.rule == "gauss" and type(self).nodes is LineIntegrals.nodes
 
     def _count(self, delta: Float[np.ndarray, "N D"], spacing: Any) -> int:
         cells = np.max(np.linalg.norm(delta / np.asarray(spacing), axis=1))
@@ -228,7 +245,7 @@ class LineIntegrals(Functional):
         return LineIntegrals(self.start, self.end, self.average)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "LineIntegrals":
-        return _some(self, rows)
+        return _some(LineIntegrals, self, rows)
 
 
 class BoxAverages(Functional):
@@ -285,7 +302,7 @@ class BoxAverages(Functional):
         return BoxAverages(self.lower, self.upper)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "BoxAverages":
-        return _some(self, rows)
+        return _some(BoxAverages, self, rows)
 
 
 class Functionals(Functional):
@@ -324,4 +341,4 @@ class Functionals(Functional):
         return self.positions
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Functionals":
-        return _some(self, rows)
+        return _some(Functionals, self, rows)

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 
 from hipgp.nodes import Nodes, Segments
-from hipgp.threads import in_threads
+from hipgp.threads import side_by_side
 
 
 class Neighbours(NamedTuple):
@@ -112,10 +112,9 @@ def _before(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
         index[first:last] = _earlier(x, begin, middle, np.arange(first, last), k)
         used[first:last] = True
 
-    for _ in in_threads(
-        search, iter([*itertools.pairwise(cuts)][::-1])
-    ):  # the largest takes longest: it begins
-        pass
+    levels = list(itertools.pairwise(cuts))
+    if levels:  # the last is half of it
+        side_by_side(lambda: [search(*level) for level in levels[:-1]], lambda: search(*levels[-1]))
     return Neighbours(index, used)
 
 

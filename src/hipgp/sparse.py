@@ -29,6 +29,7 @@ A_PASS = 8  # entries taken together on a CPU
 # Padding worth the same as another slab to be compiled and started, in entries: on a CPU, on a GPU. A fold costs a quarter.
 A_SLAB = 2**18, 2**20
 ROWS_AT_ONCE = 2**16
+LAYING_OUT = 44  # bytes that a GPU needs for each entry while it transposes and lays out a matrix
 
 
 class Slab(eqx.Module):
@@ -133,7 +134,7 @@ class Sparse(eqx.Module):
     @staticmethod
     def of(entries: Entries, dtype: Any, often: bool = True) -> "Sparse":
         """`often`: whether products with the transpose are as many as with the matrix."""
-        entries = entries if _on_cpu() else entries.where_jax_computes()
+        entries = _where_laid_out(entries)
         if not often:
             return Sparse(rows_of(entries, dtype), None, entries.width)
         both = side_by_side(lambda: rows_of(entries, dtype), lambda: rows_of(entries.transposed(), dtype))
@@ -185,6 +186,15 @@ def _summed(x: Float[Array, "... n"]) -> bool:
     return x.size == x.shape[-1] and jax.default_backend() != "cpu"
 
 
+def _where_laid_out(entries: Entries) -> Entries:
+    """On a GPU there, unless so many would crowd it: sorted and copied, they take three times what is left of them."""
+    if _on_cpu():
+        return entries
+    card = jax.local_devices()[0].memory_stats() or {}
+    crowded = "bytes_limit" in card and len(entries.values) * LAYING_OUT > card["bytes_limit"] / 4
+    return entries if crowded else entries.where_jax_computes()
+
+
 class _Stretches(NamedTuple):
     """Pieces of rows: where each begins among the entries, how long it is, and whose it is."""
 
@@ -195,7 +205,7 @@ class _Stretches(NamedTuple):
 
 def rows_of(entries: Entries, dtype: Any) -> Rows:
     """One direction of a sparse matrix."""
-    entries = entries if _on_cpu() else entries.where_jax_computes()
+    entries = _where_laid_out(entries)
     stretches = _cut(entries.starts)
     longest = int(np.max(stretches.length, initial=0))
     widths = _widths(stretches.length, A_SLAB[not _on_cpu()]) if longest else []

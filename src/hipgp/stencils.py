@@ -257,7 +257,7 @@ def merged_on_device(
     kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
 ) -> tuple[Part, Float[np.ndarray, " n"]]:
     """The same, sorted and added up where the weights are computed, and left there."""
-    if isinstance(functional, LineIntegrals):
+    if isinstance(functional, LineIntegrals) and functional.ruled:
         lines = functional.segments(grid.spacing, rows)
         size = _filled(len(rows) * lines.per, least)
         filled = jax.tree.map(lambda a: _padded(np.asarray(a, float), few_sizes(len(a) + 1, 8)), lines)

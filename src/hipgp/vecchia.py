@@ -143,8 +143,9 @@ def _in_chunks(
     """`function` of some thousands of rows of `index` at a time, where JAX computes, and how many these are; behind them
     the last one is repeated."""
     (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
-    most = max(1, ENTRIES_AT_ONCE // k**2) * (1 if on_cpu else 128)
-    size = 1 << (min(most, count) - 1).bit_length()  # few sizes: few compilations
+    most = max(1, ENTRIES_AT_ONCE * (1 if on_cpu else 128) // k**2)
+    each = -(-count // -(-count // most))  # all alike
+    size = min(1 << (each - 1).bit_length(), roughly(each))  # few sizes: few compilations
     filled = nodes.filled_up(roughly(len(nodes))), np.pad(noise, (0, roughly(len(nodes)) - len(nodes)))
     nodes, noise = jax.tree.map(on_device, filled)
     for begin in range(0, count, size):

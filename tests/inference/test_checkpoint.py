@@ -48,6 +48,20 @@ def test_a_killed_solve_goes_on_to_the_same_answer(monkeypatch, tmp_path):
     assert not path.exists()
 
 
+def test_a_killed_solve_with_no_steps_left_gives_what_it_has(monkeypatch, tmp_path):
+    """Resumed where all its steps are done, it is what it would have been had it not been killed."""
+    path, method = tmp_path / "solve.npz", hg.Batch(neighbours=0, tolerance=1e-8, max_iterations=5)
+    with pytest.warns(UserWarning, match="the solve stopped"):
+        whole = GP.condition(DATA, method)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killed_after(patch, 1)
+        GP.condition(DATA, method, checkpoint=path)
+    with pytest.warns(UserWarning, match="the solve stopped"):
+        again = GP.condition(DATA, method, checkpoint=path)
+    np.testing.assert_allclose(again.mean, whole.mean, rtol=0, atol=1e-12)
+    assert again.diagnostics["kl_nats"] == pytest.approx(whole.diagnostics["kl_nats"], rel=1e-9)
+
+
 def test_killed_learning_goes_on_to_the_same_answer(monkeypatch, tmp_path):
     path = tmp_path / "learn.npz"
     gp = hg.GP(hg.Matern32(), GRID)

@@ -126,13 +126,30 @@ def test_covariances_of_points_are_those_of_any_functional():
         np.testing.assert_allclose(found[t], truth, rtol=1e-12)
 
 
+def test_a_kind_of_line_with_nodes_of_its_own_keeps_them():
+    class Halved(LineIntegrals):
+        def nodes(self, spacing):
+            whole = super().nodes(spacing)
+            return Nodes(whole.x, whole.weights / 2)
+
+    rays = Halved((0.0, 0.0), np.random.default_rng(1).uniform(size=(5, 2)))
+    found = coarse.compact_nodes(observe(rays, np.zeros(5)), TWO, 9)
+    assert isinstance(found, Nodes)
+    np.testing.assert_allclose(np.sum(found.weights, axis=1), rays.length / 2, rtol=1e-13)
+
+
 @pytest.mark.parametrize("average", [False, True])
 def test_lines_need_not_be_spelt_out(average):
     """Their covariances, features and order are those of their nodes; so are those of some more, which fill up."""
     rng = np.random.default_rng(2)
     data = observe(LineIntegrals(*rng.uniform(size=(2, 40, 3)), average=average), np.zeros(40))
-    lines, nodes = coarse.compact_nodes(data, TWO, 9), coarse.data_nodes(data, TWO, 9)
-    assert isinstance(lines, Segments) and len(lines) == 40 and 3 <= lines.per == nodes.per <= 9
+    lines, nodes = coarse.compact_nodes(data, TWO, 4), coarse.data_nodes(data, TWO, 4)
+    assert isinstance(lines, Segments) and len(lines) == 40 and lines.per == nodes.per == 4
+    rays = data.blocks[0].functional
+    np.testing.assert_allclose(np.sum(nodes.weights, axis=1), 1.0 if average else rays.length, rtol=1e-13)
+    plenty, fine = coarse.data_nodes(data, TWO, 99), rays.nodes(0.4)
+    np.testing.assert_allclose(plenty.x, fine.x, rtol=1e-13)
+    np.testing.assert_allclose(plenty.weights, fine.weights, rtol=1e-13)
     np.testing.assert_allclose(neighbours.features(lines, 1.0), neighbours.features(nodes, 1.0), rtol=1e-13)
     np.testing.assert_array_equal(lines.heaviest().x, nodes.heaviest().x)
     index, used = jnp.asarray(rng.permutation(40)[:12].reshape(3, 4)), jnp.ones((3, 4), bool)

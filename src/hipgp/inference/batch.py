@@ -6,6 +6,7 @@ posterior (Matheron's rule: u + K W' A^-1 (y - W u - e)). No covariance is ever 
 part of the same algebra: its coefficients come from generalised least squares, in the mean and in every draw.
 """
 
+import functools
 import time
 import warnings
 from collections.abc import Callable
@@ -141,13 +142,16 @@ class Batch(eqx.Module):
         self, kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"]
     ) -> tuple[System, dict[str, Any]]:
         """The linear system of these data, and facts about it."""
+        kernel.check_dimension(grid.ndim)
         dtype = data.dtype
         k, noise = self.neighbours, np.asarray(std, float) ** 2
         # K, W and who is near whom, side by side; of points the noise, W's included, decides on the neighbours
         beside = k != 0 and self.weights == "local" and not _plain(data)
         early = beside and not self._in_grid_space(data, grid, lambda: 0.0, joint=False)
         near_whom = lambda: vecchia.neighbourhoods(kernel, data, k) if early else None
-        embedded = lambda: embed(kernel, grid, dtype, WRAPPED)
+        embedded = functools.cache(lambda: embed(kernel, grid, dtype, WRAPPED))
+        if self.weights == "exact":
+            embedded()  # W needs it
         with_w = lambda: self.rows(kernel, grid, data, embedded)
         ((rows, how), near), toeplitz = side_by_side(lambda: side_by_side(with_w, near_whom), embedded)
         residual = np.asarray(rows.residual, float)

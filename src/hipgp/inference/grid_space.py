@@ -100,12 +100,6 @@ class GridSystem(System):
             return self.stencil.matmul(u)
         return self.weights.transpose_matmul(self.weights.matmul(u) / self.noise)
 
-    def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return self._product(v, self.root(v))
-
-    def _product(self, v: Float[Array, "B n"], field: Float[Array, "B M"]) -> Float[Array, "B n"]:
-        return v + self.root_transpose(self.information(field))
-
     def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
         gain = 1 / (1 + self.density * self.toeplitz.eigenvalues)
         rest = (r.reshape(-1, *gain.shape) * gain).reshape(r.shape)
@@ -118,9 +112,12 @@ class GridSystem(System):
     def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
         return self.root_transpose(self.weights.transpose_matmul(z / self.noise))
 
-    def answer(self, z: Float[Array, "B N"], x: Float[Array, "B n"]) -> tuple[Array, Array, Array]:
+    def answer(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
         field = self.root(x)
-        return self._product(x, field), (z - self.weights.matmul(field)) / self.noise, field
+        return x + self.root_transpose(self.information(field)), field
+
+    def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
+        return (z - self.weights.matmul(field)) / self.noise
 
 
 def grid_system(

@@ -244,7 +244,7 @@ def compiled_rows(source: Source, kernel: Kernel, whitening: Whitening, index: t
 def local_table(kernel: Kernel, grid: Grid, data: Data, p: int, dtype: Any) -> Table:
     """Local weights, rows padded to the longest so that any of them can be looked up."""
     rows = stencilled(kernel, grid, data, p)
-    counts, matrix = np.diff(rows.matrix.indptr), rows.matrix
+    counts, matrix = rows.entries.counts, rows.matrix
     inside = np.arange(counts.max()) < counts[:, None]
     columns, values = np.zeros(inside.shape, np.int32), np.zeros(inside.shape, dtype)
     columns[inside], values[inside] = matrix.indices, matrix.data

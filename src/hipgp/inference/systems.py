@@ -40,8 +40,8 @@ class Solved(NamedTuple):
 class System(eqx.Module):
     """A symmetric positive system: product, preconditioner, and the error in nats of a residual."""
 
-    @abc.abstractmethod
-    def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]: ...
+    def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
+        return self.answer(v)[0]
 
     @abc.abstractmethod
     def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]: ...
@@ -54,8 +54,12 @@ class System(eqx.Module):
         """The right-hand side that stands for data z."""
 
     @abc.abstractmethod
-    def answer(self, z: Float[Array, "B N"], x: Float[Array, "B n"]) -> tuple[Array, Array, Array]:
-        """The product with x; and what x stands for as the solution for data z: alpha = A^-1 z, and the field K W' alpha."""
+    def answer(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
+        """The product with x, and the field K W' alpha that x stands for."""
+
+    @abc.abstractmethod
+    def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
+        """A^-1 z, from the solution x for data z, and its field."""
 
 
 class DataSystem(System):
@@ -72,9 +76,6 @@ class DataSystem(System):
         own = self.noise * v
         return own if self.residuals is None else own + self.residuals.covariance.matmul(v)
 
-    def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return self.answer(v, v)[0]
-
     def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
         return r / self.noise if self.vecchia is None else self.vecchia.precondition(r)
 
@@ -84,9 +85,12 @@ class DataSystem(System):
     def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
         return z
 
-    def answer(self, z: Float[Array, "B N"], x: Float[Array, "B n"]) -> tuple[Array, Array, Array]:
+    def answer(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
         field = self.toeplitz.flat_matmul(self.weights.transpose_matmul(x))
-        return self.weights.matmul(field) + self.spread(x), x, field
+        return self.weights.matmul(field) + self.spread(x), field
+
+    def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
+        return x
 
 
 def in_float64(tree: Any) -> Any:
@@ -97,43 +101,45 @@ def in_float64(tree: Any) -> Any:
 # Each of these is compiled as one, and they are few: to compile takes longer than to solve a small problem.
 
 
-class _Stand(NamedTuple):
-    """Where a solve stands between refinements."""
-
-    x: Float[Array, "B n"]  # in float64
-    residual: Float[Array, "B n"]  # in float64
-    nats: Float[Array, " B"]
-    # to go on from: the residual in units of its largest entry, which keeps float32 far from under- and overflow
-    state: State
-    scale: Float[Array, "B 1"]
-
-
-def _standing(system: System, x: Array, r: Array, dtype: Any) -> _Stand:
+def _from(system: System, r: Array, dtype: Any) -> tuple[State, Array]:
+    """A solve for the residual in units of its largest entry, which keeps float32 far from under- and overflow."""
     scale = jnp.max(jnp.abs(r), axis=-1, keepdims=True)
-    rhs = (r / jnp.where(scale > 0, scale, 1)).astype(dtype)
-    return _Stand(x, r, in_float64(system).nats(r), start(rhs, system.nats), scale)
+    return start((r / jnp.where(scale > 0, scale, 1)).astype(dtype), system.nats), scale
 
 
 @eqx.filter_jit
-def _begin(system: System, z: Array) -> tuple[Array, _Stand]:
+def _begin(system: System, z: Array) -> tuple[Array, Array, Array, tuple[State, Array]]:
     """The right-hand side in float64, and the solve from zero."""
     rhs = system.from_data(z).astype(jnp.float64)
-    return rhs, _standing(system, jnp.zeros_like(rhs), rhs, z.dtype)
+    return rhs, jnp.zeros_like(rhs), in_float64(system).nats(rhs), _from(system, rhs, z.dtype)
 
 
-@eqx.filter_jit
+_again = eqx.filter_jit(_from)
+
+
+@eqx.filter_jit(donate="all-except-first")
 def _advance(system: System, state: State, target: Any, steps: Any) -> State:
+    """`state` is no more after it."""
     return advance(system.matmul, system.precondition, system.nats, target, state, steps)
 
 
+class _Refined(NamedTuple):
+    """What has been found, and how good it is, in float64; alpha and field as the data are."""
+
+    x: Float[Array, "B n"]
+    residual: Float[Array, "B n"]
+    nats: Float[Array, " B"]
+    alpha: Float[Array, "B N"]
+    field: Float[Array, "B M"]
+
+
 @eqx.filter_jit
-def _refined(
-    system: System, z: Array, rhs: Array, x: Array, scale: Array, value: Array
-) -> tuple[_Stand, Array, Array]:
-    """x with what has been found, its true residual, whatever the solver's own precision, and what it means."""
-    x = x + scale * value.astype(x.dtype)
-    product, alpha, field = in_float64(system).answer(z.astype(x.dtype), x)
-    return _standing(system, x, rhs - product, z.dtype), alpha.astype(z.dtype), field.astype(z.dtype)
+def _refined(system: System, z: Array, rhs: Array, x: Array, scale: Array, value: Array) -> _Refined:
+    """x with another value added, and its true residual, whatever the solver's own precision."""
+    x, exact = x + scale * value.astype(x.dtype), in_float64(system)
+    product, field = exact.answer(x)
+    r, field = rhs - product, field.astype(z.dtype)
+    return _Refined(x, r, exact.nats(r), system.alpha(z, x.astype(z.dtype), field), field)
 
 
 def solve(
@@ -150,54 +156,57 @@ def solve(
     (iterative refinement), which costs one product each time.
     """
     target = np.broadcast_to(np.asarray(tolerance, z.dtype), (z.shape[0],))
-    rhs, stand = _begin(system, z)
-    steps, nats, found = 0, np.asarray(stand.nats), None
+    rhs, x, found_nats, (state, scale) = _begin(system, z)
+    steps, nats, found = 0, np.asarray(found_nats), None
     if checkpoint is not None and (saved := checkpoint.load(rhs.shape)) is not None:
         x, steps, (state, scale) = saved
-        stand, nats = stand._replace(x=x, state=state, scale=scale), np.full_like(nats, np.inf)
+        nats = np.full_like(nats, np.inf)
     for _ in range(REFINEMENTS):
         if np.all(nats <= target) or steps >= max_iterations:
             break
-        size = np.asarray(stand.scale)[:, 0]
-        inner = (0.5 * target / np.where(size > 0, size**2, 1)).astype(z.dtype)
+        if found is not None:
+            x, (state, scale) = found.x, _again(system, found.residual, z.dtype)
+            found = None  # nothing is kept that the steps do not need
         before = steps
-        state, steps = _run(system, stand, inner, steps, max_iterations, report, checkpoint)
-        found = _refined(system, z, rhs, stand.x, stand.scale, state.value)
-        stand, after = found[0], np.asarray(found[0].nats)
+        value, steps = _run(system, x, state, scale, target, steps, max_iterations, report, checkpoint)
+        found = _refined(system, z, rhs, x, scale, value)
+        after = np.asarray(found.nats)
         stuck = bool(np.all(after > 0.5 * nats)) or steps == before
         nats = after
         if stuck:
             break
     if found is None:
-        found = _refined(system, z, rhs, stand.x, stand.scale, stand.state.value)
-    stand, alpha, field = found
-    return Solved(alpha, field, np.asarray(stand.nats), steps, stand.residual)
+        found = _refined(system, z, rhs, x, scale, state.value)
+    return Solved(found.alpha, found.field, np.asarray(found.nats), steps, found.residual)
 
 
 def _run(
     system: System,
-    stand: _Stand,
+    x: Array,
+    state: State,
+    scale: Array,
     target: Float[np.ndarray, " B"],
     steps: int,
     max_iterations: int,
     report: Callable[[int, float], None],
     checkpoint: Checkpoint | None,
-) -> tuple[State, int]:
-    """Advance in pieces of about a second, so that progress shows and checkpoints are written."""
-    piece, done, size, state = 5, 0, np.asarray(stand.scale)[:, 0], stand.state
+) -> tuple[Array, int]:
+    """Advance in pieces of about a second, so that progress shows and checkpoints are written; the value found."""
+    piece, done, size = 5, int(np.asarray(state.iterations).max()), np.asarray(scale)[:, 0]
+    inner = (0.5 * target / np.where(size > 0, size**2, 1)).astype(target.dtype)
     while steps + done < max_iterations:
         began = time.perf_counter()
-        state = _advance(system, state, target, np.asarray(min(piece, max_iterations - steps - done)))
+        state = _advance(system, state, inner, np.asarray(min(piece, max_iterations - steps - done)))
         active = bool(np.asarray(state.active).any())
         spent = time.perf_counter() - began
         done = int(np.asarray(state.iterations).max())
         report(steps + done, float(np.max(np.asarray(state.error) * size**2)))
         if checkpoint is not None:
-            checkpoint.save(stand.x, steps, state, stand.scale)
+            checkpoint.save(x, steps, state, scale)
         if not active:
             break
         piece = int(np.clip(piece * 1.0 / max(spent, 1e-3), 5, 50))
-    return state, steps + done
+    return state.value, steps + done
 
 
 def machine_memory(system: System) -> int:
