@@ -4,8 +4,8 @@
 
 Points uniform in a square, Matern 3/2 with a lengthscale of 8 cells, noise a third of the field's std; set-up and solve of
 the posterior mean to 0.01 nats, second run (no compilation), each size in a process of its own so that peak memory is
-its own. N from 1e4 up to 10^most at M = 1e5, and M likewise at N = 1e5. With --peer-python also, over N, EFGP (to 1e-3) and
-scikit-learn's exact GP with the same kernel, as far as each gets in PEER_SECONDS of CPU time.
+its own. N from 1e4 up to 10^most at M = 1e5, and M likewise at N = 1e5. With --peer-python also, with the same kernel, EFGP (to
+1e-3) over both, its modes in place of grid points, and scikit-learn's exact GP over N, as far as each gets in PEER_SECONDS of CPU time.
 """
 
 import argparse
@@ -23,9 +23,13 @@ import hipgp as hg
 
 SIDE, NOISE, PEER_SECONDS = 316, 0.3, 150
 PEERS = {
-    "EFGP": ("efgp", ["--epsilon", "1e-3"], 4.0),
-    "scikit-learn, exact": ("sklearn_exact", [], 3.0),
-}  # log10 of the first N
+    "EFGP": ("efgp", ["--epsilon", "1e-3"], {"N": 4.0, "M": 4.0}),
+    "scikit-learn, exact": ("sklearn_exact", [], {"N": 3.0}),
+}  # log10 of the first size
+SIZES = {  # observations, and grid points per axis
+    "N": lambda power: (round(10**power), SIDE),
+    "M": lambda power: (100_000, round(10 ** (power / 2))),
+}
 
 
 def simulate(observations: int) -> tuple[np.ndarray, np.ndarray]:
@@ -64,29 +68,26 @@ def apart(observations: int, side: int) -> dict[str, float]:
     return row
 
 
-def peers(python: str, most: float) -> dict[str, list[dict[str, float]]]:
+def peers(python: str, over: str, most: float) -> dict[str, list[dict[str, float]]]:
     """Rows of each peer, up to the first size that it does not do in time."""
     at, _ = simulate(1000)
-    given = {
-        "lengthscale": 8 / SIDE,
-        "variance": 1.0,
-        "noise": NOISE,
-        "kernel": "Matern32",
-        "hipgp": np.zeros(1000),
-    }
+    given = {"variance": 1.0, "noise": NOISE, "kernel": "Matern32", "hipgp": np.zeros(1000)}
     given |= {"x_test": at, "f_test": np.sin(9 * at[:, 0]) * np.cos(7 * at[:, 1])}
     out: dict[str, list[dict[str, float]]] = {}
     for name, (script, options, first) in PEERS.items():
+        if over not in first:
+            continue
         out[name] = []
-        for power in np.arange(first, most + 0.01, 0.5):
-            x, y = simulate(round(10**power))
-            row = run_peer(python, script, given | {"x": x, "y": y}, options, PEER_SECONDS)
+        for power in np.arange(first[over], most + 0.01, 0.5):
+            observations, side = SIZES[over](power)
+            x, y = simulate(observations)
+            problem = given | {"x": x, "y": y, "lengthscale": 8 / side}
+            row = run_peer(python, script, problem, options, PEER_SECONDS)
             if "failed" in row:
-                print(name, len(y), row["failed"])
+                print(name, observations, side, row["failed"])
                 break
-            out[name].append(
-                {"N": len(y), "seconds": row["again_wall_s"], "gib": row["peak_gib"], "rmse": row["rmse"]}
-            )
+            found = {"seconds": row["again_wall_s"], "gib": row["peak_gib"], "rmse": row["rmse"]}
+            out[name].append({"N": observations, "M": side**2} | found)
             print(name, out[name][-1], flush=True)
     return out
 
@@ -100,7 +101,7 @@ def slope(rows: list[dict[str, float]], of: str) -> float:
 def draw(
     rows: dict[str, list[dict[str, float]]],
     slopes: dict[str, float],
-    beside: dict[str, list[dict[str, float]]],
+    beside: dict[str, dict[str, list[dict[str, float]]]],
 ) -> None:
     from matplotlib.figure import Figure
 
@@ -110,7 +111,7 @@ def draw(
         (("N", "observations N (M = 1e5)"), ("M", "grid points M (N = 1e5)")),
         strict=True,
     ):
-        lines = {"hipgp": rows[name]} | (beside if name == "N" else {})
+        lines = {"hipgp": rows[name]} | beside.get(name, {})
         for (who, some), colour in zip(lines.items(), ("#2a6f97", "#c1666b", "#8d99ae"), strict=False):
             ax.loglog([r[name] for r in some], [r["seconds"] for r in some], "o-", color=colour, label=who)
         if len(lines) > 1:
@@ -132,19 +133,19 @@ def main() -> None:
     if args.one:
         print(json.dumps(measure(*args.one)))
         return
-    sizes = np.arange(4, args.most + 0.01, 0.5)
-    of = {"N": lambda p: apart(round(10**p), SIDE), "M": lambda p: apart(100_000, round(10 ** (p / 2)))}
     for name in args.over:
-        rows = [of[name](p) for p in sizes]
+        rows = [apart(*SIZES[name](power)) for power in np.arange(4, args.most + 0.01, 0.5)]
         write_result(f"growth-{name}", {"facts": facts(), "rows": rows, "slope": slope(rows, name)})
     if args.peer_python:
-        beside = peers(args.peer_python, args.most)
-        slopes = {name: slope(some, "N") for name, some in beside.items()}
+        beside = {name: peers(args.peer_python, name, args.most) for name in args.over}
+        slopes = {
+            name: {who: slope(some, name) for who, some in lines.items()} for name, lines in beside.items()
+        }
         write_result("growth-peers", {"facts": facts(), "rows": beside, "slopes": slopes})
         print(slopes)
-    found = [RESULTS / f"growth-{name}.json" for name in of]
+    found = [RESULTS / f"growth-{name}.json" for name in SIZES]
     if all(path.exists() for path in found):
-        both = {name: json.loads(path.read_text()) for name, path in zip(of, found, strict=True)}
+        both = {name: json.loads(path.read_text()) for name, path in zip(SIZES, found, strict=True)}
         path = RESULTS / "growth-peers.json"
         beside = json.loads(path.read_text())["rows"] if path.exists() else {}
         draw({k: v["rows"] for k, v in both.items()}, {k: v["slope"] for k, v in both.items()}, beside)
