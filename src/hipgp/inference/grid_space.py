@@ -283,7 +283,14 @@ def _low(toeplitz: Toeplitz, modes: Modes, products: Float[np.ndarray, "k k"]) -
     scale = np.sqrt(own * np.where(paired, 2.0, 1.0) / toeplitz.torus.size)
     scale = np.concatenate([scale, scale[paired]])
     matrix = np.eye(len(scale)) + scale[:, None] * products * scale
-    inverse = scipy.linalg.inv(matrix, assume_a="pos") if len(scale) else matrix
+    inverse = _inverse(matrix) if len(scale) else matrix
     places = np.concatenate([places, places[:, paired] + eigenvalues.size], axis=1)
     as_dtype = lambda a: on_device(a, eigenvalues.dtype)
     return LowModes(on_device(places, np.int32), as_dtype(shares), as_dtype(inverse))
+
+
+def _inverse(matrix: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "r r"]:
+    """Of a positive matrix, from its Cholesky factor; LAPACK fills in one half."""
+    potri: Any = scipy.linalg.get_lapack_funcs("potri", (matrix,))
+    half = potri(scipy.linalg.cholesky(matrix, lower=True), lower=1)[0]
+    return np.tril(half) + np.tril(half, -1).T
