@@ -223,11 +223,8 @@ class LineIntegrals(Functional):
     def _geometry(self, rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of some lines the start, the way from there to the end, and what their weights add up to."""
         start, delta = self.start[rows], self.end[rows] - self.start[rows]
-        return (
-            start,
-            delta,
-            np.ones(len(delta), delta.dtype) if self.average else np.linalg.norm(delta, axis=1),
-        )
+        size = np.ones(len(delta), delta.dtype) if self.average else np.linalg.norm(delta, axis=1)
+        return start, delta, size
 
     @property
     def ruled(self) -> bool:

@@ -45,7 +45,7 @@ class Nodes(eqx.Module):
 
     def filled_up(self, count: int) -> "Nodes":
         """With functionals of no weight behind, up to `count`."""
-        return jax.tree.map(lambda a: _filled_up(a, count), self)
+        return jax.tree.map(lambda a: with_zeros(a, count), self)
 
     def __getitem__(self, index: Any) -> "Nodes":
         pick = lambda a: None if a is None else a[index]
@@ -78,7 +78,8 @@ class Nodes(eqx.Module):
         return Nodes(np.concatenate(xs), np.concatenate(cs), together("value"), together("direction"))
 
 
-def _filled_up(a: np.ndarray, count: int) -> np.ndarray:
+def with_zeros(a: np.ndarray, count: int) -> np.ndarray:
+    """With zeros behind, up to `count`."""
     return np.pad(a, [(0, count - len(a))] + [(0, 0)] * (a.ndim - 1))
 
 
@@ -108,7 +109,7 @@ class Segments(eqx.Module):
         return self[np.argmax(np.abs(self.size), keepdims=True)]
 
     def filled_up(self, count: int) -> "Segments":
-        start, delta, size = (_filled_up(np.asarray(a), count) for a in (self.start, self.delta, self.size))
+        start, delta, size = (with_zeros(np.asarray(a), count) for a in (self.start, self.delta, self.size))
         return Segments(start, delta, size, self.t, self.c)
 
     def __getitem__(self, index: Any) -> Nodes:

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.entries import Entries, roughly
+from hipgp.entries import Entries, roughly, turned
 from hipgp.nodes import AnyArray
 from hipgp.precision import on_device
 from hipgp.threads import in_threads, side_by_side
@@ -234,14 +234,6 @@ def _long(place: Int[np.ndarray, " p"], row: Int[np.ndarray, " p"], zero: int) -
     """Which sums go to which rows, and some zeros to the first."""
     missing = roughly(len(place)) - len(place)
     return np.stack([np.pad(place, (0, missing), constant_values=zero), np.pad(row, (0, missing))])
-
-
-def turned(a: np.ndarray, dtype: Any) -> np.ndarray:
-    """a.T in an order of its own: a few rows at a time, which the cache holds, in a third of the time."""
-    out = np.empty(a.shape[::-1], dtype)
-    for begin in range(0, len(a), 1024):
-        out[:, begin : begin + 1024] = a[begin : begin + 1024].T
-    return out
 
 
 def _cut(starts: Int[np.ndarray, " m+1"]) -> _Stretches:

@@ -20,7 +20,7 @@ from hipgp.entries import Entries, Part, collected, few_sizes, put
 from hipgp.functionals import Functional, Functionals, LineIntegrals
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel, differences
-from hipgp.nodes import AnyArray, Nodes, Segments
+from hipgp.nodes import AnyArray, Nodes, Segments, with_zeros
 from hipgp.precision import float64_available, on_device
 from hipgp.sparse import Sparse
 from hipgp.sums import residual_of_sums
@@ -177,7 +177,7 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
 
 
 def ways() -> tuple[Callable[..., tuple[Any, np.ndarray]], Callable[..., Entries]]:
-    """How rows of several nodes are merged, and how pieces of them are put together: a GPU's host sees no entries."""
+    """How rows of several nodes are merged, and how pieces of them are put together: on a GPU where they are computed."""
     on_cpu = jax.default_backend() == "cpu"
     return (merged_on_host, assembled) if on_cpu else (merged_on_device, collected)
 
@@ -260,7 +260,7 @@ def merged_on_device(
     if isinstance(functional, LineIntegrals) and functional.ruled:
         lines = functional.segments(grid.spacing, rows)
         size = _filled(len(rows) * lines.per, least)
-        filled = jax.tree.map(lambda a: _padded(np.asarray(a, float), few_sizes(len(a) + 1, 8)), lines)
+        filled = jax.tree.map(lambda a: with_zeros(np.asarray(a, float), few_sizes(len(a) + 1, 8)), lines)
         found = _merged_lines(kernel, grid, p, filled, np.asarray(lines.per), size)
         weights = lines.size[:, None] * lines.c
     else:
@@ -271,10 +271,6 @@ def merged_on_device(
     needed = -(-int(starts[-1]) // len(values[0]))  # many less are left than there were nodes
     alone = np.sum(np.asarray(v)[: weights.size].reshape(weights.shape) * weights**2, axis=1)
     return Part(columns[:needed], values[:needed], rows, starts), alone
-
-
-def _padded(a: np.ndarray, size: int) -> np.ndarray:
-    return np.pad(a, [(0, size - len(a))] + [(0, 0)] * (a.ndim - 1))
 
 
 @eqx.filter_jit

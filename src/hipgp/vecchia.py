@@ -112,7 +112,7 @@ deviance.defvjp(_forward, _backward)
 
 @eqx.filter_jit
 def _conditional_chunk(
-    kernel: Kernel, nodes: Nodes | Segments, noise: Array, index: Array, used: Array, own: int
+    kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, own: int
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
     # Targets have no noise, and two of them may be the same: only the neighbours' own covariance is factored.
     matrix = covariances(kernel, nodes, noise, index, used)
@@ -268,7 +268,7 @@ class _Rows(NamedTuple):
 
 def _rows(kernel: Kernel, nodes: Nodes | Segments, groups: Groups, noise: np.ndarray, dtype: Any) -> _Rows:
     chunk = functools.partial(_factor_chunk, own=groups.own, dtype=dtype)
-    if _roughly(kernel, nodes, noise):
+    if _in_float32(kernel, nodes, noise):
         kernel, nodes = jax.tree.map(lambda a: np.asarray(a, np.float32), (kernel, nodes))
     parts = list(_in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used))
     logs = sum(float(np.sum(np.log(np.asarray(diagonal)[:n]))) for (_, diagonal), n in parts)
@@ -278,7 +278,7 @@ def _rows(kernel: Kernel, nodes: Nodes | Segments, groups: Groups, noise: np.nda
     return _Rows(rows[0] if len(rows) == 1 else together.concatenate(rows), -2 * logs, groups)
 
 
-def _roughly(kernel: Kernel, nodes: Nodes | Segments, noise: np.ndarray) -> bool:
+def _in_float32(kernel: Kernel, nodes: Nodes | Segments, noise: np.ndarray) -> bool:
     """Whether covariances may be summed in float32, in 40% of the time: where there are many nodes, and noise hides rounding.
 
     What is factored is in float64 in any case, and stays positive: a group's rounding is below 1e-4 of the largest variance.

@@ -249,16 +249,16 @@ def test_covariances_in_float32_make_the_same_preconditioner_where_noise_hides_r
     kernel = Matern32(1.3, 0.2)
     nodes = coarse.data_nodes(data, kernel)
     for noise, rough in ((1e-3, True), (1e-6, False)):
-        assert vecchia._roughly(kernel, nodes, np.full(300, noise)) is rough
+        assert vecchia._in_float32(kernel, nodes, np.full(300, noise)) is rough
     values = Points(end).nodes(0.1)
-    assert not vecchia._roughly(kernel, values, np.full(300, 1.0))  # one node each: nothing to gain
+    assert not vecchia._in_float32(kernel, values, np.full(300, 1.0))  # one node each: nothing to gain
     slopes = Nodes.concatenate([nodes, Derivatives(end).nodes(0.1)])
-    assert not vecchia._roughly(kernel, slopes, np.full(600, 1.0))
+    assert not vecchia._in_float32(kernel, slopes, np.full(600, 1.0))
     r = rng.standard_normal(300)
     least = 2.1e-4 * float(np.max(variances(kernel, nodes)))
     near = vecchia.neighbourhoods(kernel, data)
     found = vecchia.factor_of(kernel, near, np.full(300, least))
-    monkeypatch.setattr(vecchia, "_roughly", lambda *given: False)
+    monkeypatch.setattr(vecchia, "_in_float32", lambda *given: False)
     exact = vecchia.factor_of(kernel, near, np.full(300, least))
     closely = np.asarray(exact.precondition(jnp.asarray(r)))
     np.testing.assert_allclose(found.precondition(jnp.asarray(r)), closely, atol=0.02 * np.abs(closely).max())

@@ -23,11 +23,11 @@ import scipy.linalg
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.entries import Entries
+from hipgp.entries import Entries, turned
 from hipgp.inference.systems import System
 from hipgp.ordering import by_number
 from hipgp.precision import on_device
-from hipgp.sparse import Rows, rows_of, turned
+from hipgp.sparse import Rows, rows_of
 from hipgp.stencils import LocalWeights, Stencilled
 from hipgp.threads import in_threads, side_by_side
 from hipgp.toeplitz import Toeplitz, Torus
