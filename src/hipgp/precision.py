@@ -12,6 +12,8 @@ from typing import Any, TypeVar, cast
 import jax
 import numpy as np
 
+from hipgp.processes import check_not_forked
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -20,6 +22,7 @@ def float64_available(function: F) -> F:
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        check_not_forked()
         with jax.enable_x64(True):
             return function(*args, **kwargs)
 

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from hipgp.linalg.matrices import map_matrices
+
 Product = Callable[[Array], Array]
 
 ROUNDING = 10.0  # rounding errors of one product, in units of eps |A| |x|
@@ -181,10 +183,10 @@ def quadratic_form(
 
     def one(diagonal: Array, off: Array, scale: Array) -> Array:
         matrix = jnp.diag(diagonal) + jnp.diag(off, 1) + jnp.diag(off, -1)
-        values, vectors = jnp.linalg.eigh(matrix)
+        values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
         floor = jnp.finfo(diagonal.dtype).eps * jnp.max(jnp.abs(values))
         used = vectors[0] ** 2
         safe = jnp.where(used > 0, jnp.maximum(values, floor), 1.0)
         return scale * jnp.sum(used * function(safe))
 
-    return jax.vmap(one)(tridiagonal.diagonal, tridiagonal.off_diagonal, squared_norm(probes))
+    return map_matrices(one, tridiagonal.diagonal, tridiagonal.off_diagonal, squared_norm(probes))

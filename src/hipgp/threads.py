@@ -6,6 +6,7 @@ again makes them wait for one another (128 x 128, two cores: up to 15 times slow
 
 import functools
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,10 +27,34 @@ def one_blas_thread(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        with threadpool_limits(limits=1, user_api="blas"):
+        with _OneBlasThread():
             return function(*args, **kwargs)
 
     return wrapped
+
+
+class _OneBlasThread:
+    """Limit BLAS to one thread while any thread is inside; the limit is the whole process's.
+
+    The first to enter sets it and the last to leave lifts it. Entering and leaving in any other order, each caller
+    would restore what it found, and the limit could stay for ever.
+    """
+
+    lock = threading.Lock()
+    inside = 0
+    limits: Any = None
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if _OneBlasThread.inside == 0:
+                _OneBlasThread.limits = threadpool_limits(limits=1, user_api="blas")
+            _OneBlasThread.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            _OneBlasThread.inside -= 1
+            if _OneBlasThread.inside == 0:
+                _OneBlasThread.limits.restore_original_limits()
 
 
 def cores() -> int:

@@ -28,11 +28,12 @@ from hipgp.coarse import MOST_NODES, compact_nodes, covariances, plain_points, t
 from hipgp.data import Data
 from hipgp.entries import roughly
 from hipgp.kernels import Kernel
+from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
 from hipgp.neighbours import Groups, features, in_groups
 from hipgp.nodes import AnyArray, Nodes, Segments
 from hipgp.precision import float64_available, on_device
 from hipgp.sparse import Blocks, Sparse
-from hipgp.threads import one_blas_thread
+from hipgp.threads import in_threads, one_blas_thread
 from hipgp.toeplitz import evaluate_all
 
 NEIGHBOURS = 20  # of a point
@@ -83,8 +84,11 @@ def deviance(matrix: Float[Array, "T k k"], y: Float[Array, "T k"], own: int) ->
 
 
 def _factored(matrix: Array, y: Array, own: int) -> tuple[Array, Array, Array]:
-    factor = jnp.linalg.cholesky(matrix, symmetrize_input=False)
-    z = jax.vmap(lambda f, v: jax.scipy.linalg.solve_triangular(f, v, lower=True))(factor, y)
+    def one(matrix: Array, y: Array) -> tuple[Array, Array]:
+        factor = cholesky(matrix)
+        return factor, solve_lower(factor, y)
+
+    factor, z = map_matrices(one, matrix, y)
     logs = jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)[:, -own:])
     return jnp.sum(z[:, -own:] ** 2) + 2 * jnp.sum(logs), factor, z
 
@@ -99,8 +103,8 @@ def _backward(own: int, saved: tuple[Array, Array], cotangent: Array) -> tuple[A
     k = z.shape[1]
     last = jnp.broadcast_to(jnp.eye(k)[:, -own:], (len(z), k, own))
     others = jnp.where(jnp.arange(k) < k - own, z, 0.0)
-    solve = lambda f, v: jax.scipy.linalg.solve_triangular(f, v, lower=True, trans=1)
-    solved = jax.vmap(solve)(factor, jnp.concatenate([last, others[..., None]], axis=2))
+    sides = jnp.concatenate([last, others[..., None]], axis=2)
+    solved = map_matrices(solve_lower_transposed, factor, sides)
     rows, a = solved[..., :-1], solved[..., -1]
     pull = jnp.einsum("tkb,tb->tk", rows, z[:, -own:])
     gradient = jnp.einsum("tkb,tlb->tkl", rows, rows) - pull[:, :, None] * (pull + 2 * a)[:, None, :]
@@ -116,12 +120,16 @@ def _conditional_chunk(
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
     # Targets have no noise, and two of them may be the same: only the neighbours' own covariance is factored.
     matrix = covariances(kernel, nodes, noise, index, used)
-    factor = jnp.linalg.cholesky(matrix[:, :-own, :-own], symmetrize_input=False)
-    solve = lambda f, v, trans: jax.scipy.linalg.solve_triangular(f, v, trans=trans, lower=True)
-    half = jax.vmap(lambda f, v: solve(f, v, 0))(factor, matrix[:, :-own, -own:])
+
+    def one(matrix: Array) -> tuple[Array, Array]:
+        factor = cholesky(matrix[:-own, :-own])
+        half = solve_lower(factor, matrix[:-own, -own:])
+        return solve_lower_transposed(factor, half), half
+
+    coefficients, half = map_matrices(one, matrix)
     prior = jnp.diagonal(matrix[:, -own:, -own:], axis1=1, axis2=2)
     variance = jnp.maximum(prior - jnp.sum(half**2, axis=1), jnp.finfo(matrix.dtype).eps * prior)
-    return jnp.swapaxes(jax.vmap(lambda f, v: solve(f, v, 1))(factor, half), 1, 2), variance
+    return jnp.swapaxes(coefficients, 1, 2), variance
 
 
 @eqx.filter_jit
@@ -129,10 +137,10 @@ def _factor_chunk(
     kernel: Kernel, nodes: Nodes | Segments, noise: Array, index: Array, used: Array, own: int, dtype: Any
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
     """The last `own` rows of each matrix's inverse Cholesky factor, and their diagonal, one where there is no row."""
-    factor = jnp.linalg.cholesky(covariances(kernel, nodes, noise, index, used), symmetrize_input=False)
     last = jnp.eye(index.shape[1])[:, -own:]
-    solve = lambda f: jax.scipy.linalg.solve_triangular(f, last, lower=True, trans=1)
-    rows = jnp.swapaxes(jax.vmap(solve)(factor), 1, 2) * used[:, None, :] * used[:, -own:, None]
+    last_columns = lambda matrix: solve_lower_transposed(cholesky(matrix), last)
+    columns = map_matrices(last_columns, covariances(kernel, nodes, noise, index, used))
+    rows = jnp.swapaxes(columns, 1, 2) * used[:, None, :] * used[:, -own:, None]
     diagonal = jnp.diagonal(rows[:, :, -own:], axis1=1, axis2=2)
     return rows.astype(dtype), jnp.where(used[:, -own:], diagonal, 1.0)
 
@@ -140,20 +148,24 @@ def _factor_chunk(
 def _in_chunks(
     function: Any, kernel: Kernel, nodes: Nodes | Segments, noise: Any, index: Any, used: Any
 ) -> Iterator[tuple[Any, int]]:
-    """`function` of some thousands of rows of `index` at a time, where JAX computes, and how many these are; behind them
-    the last one is repeated."""
+    """Yield `function` of some thousands of rows of `index` at a time, and how many rows these are.
+
+    The last chunk is filled up by repeating its last row. On a CPU the chunks are computed by several threads.
+    """
     (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
     most = max(1, ENTRIES_AT_ONCE * (1 if on_cpu else 128) // k**2)
     each = -(-count // -(-count // most))  # all alike
     size = min(1 << (each - 1).bit_length(), roughly(each))  # few sizes: few compilations
     filled = nodes.filled_up(roughly(len(nodes))), np.pad(noise, (0, roughly(len(nodes)) - len(nodes)))
     nodes, noise = jax.tree.map(on_device, filled)
-    for begin in range(0, count, size):
+
+    def chunk(begin: int) -> tuple[Any, int]:
         at = np.minimum(np.arange(begin, begin + size), count - 1)
         found = function(kernel, nodes, noise, on_device(index[at]), on_device(used[at]))
-        if on_cpu:
-            jax.block_until_ready(found)  # LAPACK's calls in two programs could wait for each other's threads
-        yield found, min(size, count - begin)
+        return jax.block_until_ready(found) if on_cpu else found, min(size, count - begin)
+
+    begins = range(0, count, size)
+    yield from in_threads(chunk, ((begin,) for begin in begins)) if on_cpu else map(chunk, begins)
 
 
 @one_blas_thread

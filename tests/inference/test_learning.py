@@ -26,8 +26,8 @@ def objective(kinds, trend=None, count=12, noise_known=True):
     nodes = terms.nodes.with_derivative_fields()  # few to a ray: the dense twin is given the same
     f = dense.Functional(*[np.asarray(a) for a in (nodes.x, nodes.weights, nodes.value, nodes.direction)])
     layout = Layout.of(KERNEL, not noise_known)
-    value = lambda v: likelihood.value_and_gradient(jnp.asarray(v), layout, terms)[0]
-    slope = lambda v: likelihood.value_and_gradient(jnp.asarray(v), layout, terms)[1]
+    value = lambda v: likelihood.value_and_gradient(v, layout, terms)[0]
+    slope = lambda v: likelihood.value_and_gradient(v, layout, terms)[1]
     return (value, slope), layout.pack(KERNEL, 0.1), (f, y, std, columns)
 
 

@@ -6,7 +6,6 @@ All work on a vector of log-parameters within bounds; what they return is the ne
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
@@ -34,11 +33,11 @@ def descend(
     """L-BFGS within the bounds; a point where the likelihood is not finite counts as very bad."""
 
     def evaluate(v: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = (np.asarray(a) for a in value_and_gradient(jnp.asarray(v), layout, terms))
+        value, gradient = value_and_gradient(v, layout, terms)
         if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
             return 1e10, np.zeros_like(v)
-        report(v, float(value))
-        return float(value), gradient
+        report(v, value)
+        return value, gradient
 
     options = {"maxiter": iterations, "maxfun": 2 * iterations, "ftol": 1e-9, "gtol": 1e-6}
     limits = list(zip(box.lower, box.upper, strict=True))
@@ -49,7 +48,7 @@ def descend(
 def _curvature(vector: np.ndarray, layout: Layout, terms: Terms, free: np.ndarray) -> np.ndarray:
     """The likelihood's second derivatives in the free parameters, by differences of its gradient."""
     step = 1e-3
-    gradient = lambda v: np.asarray(value_and_gradient(jnp.asarray(v), layout, terms)[1])[free]
+    gradient = lambda v: value_and_gradient(v, layout, terms)[1][free]
     rows = [
         (gradient(vector + e) - gradient(vector - e)) / (2 * step) for e in step * np.eye(len(vector))[free]
     ]
@@ -102,15 +101,15 @@ def newton(
     curved = curved_at(vector, layout, terms, box)
     if curved is None:
         return descend(vector, layout, terms, box, NEWTON_STEPS, report)
-    value, gradient = (np.asarray(a) for a in value_and_gradient(jnp.asarray(vector), layout, terms))
+    value, gradient = value_and_gradient(vector, layout, terms)
     for _ in range(NEWTON_STEPS):
         step = curved.step(gradient)
         if -0.5 * float(step @ gradient) * float(terms.count) < enough:
             break
         for shrink in (1.0, 0.3, 0.1):
             trial = box.clip(vector + shrink * step)
-            found, slope = (np.asarray(a) for a in value_and_gradient(jnp.asarray(trial), layout, terms))
-            report(trial, float(found))
+            found, slope = value_and_gradient(trial, layout, terms)
+            report(trial, found)
             if found < value:
                 break
         else:
@@ -162,7 +161,7 @@ def uncertainty(
         values, vectors = np.linalg.eigh(curvature)
         along = np.zeros(len(vector))
         along[free] = 0.3 * vectors[:, 0]
-        slope = lambda v: np.asarray(value_and_gradient(jnp.asarray(v), layout, terms)[1])
+        slope = lambda v: value_and_gradient(v, layout, terms)[1]
         values[0] = (slope(vector + along) - slope(vector - along)) @ along / (2 * 0.3**2)
         flat = values <= 0  # directions that the data leave open
         variance = vectors[:, ~flat] ** 2 @ (1 / (total * values[~flat]))

@@ -14,8 +14,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
+
+from hipgp.linalg.matrices import map_matrices, solve_lower, solve_lower_transposed
 
 
 class Blocks(eqx.Module):
@@ -198,17 +199,17 @@ def root_variances(q: Gaussian, root_row: Float[Array, "..."]) -> Float[Array, "
     return jnp.fft.irfftn(total, s=shape)
 
 
-# One-point blocks are common (mean-field), and a batched LAPACK call for each would be slow.
+# One-point blocks are common (mean-field), and a LAPACK call for each would be slow.
 
 
 def cholesky(matrix: Float[Array, "B n n"]) -> Float[Array, "B n n"]:
-    return jnp.sqrt(matrix) if matrix.shape[-1] == 1 else jnp.linalg.cholesky(matrix)
+    return jnp.sqrt(matrix) if matrix.shape[-1] == 1 else map_matrices(jnp.linalg.cholesky, matrix)
 
 
 def lower_solve(factor: Float[Array, "B n n"], rhs: Float[Array, "B n m"]) -> Float[Array, "B n m"]:
-    return rhs / factor if factor.shape[-1] == 1 else solve_triangular(factor, rhs, lower=True)
+    return rhs / factor if factor.shape[-1] == 1 else map_matrices(solve_lower, factor, rhs)
 
 
 def upper_solve(factor: Float[Array, "B n n"], rhs: Float[Array, "B n m"]) -> Float[Array, "B n m"]:
     """With the transpose."""
-    return rhs / factor if factor.shape[-1] == 1 else solve_triangular(factor, rhs, lower=True, trans=1)
+    return rhs / factor if factor.shape[-1] == 1 else map_matrices(solve_lower_transposed, factor, rhs)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -252,8 +251,7 @@ def _best_start(
 ) -> tuple[np.ndarray, float]:
     """The likelihood at every start, a few steps from the most promising, and the best of them."""
     values = [
-        np.nan_to_num(float(value_and_gradient(jnp.asarray(box.clip(s)), layout, terms)[0]), nan=np.inf)
-        for s in starts
+        np.nan_to_num(float(value_and_gradient(box.clip(s), layout, terms)[0]), nan=np.inf) for s in starts
     ]
     promising = np.argsort(values)[:DESCENTS]
     ends = [descend(starts[i], layout, terms, box, iterations, report) for i in promising]

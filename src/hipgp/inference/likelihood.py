@@ -3,11 +3,11 @@
 log p(y) ~ the sum over groups of log p(own | nearest predecessors), each term one small dense system: no FFT, no solve,
 any functional; a group is one point, or some functionals of several nodes that lie together. The trend's coefficients
 are at their best (generalised least squares) at every evaluation, so that the gradient at fixed coefficients is the
-whole gradient. Terms are evaluated some hundreds at a time, each chunk's gradient right after its value: nothing is
-kept, and no two factorisations can wait for one another (batched LAPACK calls that run side by side in one program can
-block every thread of a small CPU).
+whole gradient. Groups are evaluated some hundreds at a time, each chunk's gradient right after its value, so that
+nothing is kept. Several threads work on parts of the chunks.
 """
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -20,10 +20,13 @@ from hipgp import coarse, neighbours, vecchia
 from hipgp.data import Data
 from hipgp.inference.parameters import Layout
 from hipgp.kernels import Kernel
+from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower
 from hipgp.nodes import Nodes
 from hipgp.precision import on_device
+from hipgp.threads import in_threads
 
 LOG_2PI = float(np.log(2 * np.pi))
+MOST_PARTS = 16  # of the groups, each a thread's work
 
 
 class Terms(eqx.Module):
@@ -33,15 +36,16 @@ class Terms(eqx.Module):
     values: Float[Array, "N 1+p"]  # y and the trend's columns
     noise: Float[Array, " N"]  # variances, zero where unknown
     unknown: Array  # 1 where the noise is to be learned
-    index: Int[Array, "G k"]  # neighbours and, last, a group's own
+    index: Int[Array, "P C T k"]  # neighbours and, last, a group's own: P parts of C chunks of T groups each
     used: Array
     count: Float[Array, ""]  # observations in the groups
     own: int = eqx.field(static=True)
 
     def some(self, count: int) -> "Terms":
         """About `count` of the observations."""
-        groups = max(1, round(len(self.index) * min(1.0, count / float(self.count))))
-        return _in_whole_chunks(self, self.index[:groups], self.used[:groups])
+        index, used = (np.asarray(a).reshape(-1, a.shape[-1]) for a in (self.index, self.used))
+        groups = max(1, round(len(index) * min(1.0, count / float(self.count))))
+        return _in_parts(self, index[:groups], used[:groups])
 
 
 def prepare(
@@ -68,26 +72,23 @@ def prepare(
         jnp.zeros(()),
         groups.own,
     )
-    return _in_whole_chunks(terms, groups.index[chosen], groups.used[chosen])
+    return _in_parts(terms, groups.index[chosen], groups.used[chosen])
 
 
-def _in_whole_chunks(terms: Terms, index: Any, used: Any) -> Terms:
-    """Groups filled up to whole chunks with some of which nothing is used."""
-    size = _chunk_size(*index.shape)
-    missing = -len(index) % size
-    full = lambda a: on_device(np.pad(np.asarray(a), ((0, missing), (0, 0))))
-    count = on_device(float(np.sum(np.asarray(used)[:, -terms.own :])))
+def _in_parts(terms: Terms, index: Any, used: Any) -> Terms:
+    """Lay groups out in equal parts, one for a thread at a time, filled up with groups of which nothing is used.
+
+    The layout does not depend on the number of cores, so that sums are the same on every machine.
+    """
+    groups, k = index.shape
+    size = min(groups, max(1, vecchia.ENTRIES_AT_ONCE // k**2))  # their matrices stay in cache
+    chunks = -(-groups // size)
+    parts = min(MOST_PARTS, chunks)
+    each = -(-chunks // parts)
+    missing = parts * each * size - groups
+    full = lambda a: on_device(np.pad(a, ((0, missing), (0, 0))).reshape(parts, each, size, k))
+    count = on_device(float(np.sum(used[:, -terms.own :])))
     return eqx.tree_at(lambda t: (t.index, t.used, t.count), terms, (full(index), full(used), count))
-
-
-def _chunk_size(groups: int, k: int) -> int:
-    """Groups evaluated together: their matrices stay in cache."""
-    return min(groups, max(1, vecchia.ENTRIES_AT_ONCE // k**2))
-
-
-def _chunks(terms: Terms) -> tuple[Array, Array]:
-    size = _chunk_size(*terms.index.shape)
-    return tuple(a.reshape(-1, size, a.shape[1]) for a in (terms.index, terms.used))  # type: ignore[return-value]
 
 
 def _matrices(
@@ -98,31 +99,26 @@ def _matrices(
     return coarse.covariances(kernel, terms.nodes, variance, *chunk)
 
 
-def _best_trend(vector: Array, layout: Layout, terms: Terms) -> Float[Array, " p"]:
-    """The trend's coefficients by generalised least squares."""
+@eqx.filter_jit
+def _squares(vector: Array, layout: Layout, terms: Terms, part: Array) -> Float[Array, "1+p 1+p"]:
+    """The products of whitened y and trend columns with one another, summed over one part of the groups."""
 
-    def sums(chunk: tuple[Array, Array]) -> Array:
+    def of_chunk(chunk: tuple[Array, Array]) -> Array:
         index, used = chunk
-        factor = jnp.linalg.cholesky(_matrices(vector, layout, terms, chunk), symmetrize_input=False)
         values = jnp.where(used[..., None], terms.values[index], 0.0)
-        solve = lambda f, v: jax.scipy.linalg.solve_triangular(f, v, lower=True)
-        white = jax.vmap(solve)(factor, values)[:, -terms.own :]
+        whitened = lambda matrix, v: solve_lower(cholesky(matrix), v)[-terms.own :]
+        white = map_matrices(whitened, _matrices(vector, layout, terms, chunk), values)
         return jnp.einsum("tbp,tbq->pq", white, white)
 
-    squares = jax.lax.map(sums, _chunks(terms)).sum(axis=0)
-    cross, gram = squares[0, 1:], squares[1:, 1:]
-    return jnp.linalg.solve(gram + 1e-12 * jnp.trace(gram) * jnp.eye(len(gram)), cross)
+    return jax.lax.map(of_chunk, (terms.index[part], terms.used[part])).sum(axis=0)
 
 
 @eqx.filter_jit
-def value_and_gradient(
-    vector: Float[Array, " p"], layout: Layout, terms: Terms
+def _deviance(
+    vector: Array, layout: Layout, terms: Terms, beta: Array, part: Array
 ) -> tuple[Float[Array, ""], Float[Array, " p"]]:
-    """The negative log-likelihood per observation, the trend's coefficients at their best, and its gradient in the
-    log-parameters."""
-    rest = terms.values[:, 0]
-    if terms.values.shape[1] > 1:
-        rest = rest - terms.values[:, 1:] @ _best_trend(vector, layout, terms)
+    """-2 log-likelihood of one part of the groups, but for constants, and its gradient; beta: the trend's coefficients."""
+    rest = terms.values[:, 0] - terms.values[:, 1:] @ beta
 
     def value(v: Array, chunk: tuple[Array, Array]) -> Array:
         index, used = chunk
@@ -134,5 +130,32 @@ def value_and_gradient(
         return jax.tree.map(jnp.add, total, jax.value_and_grad(value)(vector, chunk)), None
 
     zero = jnp.zeros(()), jnp.zeros_like(vector)
-    total, gradient = jax.lax.scan(add, zero, _chunks(terms))[0]
-    return 0.5 * (total / terms.count + LOG_2PI), 0.5 * gradient / terms.count
+    return jax.lax.scan(add, zero, (terms.index[part], terms.used[part]))[0]
+
+
+def value_and_gradient(
+    vector: Float[np.ndarray, " p"], layout: Layout, terms: Terms
+) -> tuple[float, Float[np.ndarray, " p"]]:
+    """The negative log-likelihood per observation, and its gradient in the log-parameters.
+
+    The trend's coefficients are those of generalised least squares at `vector`.
+    """
+    columns = terms.values.shape[1] - 1
+    beta = np.zeros(columns)
+    if columns:
+        squares = sum(_of_parts(terms, lambda part: np.asarray(_squares(vector, layout, terms, part))))
+        cross, gram = squares[0, 1:], squares[1:, 1:]
+        ridge = 1e-12 * np.trace(gram) * np.eye(columns)
+        beta = np.linalg.solve(gram + ridge, cross) if np.all(np.isfinite(gram)) else np.full(columns, np.nan)
+    found = list(_of_parts(terms, lambda part: _deviance(vector, layout, terms, beta, part)))
+    total, gradient = (sum(np.asarray(one[i], float) for one in found) for i in range(2))
+    count = float(terms.count)
+    return float(0.5 * (total / count + LOG_2PI)), np.asarray(0.5 * gradient / count)
+
+
+def _of_parts(terms: Terms, function: Callable[[np.ndarray], Any]) -> Iterator[Any]:
+    """`function` of every part's number, by several threads on a CPU, in order."""
+    parts = [np.asarray(part) for part in range(len(terms.index))]
+    if len(parts) == 1 or jax.default_backend() != "cpu":
+        return map(function, parts)
+    return in_threads(lambda part: jax.block_until_ready(function(part)), ((part,) for part in parts))

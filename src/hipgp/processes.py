@@ -1,0 +1,29 @@
+"""A process that was forked after JAX had started is refused: JAX's threads do not survive a fork, and it would hang."""
+
+import os
+
+from jax._src import xla_bridge
+
+
+class _Process:
+    """Whether this process was forked from one in which JAX had started."""
+
+    forked = False
+
+
+def _after_fork() -> None:
+    _Process.forked = xla_bridge.backends_are_initialized()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def check_not_forked() -> None:
+    """Raise a RuntimeError in a forked process that cannot use JAX."""
+    if _Process.forked:
+        raise RuntimeError(
+            "hipgp: expected a process started afresh, got one forked after JAX had started: JAX's threads are gone in "
+            'it, and it would hang. Start workers with multiprocessing.get_context("spawn") (or "forkserver"), or '
+            "create them before JAX is used"
+        )
