@@ -18,7 +18,9 @@ def matrix(condition=100.0, seed=0, size=SIZE):
 
 
 def product(a):
-    return lambda v: v @ jnp.asarray(a)
+    return lambda v: jnp.matmul(
+        v, jnp.asarray(a), precision="highest"
+    )  # on a GPU the default has three digits
 
 
 def relative_residual(a, x, b):

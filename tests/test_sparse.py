@@ -68,8 +68,11 @@ def test_rows_alike_need_no_padding():
     assert ours.forward.where is None
 
 
-def test_padding_is_dear_where_rows_are_many():
+def test_padding_is_dear_where_rows_are_many(monkeypatch):
     """100,000 rows of up to 30 entries, ten of 900 and one of 5,000: the long ones do not make the others wide."""
+    monkeypatch.setattr(
+        "hipgp.sparse.A_SLAB", (2**18, 2**18)
+    )  # on a GPU another slab is dearer, and padding cheaper
     rng = np.random.default_rng(2)
     counts = rng.permutation(np.concatenate([rng.integers(0, 31, 100_000), np.full(10, 900), [5000]]))
     columns = np.concatenate([rng.integers(0, 6000) + np.arange(n) for n in counts]) % 6000
@@ -139,3 +142,13 @@ def test_the_transpose_in_threads_is_scipy_s(monkeypatch):
         np.testing.assert_array_equal(ours.indptr, theirs.indptr)
         np.testing.assert_array_equal(ours.indices, theirs.indices)
         np.testing.assert_array_equal(ours.data, theirs.data)
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_a_product_with_no_sides_has_none(monkeypatch, on_cpu):
+    """A trend without columns is solved for as no right-hand side at all."""
+    monkeypatch.setattr("hipgp.sparse._on_cpu", lambda: on_cpu)
+    rows, columns = 9, 7 + on_cpu  # other shapes: what was compiled for the one is not taken for the other
+    ours = Sparse.from_scipy(scipy.sparse.random_array((rows, columns), density=0.5, rng=1), np.float64)
+    assert ours.matmul(np.zeros((0, columns))).shape == (0, rows)
+    assert ours.transpose_matmul(np.zeros((0, rows))).shape == (0, columns)

@@ -89,6 +89,8 @@ class Rows(eqx.Module):
     @eqx.filter_jit
     def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
         sides = x.reshape(-1, x.shape[-1])
+        if len(sides) == 0:  # a trend without columns
+            return jnp.zeros((*x.shape[:-1], self.count), x.dtype)
         if len(sides) == 1:
             y = self._product(sides[0])
         elif _on_cpu():  # sides take half as long again together as in turn

@@ -137,7 +137,9 @@ LINE = hg.GP(hg.Matern32(), hg.Grid.cover(0.0, 1.0, shape=50))
 def test_learning_is_deterministic_and_follows_the_units():
     data = _series()
     first, second = LINE.learn(data, key=2).learned, LINE.learn(data, key=2).learned
-    np.testing.assert_array_equal(first.values, second.values)
+    if jax.default_backend() == "cpu":
+        np.testing.assert_array_equal(first.values, second.values)
+    np.testing.assert_allclose(first.values, second.values, rtol=1e-9)  # a GPU adds up in any order
     scaled = hg.observe(hg.Points(1e6 * data.blocks[0].functional.x), 1e-5 * data.y)
     gp = hg.GP(hg.Matern32(), hg.Grid.cover(0.0, 1e6, shape=50)).learn(scaled, key=2)
     np.testing.assert_allclose(gp.learned.values, first.values * [1e-10, 1e6, 1e-5], rtol=0.02)
@@ -204,5 +206,5 @@ def test_the_observations_of_a_stage_are_a_random_few():
     x = np.linspace(0.0, 1.0, 2000)
     data = hg.observe(hg.Points(x), np.zeros(2000), noise=0.1)
     terms = likelihood.prepare(hg.Matern32(1.0, 0.1), data, np.zeros((2000, 0)), 200, 1.0, 0)
-    chosen = x[np.asarray(terms.index)[:, -1][np.asarray(terms.used)[:, -1]]]
+    chosen = x[np.asarray(terms.index)[..., -1][np.asarray(terms.used)[..., -1]]]
     assert len(chosen) == 200 and abs(chosen.mean() - 0.5) < 0.1 and 0.25 < chosen.std() < 0.33
