@@ -11,7 +11,10 @@ from typing import Any
 import matplotlib
 import numpy as np
 from jaxtyping import Float
+from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
+from matplotlib.mathtext import MathTextParser
+from matplotlib.text import Text
 from scipy.stats import norm
 
 from hipgp.grid import Grid
@@ -34,6 +37,7 @@ STYLE: Any = {
     "savefig.dpi": 150,
     "figure.facecolor": "white",
     "legend.frameon": False,
+    "text.usetex": False,
 }
 BARS: dict[str, Any] = {"density": True, "color": SECOND, "alpha": 0.75, "edgecolor": "white"}
 
@@ -57,9 +61,22 @@ def styled(function: Any) -> Any:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with matplotlib.rc_context(STYLE):
-            return function(*args, **kwargs)
+            made = function(*args, **kwargs)
+        if isinstance(made, Figure):
+            _show_literally_what_is_no_formula(made)
+        return made
 
     return wrapped
+
+
+def _show_literally_what_is_no_formula(fig: Figure) -> None:
+    """A name between dollar signs that matplotlib cannot read as a formula would stop the drawing."""
+    for text in fig.findobj(Text):
+        try:
+            if is_math_text(text.get_text()):
+                MathTextParser("path").parse(text.get_text())
+        except ValueError:
+            text.set_parse_math(False)
 
 
 @styled
