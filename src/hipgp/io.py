@@ -192,7 +192,8 @@ def _arrays(members: dict[str, bytes]) -> dict[str, np.ndarray]:
     arrays = {}
     for described in [name for name in members if name.endswith("/" + ROOT)]:
         name, node = described.removesuffix("/" + ROOT), _parsed(members.pop(described))
-        shape, kind = node.get("shape"), node.get("data_type")
+        shape: Any = node.get("shape")
+        kind: Any = node.get("data_type")
         counts = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
         dims, attributes = node.get("dimension_names"), node.get("attributes")
         if not counts or kind not in TYPES or node != _array(shape, kind, dims, attributes):
