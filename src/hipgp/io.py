@@ -93,7 +93,7 @@ def check_free(path: str | os.PathLike[str], overwrite: bool) -> None:
 def _add(
     members: dict[str, Any], name: str, values: Any, dims: tuple[str, ...] | None, attributes: dict[str, Any]
 ) -> None:
-    array = np.asarray(values)
+    array: Any = np.asarray(values)
     kind = "float32" if array.dtype == np.float32 else "float64"
     array = np.ascontiguousarray(array, TYPES[kind]).reshape(array.shape)
     members[f"{name}/{ROOT}"] = _packed(_array(array.shape, kind, dims, attributes))
