@@ -207,6 +207,35 @@ def test_a_failed_write_leaves_the_old_file(plain, tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
 
 
+def test_a_file_is_replaced_only_when_told(plain, tmp_path):
+    plain.save(tmp_path / "m")
+    before = (tmp_path / "m").read_bytes()
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        plain.save(tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == before
+    plain.save(tmp_path / "m", std=np.ones(GRID.shape), overwrite=True)
+    assert "std" in io.read(tmp_path / "m").fields
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"std": np.full(GRID.shape, np.nan)}, {"std": -np.ones(GRID.shape)}, {"samples": np.ones((2, 3))}],
+)
+def test_what_could_not_be_loaded_is_not_written(plain, tmp_path, given):
+    with pytest.raises(ValueError):
+        plain.save(tmp_path / "m", **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_zeros_stay_zeros(plain, tmp_path):
+    """A chunk of nothing but zeros is written and needed like any other."""
+    plain.save(tmp_path / "m", std=np.zeros(GRID.shape), samples=np.zeros((3, *GRID.shape), np.float32))
+    fields = io.read(tmp_path / "m").fields
+    assert not fields["std"].any() and fields["samples"].dtype == np.float32
+    with open(tmp_path / "m", "rb") as file:
+        assert len(archive.read(file)["std/c/0/0"]) == 8 * GRID.size
+
+
 def test_what_cannot_be_stored_says_so(tmp_path):
     class Mine(hg.Points):
         pass

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import os
 import pathlib
+import re
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO
 
 try:
     import fcntl
-except ModuleNotFoundError:  # Windows, which does not remove a file that is open
+except ModuleNotFoundError:  # Windows: what a killed writer leaves stays there
     fcntl = None
 
 MOST_MEMBERS = 100_000
@@ -46,7 +47,11 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(file.name, target)
+            if (
+                fcntl is None
+            ):  # where an open file cannot be renamed; elsewhere its lock is held till it has its name
+                file.close()
+            os.replace(file.name, target)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(file.name)
@@ -60,32 +65,24 @@ def _temporary(target: pathlib.Path) -> Any:
     """A new file beside the target, locked for as long as it is open."""
     while True:
         file = open(target.with_name(f"{_prefix(target)}{uuid.uuid4().hex}.tmp"), "wb")
-        _locked(file)
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
         if os.path.exists(file.name):  # nobody took it for a leftover before it was locked
             return file
         file.close()
 
 
-def _locked(file: Any) -> bool:
-    """Lock an open file; False where another holds it."""
-    if fcntl is not None:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-    return True
-
-
 def _remove_leftovers(target: pathlib.Path) -> None:
     """Remove temporary files of this target whose writer was killed: nobody holds their lock."""
-    start = _prefix(target)
+    if fcntl is None:
+        return
+    made = re.compile(re.escape(_prefix(target)) + r"[0-9a-f]{32}\.tmp")
     with contextlib.suppress(OSError):
-        found = [e for e in target.parent.iterdir() if e.name.startswith(start) and e.name.endswith(".tmp")]
-        for old in found:
-            if len(old.name) == len(start) + 36:
-                with contextlib.suppress(OSError), open(old, "rb") as file:
-                    if _locked(file):
-                        old.unlink()
+        for old in [entry for entry in target.parent.iterdir() if made.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError), open(old, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                old.unlink()
 
 
 def write(path: str | os.PathLike[str], members: Mapping[str, Any]) -> None:
