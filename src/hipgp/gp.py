@@ -169,7 +169,10 @@ class Posterior(eqx.Module):
     def labelled(
         self, axes: Any = None, axis_units: Any = None, name: str | None = None, unit: str | None = None
     ) -> "Posterior":
-        """The same posterior with names and units: `labelled(("X", "Y"), "kpc", "density", "mag/kpc")`."""
+        """The same posterior with names and units: `labelled(("X", "Y"), "kpc", "density", "mag/kpc")`.
+
+        Each is one line of at most 200 characters; an axis cannot be called mean, std, sample or samples.
+        """
         return Posterior(self.engine, self.learned, Labels.of(self.grid.ndim, axes, axis_units, name, unit))
 
     def to_xarray(self, std: Any = None, samples: Any = None) -> Any:

@@ -224,6 +224,13 @@ def _check_fields(held: Mapping[str, np.ndarray], grid: Grid) -> None:
             )
 
 
+def netcdf(fields: xr.Dataset, labels: Labels) -> bytes:
+    """A NetCDF file; its axes are axis0, axis1, ... where not all names are plain, and long_name has the user's."""
+    if not all(axis.isascii() and axis.isidentifier() for axis in labels.axes):
+        fields = fields.rename({axis: f"axis{i}" for i, axis in enumerate(labels.axes)})
+    return bytes(fields.to_netcdf())  # type: ignore[arg-type]
+
+
 def write_fits(path: str | os.PathLike[str], fields: xr.Dataset, overwrite: bool = False) -> None:
     """The mean as a FITS cube with a linear WCS in the axes' units, other fields as extensions. Needs astropy."""
     fits = _astropy("fits")
