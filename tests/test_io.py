@@ -2,14 +2,13 @@
 
 import json
 import os
-import zipfile
 
 import numpy as np
 import pytest
 import xarray as xr
 
 import hipgp as hg
-from hipgp import io, persistence, toeplitz
+from hipgp import archive, io, persistence, toeplitz
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 1, (60, 2))
@@ -164,15 +163,12 @@ def test_foreign_files_are_refused(tmp_path):
 
 
 def changed(path, name, edit):
-    """The file with one JSON entry edited."""
-    with zipfile.ZipFile(path) as archive:
-        entries = {i.filename: archive.read(i) for i in archive.infolist()}
+    """The file with one JSON entry edited, sealed again."""
+    with open(path, "rb") as file:
+        entries = archive.read(file)
     told = json.loads(entries[name])
     edit(told)
-    entries[name] = json.dumps(told).encode()
-    with zipfile.ZipFile(path, "w") as archive:
-        for key, value in entries.items():
-            archive.writestr(key, value)
+    archive.write(path, entries | {name: json.dumps(told).encode()})
     return path
 
 
@@ -185,7 +181,7 @@ HOSTILE = {
     ),
     "an older zarr": ("model/alpha/zarr.json", lambda n: n.update(zarr_format=2), "plain numeric"),
     "a later version": ("zarr.json", lambda n: n["attributes"]["hipgp"].update(version=99), "update hipgp"),
-    "no model": ("zarr.json", lambda n: n["attributes"].update(model="{}"), "without 'kernel'"),
+    "no model": ("zarr.json", lambda n: n["attributes"].update(model="{}"), "without 'grid'"),
     "a strange kernel": (
         "zarr.json",
         lambda n: n["attributes"].update(model=n["attributes"]["model"].replace("Matern32", "os.system")),
@@ -206,9 +202,38 @@ def test_a_failed_write_leaves_the_old_file(plain, tmp_path, monkeypatch):
     before = (tmp_path / "m").read_bytes()
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
-        plain.save(tmp_path / "m")
+        plain.save(tmp_path / "m", overwrite=True)
     assert (tmp_path / "m").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_file_is_replaced_only_when_told(plain, tmp_path):
+    plain.save(tmp_path / "m")
+    before = (tmp_path / "m").read_bytes()
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        plain.save(tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == before
+    plain.save(tmp_path / "m", std=np.ones(GRID.shape), overwrite=True)
+    assert "std" in io.read(tmp_path / "m").fields
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"std": np.full(GRID.shape, np.nan)}, {"std": -np.ones(GRID.shape)}, {"samples": np.ones((2, 3))}],
+)
+def test_what_could_not_be_loaded_is_not_written(plain, tmp_path, given):
+    with pytest.raises(ValueError):
+        plain.save(tmp_path / "m", **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_zeros_stay_zeros(plain, tmp_path):
+    """A chunk of nothing but zeros is written and needed like any other."""
+    plain.save(tmp_path / "m", std=np.zeros(GRID.shape), samples=np.zeros((3, *GRID.shape), np.float32))
+    fields = io.read(tmp_path / "m").fields
+    assert not fields["std"].any() and fields["samples"].dtype == np.float32
+    with open(tmp_path / "m", "rb") as file:
+        assert len(archive.read(file)["std/c/0/0"]) == 8 * GRID.size
 
 
 def test_what_cannot_be_stored_says_so(tmp_path):

@@ -169,7 +169,10 @@ class Posterior(eqx.Module):
     def labelled(
         self, axes: Any = None, axis_units: Any = None, name: str | None = None, unit: str | None = None
     ) -> "Posterior":
-        """The same posterior with names and units: `labelled(("X", "Y"), "kpc", "density", "mag/kpc")`."""
+        """The same posterior with names and units: `labelled(("X", "Y"), "kpc", "density", "mag/kpc")`.
+
+        Each is one line of at most 200 characters; an axis cannot be called mean, std, sample or samples.
+        """
         return Posterior(self.engine, self.learned, Labels.of(self.grid.ndim, axes, axis_units, name, unit))
 
     def to_xarray(self, std: Any = None, samples: Any = None) -> Any:
@@ -182,10 +185,16 @@ class Posterior(eqx.Module):
         """A FITS cube with a linear WCS (needs astropy): the mean, and std as an extension where given."""
         io.write_fits(path, self.to_xarray(std), overwrite)
 
-    def save(self, path: str | os.PathLike[str], std: Any = None, samples: Any = None) -> None:
-        """Write the whole map into one file, which `load` brings back; give std and draws to keep them with it."""
+    def save(
+        self, path: str | os.PathLike[str], std: Any = None, samples: Any = None, *, overwrite: bool = False
+    ) -> None:
+        """Write the whole map into one file, which `load` brings back; give std and draws to keep them with it.
+
+        A file of that name is replaced only with `overwrite=True`, and only once the new one is complete.
+        """
+        io.check_free(path, overwrite)  # before the work
         arrays, model = persistence.pack(self.engine, self.learned)
-        io.write(path, io.Record(self.to_xarray(std, samples), arrays, model, self.labels))
+        io.write(path, io.Record(self.to_xarray(std, samples), arrays, model, self.labels), overwrite)
 
     @property
     def kernel(self) -> Kernel:
@@ -304,7 +313,11 @@ def as_key(key: Any) -> jax.Array:
 
 
 def load(path: str | os.PathLike[str]) -> Posterior:
-    """The map that was saved; it predicts any functional as it did before."""
+    """The map that was saved; it predicts any functional as it did before.
+
+    A file that is damaged, incomplete or not a map is a ValueError that names it.
+    """
     record = io.read(path)
-    engine, learned = persistence.unpack(record.arrays, record.model)
-    return Posterior(engine, learned, record.labels)
+    with io.damaged(path):
+        engine, learned = persistence.unpack(record.arrays, record.model)
+        return Posterior(engine, learned, record.labels)

@@ -1,7 +1,11 @@
 """What the numbers are called and what they are measured in: for pictures, files and tables."""
 
+import unicodedata
 from typing import NamedTuple
 
+FIELDS = ("mean", "std", "samples")  # what a map holds on its grid
+TAKEN = (*FIELDS, "sample")  # names that an axis cannot have beside them
+LONGEST = 200  # characters
 AXES = {1: ("x",), 2: ("x", "y"), 3: ("x", "y", "z"), 4: ("x", "y", "z", "t")}
 
 
@@ -30,7 +34,22 @@ class Labels(NamedTuple):
                 raise ValueError(f"{what}: expected {ndim} names, one per axis of the grid, got {len(given)}")
         if len(set(names)) != ndim:
             raise ValueError(f"axes: expected different names, got {names}")
-        return Labels(names, units, name or "field", unit or "")
+        taken = [a for a in names if a in TAKEN or not a.strip()]
+        if taken:
+            raise ValueError(
+                f"axes: expected names other than {', '.join(TAKEN)}, which are those of the map's own parts, and none "
+                f"empty, got {taken[0]!r}; give the axis another name"
+            )
+        made = Labels(names, units, str(name or "field"), str(unit or ""))
+        for what, given in (
+            ("axes", names),
+            ("axis_units", units),
+            ("name", (made.name,)),
+            ("unit", (made.unit,)),
+        ):
+            for text in given:
+                _check_printable(what, text)
+        return made
 
     def axis(self, number: int) -> str:
         """An axis with its unit, as a picture shows it."""
@@ -43,3 +62,11 @@ class Labels(NamedTuple):
 
 def with_unit(name: str, unit: str) -> str:
     return f"{name} [{unit}]" if unit else name
+
+
+def _check_printable(what: str, text: str) -> None:
+    """Raise a ValueError for what no picture or file can show: line breaks, control characters, half characters."""
+    bad = [c for c in text if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")]
+    if bad or len(text) > LONGEST:
+        reason = f"the character {bad[0]!r}" if bad else f"{len(text)} characters"
+        raise ValueError(f"{what}: expected at most {LONGEST} printable characters on one line, got {reason}")

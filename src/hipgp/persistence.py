@@ -3,6 +3,9 @@
 The linear system is not stored: it follows from kernel, grid, data and settings, and is rebuilt when first needed.
 """
 
+import functools
+import math
+import operator
 import platform
 from typing import Any
 
@@ -11,7 +14,7 @@ import numpy as np
 
 from hipgp import functionals as hf
 from hipgp import kernels as hk
-from hipgp.data import Data, Observations
+from hipgp.data import Data, check_differentiable, check_inside, observe
 from hipgp.grid import Grid
 from hipgp.inference.batch import Batch
 from hipgp.inference.batch_posterior import BatchPosterior, Deferred
@@ -64,10 +67,12 @@ def pack(engine: Engine, learned: Learned | None) -> tuple[Arrays, Json]:
 
 
 def unpack(arrays: Arrays, model: Json) -> tuple[Engine, Learned | None]:
-    """The posterior that was packed; a ValueError where something is missing or does not fit."""
+    """The posterior that was packed; a ValueError where something is missing, out of range or does not fit."""
     try:
         kernel, grid = kernel_from_json(model["kernel"]), Grid(**model["grid"])
+        kernel.check_dimension(grid.ndim)
         learned = None if model["learned"] is None else learned_from_json(model["learned"])
+        _check_described(model)
         settings: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in model["settings"].items()
         }
@@ -78,11 +83,35 @@ def unpack(arrays: Arrays, model: Json) -> tuple[Engine, Learned | None]:
         raise ValueError(f"map: expected a complete model, got one without {error}") from None
 
 
+def _check_described(model: Json) -> None:
+    """Raise a ValueError where what is not an array is out of range or missing."""
+    noise = model["noise"]
+    if noise is not None and not (isinstance(noise, float) and 0 < noise < math.inf):
+        raise ValueError(f"noise: expected a positive standard deviation or none, got {noise!r}")
+    if model["engine"] not in ("batch", "variational"):
+        raise ValueError(f"engine: expected batch or variational, got {model['engine']!r}")
+    about = model["provenance"]
+    if not all(isinstance(part, dict) for part in (model["diagnostics"], about, about["packages"])):
+        raise ValueError("diagnostics, provenance: expected names and values, got something else")
+    if not all(isinstance(said, str) for said in (about["created"], about["packages"]["hipgp"])):
+        raise ValueError("provenance: expected when and by which version it was made, got something else")
+
+
 def _batch(kernel: hk.Kernel, grid: Grid, arrays: Arrays, model: Json, method: Batch) -> BatchPosterior:
     data = unpack_data(model["data"], arrays)
-    trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])
+    for block in data.blocks:
+        check_inside(block.functional, grid)
+    check_differentiable(kernel.differentiable, data)
     noise = model["noise"]
-    _check_shapes(arrays, {"alpha": (len(data),), "field": (grid.size,), "noise_variance": (len(data),)})
+    data.noise_std(noise)  # says so where there is none
+    trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])
+    n, p = len(data), trend.count(grid.ndim)
+    if trend.columns is not None:
+        _check_shapes(arrays, {"trend_columns": (n, p)})
+    shapes = {"alpha": (n,), "field": (grid.size,), "noise_variance": (n,), "beta": (p,)}
+    _check_shapes(arrays, shapes | {"beta_covariance": (p, p)})
+    if not np.all(arrays["noise_variance"] > 0):
+        raise ValueError("noise_variance: expected positive numbers, got others")
     system = Deferred(method, kernel, grid, data, noise)
     solved: dict[str, Any] = {
         name: arrays[name] for name in ("alpha", "field", "beta", "beta_covariance", "noise_variance")
@@ -95,21 +124,31 @@ def _batch(kernel: hk.Kernel, grid: Grid, arrays: Arrays, model: Json, method: B
 def _variational(
     kernel: hk.Kernel, grid: Grid, arrays: Arrays, model: Json, settings: Variational
 ) -> VariationalPosterior:
+    if model["dtype"] not in ("float32", "float64"):
+        raise ValueError(f"dtype: expected float32 or float64, got {model['dtype']!r}")
+    if arrays["q_mean"].size < grid.size:  # before a torus is made for it
+        raise ValueError(f"map: expected q_mean of at least {grid.size} numbers, got {arrays['q_mean'].size}")
     whitening = whiten(kernel, grid, settings.whitening)
     blocks = settings.blocks(whitening, grid)
-    _check_shapes(arrays, {"q_mean": (blocks.size,), "q_precision": blocks.identity().shape})
+    count, each = blocks.index.shape
+    _check_shapes(arrays, {"q_mean": (blocks.size,), "q_precision": (count, each, each)})
     q = gaussian(blocks, jnp.asarray(arrays["q_mean"]), jnp.asarray(arrays["q_precision"]))
+    if not bool(jnp.all(jnp.isfinite(q.factor))):
+        raise ValueError("q_precision: expected positive definite matrices, got others")
     found = model["diagnostics"], np.dtype(model["dtype"])
     return VariationalPosterior(kernel, grid, model["noise"], whitening, q, None, settings, *found)
 
 
 def _check_shapes(arrays: Arrays, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raise a ValueError where an array is missing, of another shape, or not finite."""
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise ValueError(
                 f"map: expected {name} of shape {shape}, got {arrays[name].shape}; another version of hipgp may have "
                 "written it: fit it again"
             )
+        if not np.all(np.isfinite(arrays[name])):
+            raise ValueError(f"map: expected finite numbers in {name}, got others")
 
 
 def pack_data(data: Data, arrays: Arrays) -> list[Json]:
@@ -143,10 +182,12 @@ def unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
         held = {name: arrays.get(f"data{number}_{name}") for name in of_arrays}
         functional = getattr(hf, block["kind"])(**held, **{s: block["settings"][s] for s in settings})
         y, noise = arrays[f"data{number}_y"], arrays.get(f"data{number}_noise")
-        if y.shape != (len(functional),):
-            raise ValueError(f"map: expected {len(functional)} values, got shape {y.shape}")
-        made.append(Observations(functional, y, noise))
-    return Data(tuple(made))
+        if noise is not None and noise.shape != y.shape:
+            raise ValueError(f"map: expected a noise for each of {len(y)} values, got shape {noise.shape}")
+        made.append(observe(functional, y, noise))
+    if not made:
+        raise ValueError("map: expected observations, got none")
+    return functools.reduce(operator.add, made)
 
 
 def kernel_to_json(kernel: hk.Kernel) -> Json:
@@ -175,6 +216,12 @@ def learned_to_json(learned: Learned) -> Json:
 
 def learned_from_json(told: Json) -> Learned:
     arrays = {name: np.asarray(told[name], float) for name in ("values", "log_std")}
+    if any(a.shape != (len(told["names"]),) for a in arrays.values()) or not np.all(arrays["values"] > 0):
+        raise ValueError(
+            "learned: expected a positive value and an uncertainty for each parameter, got others"
+        )
+    if not all(isinstance(step, dict) for step in told["trace"]):
+        raise ValueError("learned: expected a trace of steps, got something else")
     return Learned(**{**told, **arrays, "kernel": kernel_from_json(told["kernel"])})
 
 

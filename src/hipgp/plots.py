@@ -4,7 +4,6 @@ Every function returns a matplotlib `Figure` that no window manager knows of: sa
 Colours are perceptually uniform and survive printing in grey.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,57 +15,14 @@ from scipy.stats import norm
 
 from hipgp.grid import Grid
 from hipgp.labels import Labels, with_unit
+from hipgp.style import ACCENT, INK, SECOND, figure, styled
+from hipgp.style import STYLE as STYLE
+from hipgp.style import save as save
+from hipgp.style import stacked as stacked
 
 Array = np.ndarray
 VALUE, SPREAD, SIGNED = "inferno", "viridis", "PuOr_r"  # colour maps: the field, its uncertainty, differences
-INK, ACCENT, SECOND = "#20242c", "#b5403a", "#2a6f97"
-STYLE: Any = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.labelsize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#6b7280",
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "savefig.dpi": 150,
-    "figure.facecolor": "white",
-    "legend.frameon": False,
-}
 BARS: dict[str, Any] = {"density": True, "color": SECOND, "alpha": 0.75, "edgecolor": "white"}
-
-
-def figure(width: float, height: float) -> Figure:
-    """An empty figure in the house's style."""
-    with matplotlib.rc_context(STYLE):
-        return Figure(figsize=(width, height), layout="constrained")
-
-
-def save(fig: Figure, path: Any) -> Any:
-    """Write the figure, at the style's resolution, and return the path."""
-    with matplotlib.rc_context(STYLE):
-        fig.savefig(path, dpi=STYLE["savefig.dpi"])
-    return path
-
-
-def styled(function: Any) -> Any:
-    """Draw under the house's style, whatever the caller's own settings are."""
-
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with matplotlib.rc_context(STYLE):
-            return function(*args, **kwargs)
-
-    return wrapped
-
-
-@styled
-def stacked(rows: int, width: float = 8.6, height: float = 2.9, sharex: bool = False) -> tuple[Figure, Any]:
-    """A figure of several pictures on top of each other, and their axes."""
-    fig = figure(width, height * rows)
-    return fig, fig.subplots(rows, 1, sharex=sharex)
 
 
 def limits(*images: Array, share: float = 0.995) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import io as buffers
 import json
 import os
 import pathlib
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -33,7 +34,7 @@ def write(path: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
     """The report of the map in `path`, as one HTML file."""
     text = page(path)
     with io.atomic(output) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))  # a file's name need not be text
 
 
 def page(path: str | os.PathLike[str]) -> str:
@@ -51,9 +52,8 @@ def page(path: str | os.PathLike[str]) -> str:
         "PROVENANCE": html.escape(json.dumps(record.model["provenance"])),
     }
     text = files("hipgp").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    for name, value in parts.items():
-        text = text.replace("{{" + name + "}}", value)
-    return text
+    # in one pass: a label such as {{PICTURES}} is text, not a place to be filled
+    return re.sub("{{(" + "|".join(parts) + ")}}", lambda place: parts[place[1]], text)
 
 
 def in_words(post: models.Posterior) -> str:

@@ -113,3 +113,88 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is not a hipgp checkpoint"):
         GP.condition(DATA, METHOD, checkpoint=path)
     assert path.read_bytes() == b"PK\x03\x04 cut short"
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The checkpoint of a solve that was killed."""
+    path = tmp_path_factory.mktemp("checkpoint") / "solve.npz"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        killed_after(patch, 1)
+        GP.condition(DATA, METHOD, checkpoint=path)
+    with np.load(path) as file:
+        return path.read_bytes(), {name: file[name] for name in file.files}
+
+
+def test_a_damaged_checkpoint_is_refused(stopped, tmp_path):
+    """Flips, cuts, pieces taken out: the same arrays, or one error that names the file."""
+    content, held = stopped
+    path, problem, rng, refused = (
+        tmp_path / "solve.npz",
+        str(held["fingerprint"]),
+        np.random.default_rng(0),
+        0,
+    )
+    for number in range(300):
+        begin, end = np.sort(rng.integers(len(content), size=2))
+        flip = bytes([content[begin] ^ int(rng.integers(1, 256))])
+        kinds = (
+            content[:begin] + flip + content[begin + 1 :],
+            content[:begin],
+            content[:begin] + content[end + 1 :],
+        )
+        path.write_bytes(kinds[number % 3])
+        try:
+            arrays = module.read_arrays(path, problem)
+        except ValueError as error:
+            assert str(path) in str(error)
+            refused += 1
+        else:  # what it hit says nothing of the arrays: the time in the archive's own directory, for one
+            assert all(np.array_equal(arrays[name], values) for name, values in held.items())
+    assert refused > 250
+
+
+def test_a_checkpoint_of_another_algorithm_is_refused(stopped, monkeypatch, tmp_path):
+    path = tmp_path / "solve.npz"
+    path.write_bytes(stopped[0])
+    monkeypatch.setattr(module, "ALGORITHM", module.ALGORITHM + 1)
+    with pytest.raises(ValueError, match=f"written by version {module.ALGORITHM - 1} of the algorithm"):
+        GP.condition(DATA, METHOD, checkpoint=path)
+    np.savez(path, **{name: values for name, values in stopped[1].items() if name != "algorithm"})
+    with pytest.raises(ValueError, match="is not a hipgp checkpoint"):
+        GP.condition(DATA, METHOD, checkpoint=path)
+
+
+@pytest.mark.parametrize("name", ["x", "steps", "state_residual", "state_active", "scale"])
+def test_every_array_of_a_checkpoint_is_needed(stopped, tmp_path, name):
+    path, held = tmp_path / "solve.npz", dict(stopped[1])
+    shape = held["x"].shape
+    given = {"algorithm": None, "fingerprint": None}
+    rest = {key: values for key, values in held.items() if key not in given}
+    module.write_arrays(path, fingerprint=held["fingerprint"], **{k: v for k, v in rest.items() if k != name})
+    with pytest.raises(ValueError, match=f"expected {name} in it"):
+        module.Checkpoint(path, str(held["fingerprint"])).load(shape)
+    module.write_arrays(path, fingerprint=held["fingerprint"], **rest | {name: np.zeros((7, 7))})
+    with pytest.raises(ValueError, match=rf"holds {name} of shape \(7, 7\)"):
+        module.Checkpoint(path, str(held["fingerprint"])).load(shape)
+
+
+def test_a_claim_of_a_small_checkpoint_takes_no_memory(stopped, tmp_path):
+    import tracemalloc
+
+    from hipgp import archive
+
+    path = tmp_path / "solve.npz"
+    path.write_bytes(stopped[0])
+    with open(path, "rb") as file:
+        members = archive.read(file)
+    for shape in (b"(1000000000,)", b"(-1,)"):
+        header = members["x.npy"][10:].split(b"\n")[0].decode()
+        claim = header.replace(header[header.index("(") : header.index(")") + 1], shape.decode())
+        content = members["x.npy"][:10] + claim[: len(header)].ljust(len(header)).encode() + b"\n"
+        archive.write(path, members | {"x.npy": content})
+        tracemalloc.start()
+        with pytest.raises(ValueError, match=r"solve\.npz is not a hipgp checkpoint"):
+            module.read_arrays(path, str(stopped[1]["fingerprint"]))
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+        tracemalloc.stop()

@@ -123,6 +123,7 @@ def fit(
         of_learning.unlink(missing_ok=True)
     loaded = load_data(paths, s, voice)
     data = loaded.data
+    loaded.labels(s)  # a name that no map can have is refused before the work
     kernel = parse_kernel(s.kernel, data.ndim, s)
     trend = None if s.trend == "none" else s.trend
     given = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
@@ -142,7 +143,7 @@ def fit(
             f"grid: {' x '.join(map(str, gp.grid.shape))} points, "
             f"spacing {', '.join(f'{h:.3g}' for h in gp.grid.spacing)}"
         )
-    finish(gp, loaded, output, checkpoint, s, voice)
+    finish(gp, loaded, output, checkpoint, s, voice, overwrite)
     of_learning.unlink(missing_ok=True)
 
 
@@ -158,7 +159,13 @@ def checkpoints_of(output: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def finish(
-    gp: hg.GP, loaded: Loaded, output: pathlib.Path, checkpoint: pathlib.Path, s: Settings, voice: Voice
+    gp: hg.GP,
+    loaded: Loaded,
+    output: pathlib.Path,
+    checkpoint: pathlib.Path,
+    s: Settings,
+    voice: Voice,
+    overwrite: bool,
 ) -> None:
     if s.engine == "batch":
         method = hg.Batch(tolerance=s.tolerance)
@@ -171,7 +178,7 @@ def finish(
     post = post.labelled(*loaded.labels(s))
     std = None if s.std == "none" else post.std(s.std, progress=voice.progress)  # type: ignore[arg-type]
     draws = post.sample(s.samples, key=s.seed, progress=voice.progress) if s.samples else None
-    post.save(output, std=std, samples=draws)
+    post.save(output, std=std, samples=draws, overwrite=overwrite)
     told = post.diagnostics
     rows = {
         k: told.get(k)

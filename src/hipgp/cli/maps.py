@@ -65,8 +65,7 @@ def sample(path: pathlib.Path, count: int, seed: int, output: pathlib.Path, voic
         if output.suffix == ".npy":
             np.save(file, draws, allow_pickle=False)
         elif output.suffix == ".nc":
-            made = io.dataset(post.grid, post.labels, {"samples": draws})
-            file.write(bytes(made.to_netcdf()))  # type: ignore[arg-type]
+            file.write(io.netcdf(io.dataset(post.grid, post.labels, {"samples": draws}), post.labels))
         else:
             raise BadInput(f"{output}: expected a name ending in .nc (NetCDF) or .npy")
     voice.result(f"{count} draws written to {output}", {"output": str(output), "shape": list(draws.shape)})

@@ -106,8 +106,13 @@ def read_table(path: pathlib.Path) -> Sheet:
             if ending in (".parquet", ".pq")
             else pd.read_csv(path, skipinitialspace=True)
         )
-    except (ValueError, OSError, pd.errors.ParserError) as error:
-        raise BadInput(f"{path}: cannot be read as a table ({str(error).splitlines()[0]})") from None
+    except (BadInput, MemoryError):
+        raise
+    except (
+        Exception
+    ) as error:  # each reader has its own; whatever is wrong with the file, it is said in one line
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise BadInput(f"{path}: cannot be read as a table ({said[0]})") from None
     if frame.empty:
         raise BadInput(f"{path}: has no rows")
     return Sheet(frame.rename(columns=lambda c: str(c).strip()), {})

@@ -1,15 +1,16 @@
 """Checkpoints of long runs: a killed solve or learning goes on from where it was, to the same answer.
 
-A checkpoint is one .npz file of plain arrays (no pickle), written to a temporary name and renamed, so that a file is
-either whole or not there. It carries a fingerprint of the problem: one that belongs to another problem is refused.
+A checkpoint is one .npz file of plain arrays (no pickle), either whole or not there, with a digest of its contents. It
+carries a fingerprint of the problem and the version of the algorithm: one of another problem or version is refused.
 """
 
 import hashlib
+import io
+import math
 import os
 import pathlib
 import re
 import time
-import zipfile
 from typing import Any
 
 import equinox as eqx
@@ -17,9 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hipgp import archive
 from hipgp.solvers import State
 
 EVERY = 20.0  # seconds between two checkpoints
+WHOLE = ("value", "residual", "direction")  # of a solve's state: those as large as the right-hand sides
+ALGORITHM = 2  # raise it when a solve or learning takes other steps: an older checkpoint would lead elsewhere
 
 
 def fingerprint(*parts: Any) -> str:
@@ -40,35 +44,57 @@ def fingerprint(*parts: Any) -> str:
 
 
 def write_arrays(path: pathlib.Path, **arrays: Any) -> None:
-    """Write an .npz file that is either whole or not there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Write an .npz file that is either whole or not there, with a digest and the algorithm's version in it."""
+    members = {f"{name}.npy": _packed(values) for name, values in {"algorithm": ALGORITHM, **arrays}.items()}
+    archive.write(path, members)
 
 
-def read_arrays(path: pathlib.Path, expected: str) -> dict[str, np.ndarray] | None:
-    """The arrays of a checkpoint; None where there is no file; a ValueError where it is another problem's."""
+def _packed(values: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(values), version=(1, 0), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def read_arrays(path: pathlib.Path, expected: str, *needed: str) -> dict[str, np.ndarray] | None:
+    """The arrays of a checkpoint; None where there is no file; a ValueError where it is damaged or another problem's."""
     if not path.exists():
         return None
-    try:
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    with (
+        open(path, "rb") as file,
+        archive.one_error(f"checkpoint: {path} is not a hipgp checkpoint", "; remove it or name another"),
+    ):
+        arrays = {
+            name.removesuffix(".npy"): _unpacked(name, content)
+            for name, content in archive.read(file).items()
+        }
+        for name in ("algorithm", "fingerprint", *needed):
+            if name not in arrays:
+                raise ValueError(f"expected {name} in it, got none")
+    if int(arrays["algorithm"]) != ALGORITHM:
         raise ValueError(
-            f"checkpoint: {path} is not a hipgp checkpoint ({error}); remove it or name another"
-        ) from None
-    if str(arrays.get("fingerprint")) != expected:
+            f"checkpoint: {path} was written by version {int(arrays['algorithm'])} of the algorithm, expected "
+            f"{ALGORITHM}: another version of hipgp takes other steps; remove it or name another file"
+        )
+    if str(arrays["fingerprint"]) != expected:
         raise ValueError(
             f"checkpoint: {path} belongs to another problem (other data, kernel, grid or settings); remove it or name "
             "another file"
         )
     return arrays
+
+
+def _unpacked(name: str, content: bytes) -> np.ndarray:
+    """One array, whose size is checked before it is made."""
+    stream = io.BytesIO(content)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError(f"expected version 1.0 of the .npy format, got another for {name}")
+    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
+    claimed, real = math.prod(shape) * dtype.itemsize, len(content) - stream.tell()
+    if dtype.kind not in "biufU" or min(shape, default=0) < 0 or claimed != real:
+        raise ValueError(f"expected {claimed} bytes of numbers for {name} of shape {shape}, got {real}")
+    return np.frombuffer(content, dtype, offset=stream.tell()).reshape(
+        shape, order="F" if by_columns else "C"
+    )
 
 
 class Checkpoint:
@@ -80,13 +106,17 @@ class Checkpoint:
         self.written = time.perf_counter()
 
     def load(self, shape: tuple[int, ...]) -> tuple[jax.Array, int, tuple[State, jax.Array]] | None:
-        arrays = read_arrays(self.path, self.problem)
+        shapes = {"x": shape, "steps": (), "scale": (shape[0], 1)}
+        shapes |= {f"state_{name}": shape if name in WHOLE else shape[:1] for name in State._fields}
+        arrays = read_arrays(self.path, self.problem, *shapes)
         if arrays is None:
             return None
-        if arrays["x"].shape != shape:
-            raise ValueError(
-                f"checkpoint: {self.path} holds a solve of shape {arrays['x'].shape}, expected {shape}"
-            )
+        for name, expected in shapes.items():
+            if arrays[name].shape != expected:
+                raise ValueError(
+                    f"checkpoint: {self.path} holds {name} of shape {arrays[name].shape}, expected {expected}; remove "
+                    "it or name another file"
+                )
         state = State(*[jnp.asarray(arrays[f"state_{name}"]) for name in State._fields])
         return jnp.asarray(arrays["x"]), int(arrays["steps"]), (state, jnp.asarray(arrays["scale"]))
 

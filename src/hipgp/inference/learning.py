@@ -85,7 +85,7 @@ def learn(
     trace: list[dict[str, Any]] = []
     wanted = sorted((user_bounds or {}).items())
     problem = fingerprint(kernel, grid, data, noise, trend, start, seed, wanted, stages, exact)
-    saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem)
+    saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem, "stage", "vector")
     if saved is not None and int(saved["stage"]) == DONE:
         done = saved["vector"], saved["log_std"], float(saved["value"])
         return _learned(layout, noise, box, *done, trace, began)

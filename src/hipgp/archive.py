@@ -1,0 +1,124 @@
+"""Zip archives of plain bytes: written whole or not at all, sealed with a digest, read within bounds.
+
+Maps and checkpoints are both such archives. Members are stored, never compressed, so that what an archive unpacks to is
+never larger than the file itself. The archive's comment holds a SHA-256 digest of the names and contents of all members.
+"""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import re
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows: what a killed writer leaves stays there
+    fcntl = None
+
+MOST_MEMBERS = 100_000
+SEAL = b"hipgp sha256 "
+
+
+@contextlib.contextmanager
+def one_error(before: str, after: str = "") -> Iterator[None]:
+    """Turn whatever goes wrong while a file is understood into one ValueError, with the reason between two texts."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        said = f"one without {error}" if isinstance(error, KeyError) else said
+        raise ValueError(f"{before} ({said}){after}") from None
+
+
+@contextlib.contextmanager
+def atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name only when all of it is on the disk; any number may be under way."""
+    target = pathlib.Path(path)
+    _remove_leftovers(target)
+    file = _temporary(target)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            if (
+                fcntl is None
+            ):  # where an open file cannot be renamed; elsewhere its lock is held till it has its name
+                file.close()
+            os.replace(file.name, target)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(file.name)
+
+
+def _prefix(target: pathlib.Path) -> str:
+    return f".{target.name[:64]}."  # a long name must leave room for what follows
+
+
+def _temporary(target: pathlib.Path) -> Any:
+    """A new file beside the target, locked for as long as it is open."""
+    while True:
+        file = open(target.with_name(f"{_prefix(target)}{uuid.uuid4().hex}.tmp"), "wb")
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.exists(file.name):  # nobody took it for a leftover before it was locked
+            return file
+        file.close()
+
+
+def _remove_leftovers(target: pathlib.Path) -> None:
+    """Remove temporary files of this target whose writer was killed: nobody holds their lock."""
+    if fcntl is None:
+        return
+    made = re.compile(re.escape(_prefix(target)) + r"[0-9a-f]{32}\.tmp")
+    with contextlib.suppress(OSError):
+        for old in [entry for entry in target.parent.iterdir() if made.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError), open(old, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                old.unlink()
+
+
+def write(path: str | os.PathLike[str], members: Mapping[str, Any]) -> None:
+    """Write an archive of named contents (bytes, or memoryviews of them)."""
+    with atomic(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(members):
+            archive.writestr(name, members[name])
+        archive.comment = _seal(members)
+
+
+def read(file: BinaryIO) -> dict[str, bytes]:
+    """The members of an archive, whose sizes and digest are right; an error of any kind for anything else."""
+    size = file.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        listed = archive.infolist()
+        if len(listed) > MOST_MEMBERS or len({i.filename for i in listed}) < len(listed):
+            raise ValueError(f"expected at most {MOST_MEMBERS} members of different names, got {len(listed)}")
+        if any(i.compress_type != zipfile.ZIP_STORED or i.compress_size != i.file_size for i in listed):
+            raise ValueError("expected members that are stored, got compressed ones")
+        if sum(i.file_size for i in listed) > size:
+            raise ValueError(f"expected members of at most {size} bytes, the file's size, got more")
+        members = {i.filename: archive.read(i) for i in listed}
+        if not archive.comment.startswith(SEAL):
+            raise ValueError(
+                "expected a digest of its contents, got none: another program wrote it, or hipgp before its files had "
+                "one; fit again"
+            )
+        if archive.comment != _seal(members):
+            raise ValueError("its contents are not those that were written: the digest does not match")
+    return members
+
+
+def _seal(members: Mapping[str, Any]) -> bytes:
+    digest = hashlib.sha256()
+    for name in sorted(members):
+        label, content = name.encode(), memoryview(members[name])
+        digest.update(f"{len(label)} {content.nbytes} ".encode() + label)
+        digest.update(content)
+    return SEAL + digest.hexdigest().encode()
