@@ -8,7 +8,6 @@ import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_disable_most_optimizations", True)  # tests compile far more than they compute
 
 DATA_VARIABLE = "HIPGP_DATA"
 MANY_MAPS = 30_000
@@ -16,6 +15,12 @@ MANY_MAPS = 30_000
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--optimised", action="store_true", help="leave XLA's optimisations on, as users have them")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Tests compile far more than they compute: without optimisations the suite takes a third of the time.
+    jax.config.update("jax_disable_most_optimizations", not config.getoption("--optimised"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

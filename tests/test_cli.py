@@ -59,6 +59,7 @@ def written(frame, name="table.csv"):
     return name
 
 
+@pytest.mark.quick
 def test_fit_says_what_it_inferred_and_writes_a_map():
     found = hipgp("fit", written(TABLE), *FIXED, "--std", "none")
     assert "value ± error: values at (x, y)" in found.output
@@ -95,6 +96,7 @@ def test_predict_writes_beside_the_rows(fitted):
     assert "exists already" in hipgp("predict", fitted, "places.csv", code=2).output
 
 
+@pytest.mark.quick
 def test_sample_and_plot(fitted):
     hipgp("sample", fitted, "-n", 2, "-o", "draws.npy", "-q")
     assert np.load("draws.npy").shape == (2, 12, 12)

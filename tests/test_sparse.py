@@ -68,6 +68,7 @@ def test_rows_alike_need_no_padding():
     assert ours.forward.where is None
 
 
+@pytest.mark.quick
 def test_padding_is_dear_where_rows_are_many(monkeypatch):
     """100,000 rows of up to 30 entries, ten of 900 and one of 5,000: the long ones do not make the others wide."""
     monkeypatch.setattr(

@@ -108,6 +108,7 @@ def test_the_posterior_is_as_close_to_the_exact_one_as_that_of_stored_weights():
     assert spread < min(1.2 * spread_stored, 0.05)
 
 
+@pytest.mark.quick
 def test_the_posterior_is_the_dense_one_of_its_own_weights():
     """To rounding: mean and std of lines from W, K and N written down."""
     grid, y = _grid(2, 8), np.random.default_rng(3).standard_normal(40)

@@ -25,6 +25,7 @@ def assert_agree(prediction, truth, share):
     np.testing.assert_allclose(prediction.std, truth.std, rtol=share)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", [*KINDS, "mixture"])
 def test_mean_and_exact_std_are_the_dense_ones(kind):
     data, f, y, std = mixture(ALL if kind == "mixture" else (kind,))
@@ -41,6 +42,7 @@ def own_dense(post, y):
     return dense._condition(a, k @ w.T, k, y, x, post.engine.trend.on_grid(GRID))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("space", ["data", "grid"])
 @pytest.mark.parametrize("trend", [None, "constant", "linear", "columns"])
 def test_trends_in_both_spaces(trend, space):
@@ -112,6 +114,7 @@ def test_the_evidence_is_the_dense_one(kinds, settings):
     assert found.error < 0.3
 
 
+@pytest.mark.quick
 def test_samples_have_the_dense_moments_jointly_across_functionals():
     data, f, y, std = mixture(("points", "derivatives", "rays"), noise=0.3)
     post = hg.GP(KERNEL, GRID, trend="linear").condition(data, hg.Batch(tolerance=1e-4, stencil=6))
@@ -126,6 +129,7 @@ def test_samples_have_the_dense_moments_jointly_across_functionals():
     assert np.max(np.abs(np.cov(white.T) - correlation)) < 5.5 / np.sqrt(count) + 0.02
 
 
+@pytest.mark.quick
 def test_samples_on_the_grid_are_reproducible_and_certified():
     data, *_ = mixture(("points",))
     post = hg.GP(KERNEL, GRID).condition(data)
@@ -137,6 +141,7 @@ def test_samples_on_the_grid_are_reproducible_and_certified():
     assert post.diagnostics["sample_kl_nats"] <= post.diagnostics["tolerance_nats"]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("space", ["data", "grid"])
 @pytest.mark.parametrize("trend", [None, "linear"])
 def test_the_certificate_is_an_upper_bound(space, trend):
@@ -158,6 +163,7 @@ def test_the_certificate_holds_whatever_the_units():
         assert problem.true_kl(post) <= post.diagnostics["kl_nats"] <= 0.01
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("space", ["data", pytest.param("grid", marks=pytest.mark.slow)])
 def test_float32_agrees_to_a_thousandth_of_a_std(space):
     method = hg.Batch(tolerance=1e-7, space=space)

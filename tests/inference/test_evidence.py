@@ -32,6 +32,7 @@ def every_probe(post):
     return jnp.asarray(probes)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("kinds", "trend", "learn_noise"),
     [

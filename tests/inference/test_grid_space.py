@@ -105,6 +105,7 @@ def test_values_and_slopes_in_grid_space():
     np.testing.assert_allclose(found.mean, other.mean, atol=3e-3)
 
 
+@pytest.mark.quick
 def test_few_modes_save_most_steps_and_the_answer_is_that_of_data_space(monkeypatch):
     """Smooth and crowded: hundreds of steps with the circulant alone."""
     rng = np.random.default_rng(0)

@@ -41,6 +41,7 @@ def test_with_all_neighbours_it_is_the_exact_likelihood(kinds):
     assert abs(-len(y) * value(vector) - true) < 0.1  # nats, in all: what few nodes to a ray cost
 
 
+@pytest.mark.quick
 def test_the_trend_is_profiled_out():
     (value, _), vector, (f, y, std, x) = objective(("points",), trend="linear")
     a = dense.covariance(DENSE_KERNEL, f, f) + np.diag(std**2)
@@ -50,6 +51,7 @@ def test_the_trend_is_profiled_out():
     assert abs(len(y) * value(vector) - exact) < 1e-6
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kinds", KINDS[:3], ids="+".join)
 def test_the_gradient_is_the_dense_one(kinds):
     (_, slope), vector, (f, y, std, _) = objective(kinds)
@@ -134,6 +136,7 @@ def _series(count=150, seed=0):
 LINE = hg.GP(hg.Matern32(), hg.Grid.cover(0.0, 1.0, shape=50))
 
 
+@pytest.mark.quick
 def test_learning_is_deterministic_and_follows_the_units():
     data = _series()
     first, second = LINE.learn(data, key=2).learned, LINE.learn(data, key=2).learned

@@ -15,6 +15,7 @@ def only(monkeypatch):
     return lambda way: monkeypatch.setattr(exact_variances, "factored", lambda *given: way == "factor")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("kinds", "settings", "dtype"),
     [

@@ -52,6 +52,7 @@ def test_full_rank_is_the_dense_svgp(make, dimension):
     assert post.diagnostics["converged"]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("dimension", "residual"), CASES)
 def test_full_rank_of_a_mixture(dimension, residual):
     grid, (kernel, plain) = GRIDS[dimension], kernels(dimension)
@@ -71,6 +72,7 @@ def test_full_rank_of_a_mixture(dimension, residual):
 # ---------------------------------------------------------------- structured families
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("family", ["mean-field", "block"])
 @every_dimension
 def test_structured_optimum_is_the_dense_one(dimension, family):
