@@ -185,7 +185,7 @@ def test_quantities_and_columns_with_a_unit_are_refused():
         Points(table["x"])
     with pytest.raises(ValueError, match=r"^noise: .*units of 'mag'"):
         observe(Points(X), Y, 0.1 * u.mag)
-    with pytest.raises(ValueError, match="^x: .*2 of 4 masked"):
+    with pytest.raises(ValueError, match=r"^x: .*2 of 4 masked"):
         Points(masked)
     assert len(observe(Points(table["x"].quantity.to_value(u.pc)), table["y"])) == 4
 

@@ -5,6 +5,7 @@ its input instead: every public entry point runs under `float64_available`, so f
 user's JAX configuration, and the set-up of float32 problems (small factorisations, quadrature) is done in float64.
 """
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -21,9 +22,22 @@ def float64_available(function: F) -> F:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with jax.enable_x64(True):
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except KeyboardInterrupt:
+                _keep_backend()
+                raise
 
     return cast(F, wrapped)
+
+
+@functools.cache
+def _keep_backend() -> None:
+    """Never destroy JAX's backend, not even when the interpreter ends: an interrupt may have left work running on it.
+
+    In jaxlib 0.10 a compilation goes on in a thread of its own after Ctrl-C, and crashes once its backend is gone.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(jax.local_devices()[0].client))
 
 
 def on_device(array: Any, dtype: Any = None) -> jax.Array:
