@@ -167,7 +167,7 @@ def test_bounds_of_learning_scale():
 
 
 def test_a_variance_that_cannot_be_learned_is_refused():
-    with pytest.raises(ValueError, match="^y: expected values between 1e-150 and 1e.150"):
+    with pytest.raises(ValueError, match=r"^y: expected values between 1e-150 and 1e.150"):
         hg.GP(hg.Matern32(), GRID).learn(hg.observe(hg.Points(X), 1e-160 * Y), progress=False)
 
 
