@@ -15,7 +15,9 @@ MANY_MAPS = 30_000
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
-    parser.addoption("--optimised", action="store_true", help="leave XLA's optimisations on, as users have them")
+    parser.addoption(
+        "--optimised", action="store_true", help="leave XLA's optimisations on, as users have them"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,7 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
+import xarray as xr
 
 from hipgp import kernels as hk
 from hipgp.data import check_inside, observe
@@ -13,6 +15,19 @@ X, Y = np.linspace(0.0, 1.0, 4), np.ones(4)
 PLANE = np.random.default_rng(0).uniform(0, 1, (4, 2))
 BAD = [np.array([0.0, np.nan, 1.0, 2.0]), np.array([0.0, 1.0, np.inf, 2.0])]
 HALF = np.ones(4, np.float16)
+
+MASKED = np.ma.masked_equal([1.0, -9999.0, 2.0, 3.0], -9999.0)
+
+
+class Metres:
+    """A quantity as pint and unyt make them."""
+
+    magnitude = X
+    units = "metre"
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.magnitude, dtype)
+
 
 CASES = {  # what is done, the argument to be named, what came
     # not finite
@@ -105,6 +120,13 @@ CASES = {  # what is done, the argument to be named, what came
         "axis, direction",
         "both",
     ),
+    # masked, missing, and with a unit
+    "masked y": (lambda: observe(Points(X), MASKED), "y", "MaskedArray with 1 of 4 masked"),
+    "masked noise": (lambda: observe(Points(X), Y, MASKED), "noise", "1 of 4 masked"),
+    "masked x": (lambda: Points([MASKED, MASKED]), "x", "1 of 4 masked"),
+    "all masked": (lambda: Points(np.ma.masked_all(4)), "x", "4 of 4 masked"),
+    "quantity": (lambda: Points(Metres()), "x", "Metres in units of 'metre'; pass .to(unit).magnitude"),
+    "quantities": (lambda: LineIntegrals([0.0], [Metres()]), "end", "in units of 'metre'"),
     # types
     "float16 x": (lambda: Points(HALF), "x", "float16"),
     "float16 y": (lambda: observe(Points(X), HALF), "y", "float16"),
@@ -150,3 +172,31 @@ def test_input_is_not_changed_by_what_is_done_to_it_later():
     data = observe(Points(x), y, 0.1)
     x[:], y[:] = np.nan, np.nan
     assert np.all(np.isfinite(data.y)) and np.all(np.isfinite(data.nodes(1.0).x))
+
+
+def test_quantities_and_columns_with_a_unit_are_refused():
+    u = pytest.importorskip("astropy.units")
+    table = pytest.importorskip("astropy.table").Table({"x": X, "y": Y})
+    masked = pytest.importorskip("astropy.utils.masked").Masked(X, mask=X > 0.5)
+    table["x"].unit = "kpc"
+    with pytest.raises(ValueError, match=r"^x: .*Quantity in units of 'kpc'; pass .to_value\(unit\)"):
+        Points(X * u.kpc)
+    with pytest.raises(ValueError, match=r"^x: .*Column in units of 'kpc'; pass .quantity.to_value\(unit\)"):
+        Points(table["x"])
+    with pytest.raises(ValueError, match=r"^noise: .*units of 'mag'"):
+        observe(Points(X), Y, 0.1 * u.mag)
+    with pytest.raises(ValueError, match=r"^x: .*2 of 4 masked"):
+        Points(masked)
+    assert len(observe(Points(table["x"].quantity.to_value(u.pc)), table["y"])) == 4
+
+
+@pytest.mark.parametrize("kind", ["Int64", "Float64", "boolean"])
+def test_missing_cells_of_pandas_are_refused(kind):
+    with pytest.raises(ValueError, match=r"^y: expected .*(nan at index \(1,\)|missing values \(NA\))"):
+        observe(Points(X), pd.Series([1, None, 0, 1], dtype=kind))
+
+
+def test_what_has_a_mask_or_a_name_of_a_unit_but_nothing_behind_it_is_taken():
+    assert len(Points(np.ma.masked_equal(X, -9999.0))) == 4
+    assert len(Points(pd.Series(X))) == len(Points(pd.DataFrame({"x": X}))) == 4
+    assert len(Points(xr.DataArray(X, attrs={"units": "m"}))) == 4

@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import hipgp as hg
-from hipgp.cli import app, fitting, grids
+from hipgp.cli import app, grids
 from hipgp.cli.console import BadInput, Voice
+from hipgp.cli.settings import settings
 
 RUN = CliRunner()
 RNG = np.random.default_rng(0)
@@ -242,7 +243,7 @@ def test_an_automatic_grid_follows_the_lengthscale_and_stays_small():
 
 
 def test_settings_know_every_flag():
-    assert fitting.settings(None, {"kernel": "Matern12", "value": None}).kernel == "Matern12"
+    assert settings(None, {"kernel": "Matern12", "value": None}).kernel == "Matern12"
 
 
 def test_quiet_says_nothing(capsys):

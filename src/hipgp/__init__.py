@@ -1,40 +1,67 @@
 """Infer a field from noisy linear measurements of it, and say how sure you are."""
 
+# Names are imported when they are first used: JAX takes seconds to import, and the command must be able to stop by then.
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from hipgp.data import Data, observe
-from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
-from hipgp.gp import GP, Posterior, Prediction, load
-from hipgp.grid import Grid
-from hipgp.inference.batch import Batch
-from hipgp.inference.variational import Variational
-from hipgp.kernels import (
-    Gneiting,
-    Matern12,
-    Matern32,
-    Matern52,
-    RationalQuadratic,
-    SquaredExponential,
-)
-
 if TYPE_CHECKING:
+    from hipgp.data import Data, observe
     from hipgp.estimator import HIPGPRegressor as HIPGPRegressor
+    from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
+    from hipgp.gp import GP, Posterior, Prediction, load
+    from hipgp.grid import Grid
+    from hipgp.inference.batch import Batch
+    from hipgp.inference.variational import Variational
+    from hipgp.kernels import (
+        Gneiting,
+        Matern12,
+        Matern32,
+        Matern52,
+        RationalQuadratic,
+        SquaredExponential,
+    )
 
 __version__ = "0.1.0"
 
-_LAZY = {"HIPGPRegressor": "hipgp.estimator"}  # not in __all__: its module needs scikit-learn
+_MODULES = {
+    "hipgp.data": ("Data", "observe"),
+    "hipgp.estimator": ("HIPGPRegressor",),  # not in __all__: its module needs scikit-learn
+    "hipgp.functionals": ("BoxAverages", "Derivatives", "Functionals", "LineIntegrals", "Points"),
+    "hipgp.gp": ("GP", "Posterior", "Prediction", "load"),
+    "hipgp.grid": ("Grid",),
+    "hipgp.inference.batch": ("Batch",),
+    "hipgp.inference.variational": ("Variational",),
+    "hipgp.kernels": (
+        "Gneiting",
+        "Matern12",
+        "Matern32",
+        "Matern52",
+        "RationalQuadratic",
+        "SquaredExponential",
+    ),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name in _HOMES:
+        try:
+            value = getattr(importlib.import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "sklearn":
+                raise
+            raise ImportError(f"{name} needs scikit-learn: pip install 'hipgp[sklearn]'") from error
+    elif not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name != "sklearn":
-            raise
-        raise ImportError(f"{name} needs scikit-learn: pip install 'hipgp[sklearn]'") from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [

@@ -47,9 +47,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            if (
-                fcntl is None
-            ):  # where an open file cannot be renamed; elsewhere its lock is held till it has its name
+            if fcntl is None:  # Windows cannot rename an open file; elsewhere the lock is held until then
                 file.close()
             os.replace(file.name, target)
     finally:
@@ -64,7 +62,7 @@ def _prefix(target: pathlib.Path) -> str:
 def _temporary(target: pathlib.Path) -> Any:
     """A new file beside the target, locked for as long as it is open."""
     while True:
-        file = open(target.with_name(f"{_prefix(target)}{uuid.uuid4().hex}.tmp"), "wb")
+        file = open(target.with_name(f"{_prefix(target)}{os.getpid()}.{uuid.uuid4().hex}.tmp"), "wb")
         if fcntl is not None:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -77,7 +75,7 @@ def _remove_leftovers(target: pathlib.Path) -> None:
     """Remove temporary files of this target whose writer was killed: nobody holds their lock."""
     if fcntl is None:
         return
-    made = re.compile(re.escape(_prefix(target)) + r"[0-9a-f]{32}\.tmp")
+    made = re.compile(re.escape(_prefix(target)) + r"\d+\.[0-9a-f]{32}\.tmp")
     with contextlib.suppress(OSError):
         for old in [entry for entry in target.parent.iterdir() if made.fullmatch(entry.name)]:
             with contextlib.suppress(OSError), open(old, "rb") as file:

@@ -34,6 +34,7 @@ from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.inference.variances import vecchia_variance
 from hipgp.kernels import Kernel, Matern32, differences
 from hipgp.precision import float64_available
+from hipgp.scaling import scaled_data
 
 MOST_COLUMNS = 4
 FEWEST_POINTS = 8  # per axis of an automatic grid
@@ -135,9 +136,10 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             mean[inside] = engine.mean(Points(X[inside]))
         if not np.all(inside):
             mean[~inside] = mean_from_data(engine, X[~inside])
+        unit = self.posterior_.unit
         if not return_std:
-            return mean
-        return mean, np.sqrt(vecchia_variance(engine, Points(X)))
+            return np.ldexp(mean, unit)
+        return np.ldexp(mean, unit), np.ldexp(np.sqrt(vecchia_variance(engine, Points(X))), unit)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Float[np.ndarray, "N S"]:
         """`n_samples` joint draws of the field at X, (N, n_samples), without the observations' noise.
@@ -151,7 +153,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         if np.any(self.grid_.outside(X) > 0):
             wide = _widened(self.grid_, X, 10 * self.max_grid_points)
             gp = GP(self.kernel_, wide, self.noise_, self.trend)
-            posterior = gp.condition(self._engine().data, self._method(), progress=False)
+            data = scaled_data(self._engine().data, posterior.unit)
+            posterior = gp.condition(data, self._method(), progress=False)
         return posterior.sample(n_samples, key=key, at=Points(X), progress=False).T
 
     def _check_settings(self) -> None:

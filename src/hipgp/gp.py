@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp import io, persistence
+from hipgp import io, persistence, scaling
 from hipgp.data import Data, check_differentiable, check_inside
 from hipgp.functionals import Functional
 from hipgp.grid import Grid
@@ -88,10 +88,13 @@ class GP(eqx.Module):
         `checkpoint` names a file that a long batch solve keeps up to date and resumes from.
         """
         self._check(data)
+        scaling.warn_if_far_from_zero(data, self.grid, self.trend, self.kernel)
         method = Batch() if method is None else method
+        unit = scaling.exponent(self.kernel, data, self.noise)
+        kernel, data, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
         if isinstance(method, Batch):
-            found = method.fit(self.kernel, self.grid, data, self.noise, self.trend, progress, checkpoint)
-            return Posterior(found, self.learned)
+            found = method.fit(kernel, self.grid, data, noise, self.trend, progress, checkpoint)
+            return Posterior(found, self.learned, unit=unit)
         if not isinstance(method, Variational):
             raise ValueError(f"method: expected Batch(...) or Variational(...), got {type(method).__name__}")
         if self.trend.kind is not None:
@@ -100,7 +103,7 @@ class GP(eqx.Module):
             )
         if checkpoint is not None:
             raise ValueError("checkpoint: expected None with the variational engine")
-        return Posterior(method.fit(self.kernel, self.grid, data, self.noise, progress), self.learned)
+        return Posterior(method.fit(kernel, self.grid, data, noise, progress), self.learned, unit=unit)
 
     def learn(
         self,
@@ -124,19 +127,25 @@ class GP(eqx.Module):
         self._check(data)
         if start not in ("data", "kernel"):
             raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
+        scaling.warn_if_far_from_zero(data, self.grid, self.trend, None)
+        scaling.check_learnable(data)
+        given = self.kernel if start == "kernel" else None  # otherwise its variance is not used
+        unit = scaling.exponent(given, data, self.noise)
+        kernel, data, noise = scaling.scaled(given, data, self.noise, -unit)
         learned = learning.learn(
-            self.kernel,
+            self.kernel if kernel is None else kernel,
             self.grid,
             data,
-            self.noise,
+            noise,
             self.trend,
             start=start,
-            user_bounds=bounds,
+            user_bounds=scaling.scaled_bounds(bounds, -unit),
             seed=key,
             polish=polish,
             progress=progress,
             checkpoint=checkpoint,
         )
+        learned = learning.in_unit(learned, unit)
         if learned.undetermined:
             warnings.warn(
                 f"the data do not determine {', '.join(learned.undetermined)}: the likelihood is flat there or best at "
@@ -155,11 +164,15 @@ class GP(eqx.Module):
 
 
 class Posterior(eqx.Module):
-    """The field after the data: means, standard deviations and samples of any functional."""
+    """The field after the data: means, standard deviations and samples of any functional.
+
+    The engine computes in units of 2^unit of y; 0 unless the numbers are extreme (`scaling.py`).
+    """
 
     engine: BatchPosterior | VariationalPosterior
     learned: Learned | None = None  # how the kernel was found, where it was learned
     named: Labels | None = eqx.field(static=True, default=None)
+    unit: int = eqx.field(static=True, default=0)
 
     @property
     def labels(self) -> Labels:
@@ -173,7 +186,8 @@ class Posterior(eqx.Module):
 
         Each is one line of at most 200 characters; an axis cannot be called mean, std, sample or samples.
         """
-        return Posterior(self.engine, self.learned, Labels.of(self.grid.ndim, axes, axis_units, name, unit))
+        labels = Labels.of(self.grid.ndim, axes, axis_units, name, unit)
+        return Posterior(self.engine, self.learned, labels, self.unit)
 
     def to_xarray(self, std: Any = None, samples: Any = None) -> Any:
         """The map as an xarray.Dataset with coordinates and units: the mean, and std and draws where given."""
@@ -194,11 +208,12 @@ class Posterior(eqx.Module):
         """
         io.check_free(path, overwrite)  # before the work
         arrays, model = persistence.pack(self.engine, self.learned)
+        model["unit"] = self.unit
         io.write(path, io.Record(self.to_xarray(std, samples), arrays, model, self.labels), overwrite)
 
     @property
     def kernel(self) -> Kernel:
-        return self.engine.kernel
+        return scaling.scaled_kernel(self.engine.kernel, self.unit) if self.unit else self.engine.kernel
 
     @property
     def grid(self) -> Grid:
@@ -206,7 +221,7 @@ class Posterior(eqx.Module):
 
     @property
     def noise(self) -> float | None:
-        return self.engine.noise
+        return scaling.scaled_noise(self.engine.noise, self.unit)
 
     @property
     def diagnostics(self) -> dict[str, Any]:
@@ -216,18 +231,19 @@ class Posterior(eqx.Module):
     @property
     def mean(self) -> Float[np.ndarray, "..."]:
         """The posterior mean on the grid, in its shape."""
-        return self.engine.grid_mean()
+        return np.ldexp(self.engine.grid_mean(), self.unit)
 
     def std(
         self, method: StdMethod = "auto", *, samples: int = 64, key: Any = 0, progress: bool = True
     ) -> Float[np.ndarray, "..."]:
         """The posterior standard deviation on the grid, in its shape; `method` as in `predict`."""
         if isinstance(self.engine, VariationalPosterior):
-            return self.engine.grid_std()
+            return np.ldexp(self.engine.grid_std(), self.unit)
         variance, _ = self._variance(
             self.engine.grid_points(), method, samples, key, self._grid_columns(), progress
         )
-        return np.sqrt(variance).reshape(self.grid.shape).astype(self.engine.data.dtype)
+        deviation = np.sqrt(variance).reshape(self.grid.shape).astype(self.engine.data.dtype)
+        return np.ldexp(deviation, self.unit)
 
     def predict(
         self,
@@ -250,11 +266,12 @@ class Posterior(eqx.Module):
         check_inside(functional, self.grid)
         check_differentiable(self.kernel.differentiable, functional)
         if isinstance(self.engine, VariationalPosterior):
-            return Prediction(*self.engine.predict(functional))
+            return Prediction(*(np.ldexp(a, self.unit) for a in self.engine.predict(functional)))
         mean = self.engine.mean(functional, columns)
         variance, error = self._variance(functional, std, samples, key, columns, progress)
         deviation = np.sqrt(variance)
-        return Prediction(mean, deviation, None if error is None else error / (2 * deviation))
+        of_std = None if error is None else np.ldexp(error / (2 * deviation), self.unit)
+        return Prediction(np.ldexp(mean, self.unit), np.ldexp(deviation, self.unit), of_std)
 
     def sample(
         self,
@@ -271,9 +288,9 @@ class Posterior(eqx.Module):
             check_inside(at, self.grid)
             check_differentiable(self.kernel.differentiable, at)
         if isinstance(self.engine, VariationalPosterior):
-            return self.engine.sample(count, as_key(key), at)
+            return np.ldexp(self.engine.sample(count, as_key(key), at), self.unit)
         with Progress("drawing", progress) as bar:
-            return self.engine.sample(count, as_key(key), at, columns, bar.done)
+            return np.ldexp(self.engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
 
     def log_evidence(self, probes: int = 16, key: Any = 0) -> Estimate:
         """The log-probability of the data under this model, with its Monte Carlo error: to choose between models.
@@ -281,8 +298,13 @@ class Posterior(eqx.Module):
         Of the variational engine its bound, which is below it.
         """
         if isinstance(self.engine, VariationalPosterior):
-            return Estimate(self.engine.elbo(), 0.0)
-        return log_evidence(self.engine, probes, as_key(key))
+            found = Estimate(self.engine.elbo(), 0.0)
+        else:
+            found = log_evidence(self.engine, probes, as_key(key))
+        if self.unit == 0:
+            return found
+        per_unit = self.diagnostics["observations"] * self.unit * float(np.log(2))  # a density in each of y
+        return Estimate(found.value - per_unit, found.error)
 
     def _variance(
         self, functional: Functional, method: StdMethod, samples: int, key: Any, columns: Any, progress: bool
@@ -320,4 +342,4 @@ def load(path: str | os.PathLike[str]) -> Posterior:
     record = io.read(path)
     with io.damaged(path):
         engine, learned = persistence.unpack(record.arrays, record.model)
-        return Posterior(engine, learned, record.labels)
+        return Posterior(engine, learned, record.labels, int(record.model["unit"]))

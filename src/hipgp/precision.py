@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import jax
 import numpy as np
 
-from hipgp.processes import check_not_forked
+from hipgp.processes import check_not_forked, keep_backend
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +26,11 @@ def float64_available(function: F) -> F:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         check_not_forked()
         with jax.enable_x64(True), jax.default_matmul_precision("highest"):
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except KeyboardInterrupt:
+                keep_backend()
+                raise
 
     return cast(F, wrapped)
 
@@ -43,12 +47,15 @@ def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.n
     """`value` as a finite float32 or float64 NumPy array; a ValueError that names the argument otherwise."""
     if value is None:
         raise ValueError(f"{name}: expected numbers, got None")
+    for part in (value, *value) if isinstance(value, list | tuple) else (value,):
+        _check_plain(name, part)
     try:
         array = np.array(value)  # a copy: what the caller later does to theirs is not ours
         if array.dtype.kind in "iubO":
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected numbers, got {type(value).__name__} ({error})") from None
+        missing = "; it has missing values (NA): drop or fill them first" if "NAType" in str(error) else ""
+        raise ValueError(f"{name}: expected numbers, got {type(value).__name__} ({error}){missing}") from None
     if array.dtype not in (np.float32, np.float64):
         raise ValueError(
             f"{name}: expected float32 or float64 numbers, got dtype {array.dtype}; convert with .astype(float)"
@@ -64,3 +71,29 @@ def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.n
             f"({len(bad)} of {array.size} are not finite); remove or impute them first"
         )
     return array
+
+
+def _check_plain(name: str, value: Any) -> None:
+    """Raise a ValueError where a conversion to a NumPy array would lose a unit or uncover masked numbers."""
+    kind = type(value)
+    for attribute in ("unit", "units"):  # looked up on the class: xarray answers for its attributes as well
+        unit = getattr(value, attribute, None) if hasattr(kind, attribute) else None
+        if unit is not None:
+            raise ValueError(
+                f"{name}: expected plain numbers, got {kind.__name__} in units of {str(unit)!r}; pass "
+                f"{_plain_numbers(value)}, with one unit for all arguments of the same kind"
+            )
+    mask = getattr(value, "mask", None)  # of pandas a method
+    masked = 0 if callable(mask) or mask is None else int(np.sum(np.asarray(mask, bool)))
+    if masked:
+        raise ValueError(
+            f"{name}: expected numbers, got {kind.__name__} with {masked} of {np.size(value)} masked; leave them out, "
+            "e.g. x[~y.mask] and y[~y.mask]"
+        )
+
+
+def _plain_numbers(value: Any) -> str:
+    """How to get plain numbers from a quantity or a table's column that has a unit."""
+    if hasattr(value, "to_value"):
+        return ".to_value(unit)"
+    return ".quantity.to_value(unit)" if hasattr(value, "quantity") else ".to(unit).magnitude"

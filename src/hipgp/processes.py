@@ -1,7 +1,10 @@
-"""A process that was forked after JAX had started is refused: JAX's threads do not survive a fork, and it would hang."""
+"""What JAX's threads ask of the process: that it was not forked after they had started, and how it ends."""
 
+import ctypes
+import functools
 import os
 
+import jax
 from jax._src import xla_bridge
 
 
@@ -27,3 +30,12 @@ def check_not_forked() -> None:
             'it, and it would hang. Start workers with multiprocessing.get_context("spawn") (or "forkserver"), or '
             "create them before JAX is used"
         )
+
+
+@functools.cache
+def keep_backend() -> None:
+    """Never destroy JAX's backend, not even when the interpreter ends: an interrupt may have left work running on it.
+
+    In jaxlib 0.10 a compilation goes on in a thread of its own after Ctrl-C, and crashes once its backend is gone.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(jax.local_devices()[0].client))

@@ -142,7 +142,7 @@ def fitted_residuals(post: models.Posterior) -> tuple[np.ndarray, np.ndarray] | 
         return None
     noise = np.asarray(post.engine.noise_variance, float)
     residual = noise * np.asarray(post.engine.alpha, float)  # y minus the fitted mean
-    return residual, np.sqrt(noise)
+    return np.ldexp(residual, post.unit), np.ldexp(np.sqrt(noise), post.unit)
 
 
 def residual_verdict(post: models.Posterior) -> list[tuple[str, str]]:

@@ -65,7 +65,8 @@ def cores() -> int:
 def in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
     """function(*item) of each, in order, by all cores; no more items are asked for than are worked on."""
     workers, run = cores(), _like_here(function)
-    with ThreadPoolExecutor(workers) as pool:
+    pool = ThreadPoolExecutor(workers)
+    try:
         waiting: deque[Any] = deque()
         for item in items:
             waiting.append(pool.submit(run, *item))
@@ -73,6 +74,8 @@ def in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    finally:  # after an error or Ctrl-C nothing more is begun
+        pool.shutdown(cancel_futures=True)
 
 
 def side_by_side(here: Callable[[], T], there: Callable[[], S]) -> tuple[T, S]:

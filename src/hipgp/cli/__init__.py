@@ -68,7 +68,7 @@ def demo(
 
 @app.command()
 def fit(
-    tables: Annotated[list[Path], typer.Argument(help="CSV, Parquet, FITS or ECSV.", show_default=False)],
+    tables: Annotated[list[Path], typer.Argument(help="CSV, Parquet, FITS, ECSV or VOTable.", show_default=False)],
     config: Annotated[Path | None, typer.Option(help="Settings in TOML; flags overrule them.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The map to write.")] = Path("map.hipgp"),
     coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
@@ -97,6 +97,7 @@ def fit(
 ) -> None:  # fmt: skip
     """Fit a map to tables of measurements. What can be inferred is not asked for, and is told."""
     from hipgp.cli import fitting
+    from hipgp.cli.settings import settings
 
     voice = _voice(quiet, json)
     again = "hipgp " + shlex.join(a for a in sys.argv[1:] if a != "--resume") + " --resume"
@@ -109,7 +110,7 @@ def fit(
             "drop_nan": drop_nan, "kernel": kernel, "variance": variance, "trend": trend, "engine": engine, "name": name,
             "unit": unit, "axis_unit": axis_unit, "std": std, "samples": samples, "seed": seed,
         }  # fmt: skip
-        fitting.fit(tables, output, fitting.settings(config, given), overwrite, resume, voice)
+        fitting.fit(tables, output, settings(config, given), overwrite, resume, voice)
 
 
 @app.command()
@@ -126,9 +127,11 @@ def predict(
     """Mean and standard deviation of any functional, for every row of a table."""
     from hipgp.cli import maps
     from hipgp.cli.console import check_output
+    from hipgp.cli.settings import STDS, one_of
 
     voice = _voice(quiet, json)
     with voice.guarded():
+        one_of("std", std, STDS[:-1])
         check_output(output, overwrite)
         names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
         columns: dict[str, Any] = {k: _split(v) for k, v in names.items()}

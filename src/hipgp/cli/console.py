@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hipgp import stopping
+
 BAD_INPUT, INTERRUPTED = 2, 130
 
 
@@ -47,6 +49,8 @@ class Voice:
     @contextlib.contextmanager
     def guarded(self, resume: str = "", checkpoints: Iterable[pathlib.Path] = ()) -> Iterator[None]:
         """Turn what goes wrong into one clear line and an exit code."""
+        checkpoints = list(checkpoints)
+        stopping.last_words = lambda: self._last_words(resume, checkpoints)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always")
@@ -55,7 +59,10 @@ class Voice:
                 )
                 yield
         except KeyboardInterrupt:
-            self._stopped(resume, checkpoints)
+            self.errors.print(self._last_words(resume, checkpoints), markup=False)
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:  # nobody reads on
+            raise typer.Exit(1) from None
         except (BadInput, ValueError, ImportError, OSError, MemoryError) as error:
             self._fail(explained(error))
 
@@ -65,14 +72,11 @@ class Voice:
         self.errors.print(f"error: {message}", style="red", markup=False)
         raise typer.Exit(BAD_INPUT)
 
-    def _stopped(self, resume: str, checkpoints: Iterable[pathlib.Path]) -> None:
+    def _last_words(self, resume: str, checkpoints: Iterable[pathlib.Path]) -> str:
         kept = [str(path) for path in checkpoints if path.exists()]
         if kept:
-            said = f"stopped; the work so far is kept in {' and '.join(kept)}. Go on with: {resume}"
-        else:
-            said = "stopped; nothing was written"
-        self.errors.print(said, markup=False)
-        raise typer.Exit(INTERRUPTED)
+            return f"stopped; the work so far is kept in {' and '.join(kept)}. Go on with: {resume}"
+        return "stopped; nothing was written"
 
 
 def explained(error: BaseException) -> str:
@@ -109,6 +113,7 @@ def shown(value: Any) -> str:
 def check_output(path: pathlib.Path, overwrite: bool) -> None:
     """Before any work is done: may this file be written?"""
     folder = path.parent if str(path.parent) else pathlib.Path(".")
+    stopping.folders.add(str(folder.absolute()))
     if path.is_dir():
         raise BadInput(f"{path}: is a folder; name a file with --output")
     if path.exists() and not overwrite:

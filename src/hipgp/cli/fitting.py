@@ -1,79 +1,15 @@
 """`hipgp fit`: from tables to a map."""
 
 import pathlib
-import tomllib
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import hipgp as hg
 from hipgp.cli import grids, tables
-from hipgp.cli.console import BadInput, Voice, check_output
-from hipgp.kernels import Kernel, elementary
+from hipgp.cli.console import Voice, check_output
+from hipgp.cli.settings import Settings, parse_kernel
 from hipgp.labels import Labels
-
-
-class Settings(NamedTuple):
-    """Everything `fit` can be told; the names are those of the flags and of the TOML file."""
-
-    coordinates: tuple[str, ...] = ()
-    start: tuple[str, ...] = ()
-    end: tuple[str, ...] = ()
-    lower: tuple[str, ...] = ()
-    upper: tuple[str, ...] = ()
-    value: str | None = None
-    error: str | None = None
-    noise: float | None = None
-    average: bool = False
-    drop_nan: bool = False
-    kernel: str = "Matern32"
-    variance: float | None = None
-    lengthscale: tuple[float, ...] = ()
-    trend: str = "constant"
-    spacing: tuple[float, ...] = ()
-    shape: tuple[int, ...] = ()
-    engine: str = "batch"
-    tolerance: float = 0.01
-    name: str | None = None
-    unit: str = ""
-    axis_unit: str = ""
-    std: str = "auto"
-    samples: int = 0
-    seed: int = 0
-
-
-def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
-    """The file's settings, overruled by the flags that were given."""
-    told: dict[str, Any] = {}
-    if config is not None:
-        try:
-            told = tomllib.loads(config.read_text())
-        except tomllib.TOMLDecodeError as error:
-            raise BadInput(f"{config}: not valid TOML ({error})") from None
-    unknown = [k for k in told if k not in Settings._fields]
-    if unknown:
-        raise BadInput(f"{config}: unknown setting {unknown[0]!r}; there are {', '.join(Settings._fields)}")
-    told |= {k: v for k, v in flags.items() if v not in (None, (), False)}
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}
-    return Settings(**given)
-
-
-def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel:
-    """ "Matern32", or "Matern12 + Matern32": names of kernels, without regard to case."""
-    known = {name.lower(): cls for name, cls in elementary().items()}
-    total: Kernel | None = None
-    for word in text.split("+"):
-        cls = known.get(word.strip().lower().replace("/", ""))
-        if cls is None:
-            raise BadInput(
-                f"kernel: expected {', '.join(elementary())} or a sum of them, got {word.strip()!r}"
-            )
-        lengths: Any = s.lengthscale if len(s.lengthscale) > 1 else (s.lengthscale or (1.0,))[0]
-        part = cls(variance=s.variance or 1.0, lengthscale=lengths)
-        total = part if total is None else total + part
-    assert total is not None
-    total.check_dimension(ndim)
-    return total
 
 
 class Loaded(NamedTuple):
@@ -99,7 +35,7 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> Loaded:
             error=s.error, path=path,
         )  # fmt: skip
         voice.note(f"{path}: {columns.described()}")
-        units = units.completed(sheet, columns, s.average)
+        units = units.completed(sheet, columns, s.average, path)
         functional, rest, good = tables.functional(sheet, columns, s.drop_nan, s.average, path, units)
         if not np.all(good):
             voice.note(f"{path}: left out {int(np.sum(~good))} rows with empty cells")
@@ -128,7 +64,7 @@ def fit(
     trend = None if s.trend == "none" else s.trend
     given = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
     gp = hg.GP(kernel, given or grids.first(data), s.noise, trend)
-    learning = not (s.lengthscale and s.variance)
+    learning = not s.lengthscale or s.variance is None
     if learning:
         start = "kernel" if s.lengthscale else "data"
         gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress, checkpoint=of_learning)
@@ -170,11 +106,9 @@ def finish(
     if s.engine == "batch":
         method = hg.Batch(tolerance=s.tolerance)
         post = gp.condition(loaded.data, method=method, progress=voice.progress, checkpoint=checkpoint)
-    elif s.engine == "variational":
+    else:
         gp = hg.GP(gp.kernel, gp.grid, gp.noise)
         post = gp.condition(loaded.data, method=hg.Variational(), progress=voice.progress)
-    else:
-        raise BadInput(f"engine: expected batch or variational, got {s.engine!r}")
     post = post.labelled(*loaded.labels(s))
     std = None if s.std == "none" else post.std(s.std, progress=voice.progress)  # type: ignore[arg-type]
     draws = post.sample(s.samples, key=s.seed, progress=voice.progress) if s.samples else None

@@ -22,13 +22,13 @@ def predict(
     voice: Voice,
 ) -> None:
     """Mean and std of every row's functional, beside the row."""
+    check_ending(output, (".csv", ".parquet", ".pq"))
     post = hg.load(path)
     sheet = tables.read_table(table)
     if not any(columns[k] for k in ("coordinates", "end", "lower")):
-        axes = post.labels.axes
         known = {c.lower() for c in sheet.frame.columns}
-        if all(a.lower() in known for a in axes):
-            columns["coordinates"] = axes
+        if all(a.lower() in known for a in post.labels.axes):
+            columns["coordinates"] = post.labels.axes
     drop, average = columns.pop("drop_nan"), columns.pop("average")
     found = tables.infer(sheet, need_value=False, path=table, **columns)
     voice.note(f"{table}: {found.described()}")
@@ -51,23 +51,28 @@ def write_table(frame: pd.DataFrame, output: pathlib.Path) -> None:
     with io.atomic(output) as file:
         if output.suffix.lower() in (".parquet", ".pq"):
             frame.to_parquet(file)
-        elif output.suffix.lower() == ".csv":
-            frame.to_csv(file, index=False)
         else:
-            raise BadInput(f"{output}: expected a name ending in .csv or .parquet")
+            frame.to_csv(file, index=False)
+
+
+def check_ending(output: pathlib.Path, endings: tuple[str, ...]) -> None:
+    """Before any work is done: does the name say which kind of file to write?"""
+    if output.suffix.lower() not in endings:
+        raise BadInput(f"{output}: expected a name that ends in {' or '.join(endings)}")
 
 
 def sample(path: pathlib.Path, count: int, seed: int, output: pathlib.Path, voice: Voice) -> None:
     """Draws of the whole map: NetCDF for xarray, or a plain .npy array."""
+    check_ending(output, (".nc", ".npy"))
+    if count < 1:
+        raise BadInput(f"count: expected a positive number of draws, got {count}")
     post = hg.load(path)
     draws = post.sample(count, key=seed, progress=voice.progress)
     with io.atomic(output) as file:
-        if output.suffix == ".npy":
+        if output.suffix.lower() == ".npy":
             np.save(file, draws, allow_pickle=False)
-        elif output.suffix == ".nc":
-            file.write(io.netcdf(io.dataset(post.grid, post.labels, {"samples": draws}), post.labels))
         else:
-            raise BadInput(f"{output}: expected a name ending in .nc (NetCDF) or .npy")
+            file.write(io.netcdf(io.dataset(post.grid, post.labels, {"samples": draws}), post.labels))
     voice.result(f"{count} draws written to {output}", {"output": str(output), "shape": list(draws.shape)})
 
 

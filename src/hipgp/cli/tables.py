@@ -1,8 +1,6 @@
 """Tables in: reading, finding the columns, and turning rows into measurements."""
 
-import difflib
 import math
-import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,33 +8,11 @@ import numpy as np
 import pandas as pd
 
 import hipgp as hg
+from hipgp.cli.columns import Columns, infer
 from hipgp.cli.console import BadInput
+from hipgp.cli.reading import Sheet, read_table
 
-AXES = [("x", "y", "z", "t"), ("x", "y", "z"), ("x", "y"), ("easting", "northing"), ("longitude", "latitude"),
-        ("lon", "lat"), ("x",), ("time",), ("t",)]  # fmt: skip
-VALUES = (
-    "value",
-    "values",
-    "measured",
-    "extinction",
-    "av",
-    "a_v",
-    "ebv",
-    "price",
-    "observed",
-    "obs",
-    "y_obs",
-)
-ERRORS = ("error", "err", "sigma", "std", "uncertainty", "noise", "value_error", "e_value")
-SKY = [("l", "b"), ("ra", "dec")]
-DISTANCES = ("distance", "dist", "d", "parallax", "plx")
-
-
-class Sheet(NamedTuple):
-    """A table with the units its file gave."""
-
-    frame: pd.DataFrame
-    units: dict[str, str]
+__all__ = ["UNSAID", "Columns", "Sheet", "Units", "functional", "infer", "numbers", "read_table"]
 
 
 class Units(NamedTuple):
@@ -45,16 +21,20 @@ class Units(NamedTuple):
     axis: str = ""
     field: str = ""
 
-    def completed(self, sheet: Sheet, columns: "Columns", average: bool) -> "Units":
+    def completed(self, sheet: Sheet, columns: Columns, average: bool, path: Any = "table") -> "Units":
         """With what the file says where nothing else was said."""
-        first = (columns.first + columns.second)[0]
-        axis = self.axis or ("kpc" if columns.kind == "sky" else sheet.units.get(first, ""))
+        places = columns.first + columns.second
+        if not self.axis and columns.kind != "sky":
+            _check_all_or_none(sheet, places, "--axis-unit", path)
+        if not self.field and columns.value not in sheet.units and columns.error in sheet.units:
+            _check_all_or_none(sheet, (columns.value or "", columns.error or ""), "--unit", path)
+        axis = self.axis or ("kpc" if columns.kind == "sky" else sheet.units.get(places[0], ""))
         value = sheet.units.get(columns.value or "", "")
         if value and columns.integrates(average):  # a field times a length
             value = f"{value}/{axis}" if axis else ""
         return Units(axis, self.field or value)
 
-    def of_values(self, columns: "Columns", average: bool) -> tuple[str, ...]:
+    def of_values(self, columns: Columns, average: bool) -> tuple[str, ...]:
         """What measured values are in: the product of these."""
         return (self.field, self.axis) if columns.integrates(average) else (self.field,)
 
@@ -62,156 +42,15 @@ class Units(NamedTuple):
 UNSAID = Units()
 
 
-class Columns(NamedTuple):
-    """Which columns mean what."""
-
-    kind: str  # points, rays, averages, sky
-    first: tuple[
-        str, ...
-    ]  # coordinates; starts of rays; lower corners; the sky's two angles and the distance
-    second: tuple[str, ...]  # ends of rays; upper corners
-    value: str | None
-    error: str | None
-
-    @property
-    def ndim(self) -> int:
-        return 3 if self.kind == "sky" else len(self.second or self.first)
-
-    def integrates(self, average: bool) -> bool:
-        return self.kind in ("rays", "sky") and not average
-
-    def described(self) -> str:
-        what = {"points": "values at", "rays": "integrals from", "averages": "averages over boxes from",
-                "sky": "integrals from the Sun to"}[self.kind]  # fmt: skip
-        to = f" to ({', '.join(self.second)})" if self.second else ""
-        error = f" ± {self.error}" if self.error else ""
-        unit = (
-            "; parallaxes are in mas, distances in kpc, where the file does not say"
-            if self.kind == "sky"
-            else ""
+def _check_all_or_none(sheet: Sheet, names: Sequence[str], flag: str, path: Any) -> None:
+    """Raise BadInput where some columns of one kind have a unit and others have none."""
+    without = [name for name in names if name not in sheet.units]
+    if without and len(without) < len(names):
+        other = next(name for name in names if name in sheet.units)
+        raise BadInput(
+            f"{path}: column {other!r} is in {sheet.units[other]!r}, but {without[0]!r} has no unit; give the unit of "
+            f"those without one with {flag}, or write it into the file"
         )
-        return f"{self.value or 'places'}{error}: {what} ({', '.join(self.first)}){to}{unit}"
-
-
-def read_table(path: pathlib.Path) -> Sheet:
-    """CSV, Parquet, FITS or ECSV, by the file's ending."""
-    if not path.exists():
-        raise BadInput(f"{path}: no such file")
-    ending = path.suffix.lower()
-    try:
-        if ending in (".fits", ".fit", ".ecsv"):
-            return _through_astropy(path)
-        frame = (
-            pd.read_parquet(path)
-            if ending in (".parquet", ".pq")
-            else pd.read_csv(path, skipinitialspace=True)
-        )
-    except (BadInput, MemoryError):
-        raise
-    except (
-        Exception
-    ) as error:  # each reader has its own; whatever is wrong with the file, it is said in one line
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise BadInput(f"{path}: cannot be read as a table ({said[0]})") from None
-    if frame.empty:
-        raise BadInput(f"{path}: has no rows")
-    return Sheet(frame.rename(columns=lambda c: str(c).strip()), {})
-
-
-def _through_astropy(path: pathlib.Path) -> Sheet:
-    try:
-        from astropy.table import Table
-    except ModuleNotFoundError:
-        raise BadInput(f"{path}: FITS and ECSV tables need astropy: pip install 'hipgp[astro]'") from None
-    table = Table.read(path)
-    units = {name: str(table[name].unit) for name in table.colnames if table[name].unit is not None}
-    return Sheet(table.to_pandas(), units)
-
-
-def find(sheet: Sheet, name: str, path: Any = "table") -> str:
-    """The column of that name, whatever its case; the nearest one is suggested where there is none."""
-    known = {c.lower(): c for c in sheet.frame.columns}
-    if name.lower() in known:
-        return known[name.lower()]
-    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
-    hint = (
-        f"; did you mean {known[near[0]]!r}?"
-        if near
-        else f"; it has {', '.join(map(str, sheet.frame.columns))}"
-    )
-    raise BadInput(f"{path}: no column {name!r}{hint}")
-
-
-def infer(
-    sheet: Sheet, *, coordinates: Sequence[str] = (), start: Sequence[str] = (), end: Sequence[str] = (),
-    lower: Sequence[str] = (), upper: Sequence[str] = (), value: str | None = None, error: str | None = None,
-    need_value: bool = True, path: Any = "table",
-) -> Columns:  # fmt: skip
-    """What the columns mean: as told, and otherwise by their names."""
-    get = lambda names: tuple(find(sheet, n, path) for n in names)
-    known = {c.lower(): c for c in sheet.frame.columns}
-    have = lambda names: all(n in known for n in names)
-    if end:
-        kind, first, second = "rays", get(start), get(end)
-    elif lower or upper:
-        kind, first, second = "averages", get(lower), get(upper)
-    elif coordinates:
-        kind, first, second = "points", get(coordinates), ()
-    else:
-        kind, first, second = _by_name(known, have, path)
-    if kind in ("rays", "averages") and first and len(first) != len(second):
-        raise BadInput(f"{path}: expected as many columns for both ends, got {first} and {second}")
-    chosen = (
-        find(sheet, value, path) if value else _value(sheet, known, set(first + second), need_value, path)
-    )
-    noise = (
-        find(sheet, error, path) if error else next((known[e] for e in _errors(chosen) if e in known), None)
-    )
-    return Columns(kind, first, second, chosen, noise if chosen else None)
-
-
-def _by_name(known: dict[str, str], have: Any, path: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    for pair in SKY:
-        distance = next((d for d in DISTANCES if d in known), None)
-        if have(pair) and distance:
-            return "sky", tuple(known[n] for n in (*pair, distance)), ()
-    for kind, one, other in (("rays", "{}0", "{}1"), ("rays", "start_{}", "end_{}"), ("rays", "{}_start", "{}_end"),
-                             ("averages", "lower_{}", "upper_{}"), ("averages", "{}_lower", "{}_upper")):  # fmt: skip
-        for axes in AXES:
-            a, b = ([f.format(n) for n in axes] for f in (one, other))
-            if have(a) and have(b):
-                return kind, tuple(known[n] for n in a), tuple(known[n] for n in b)
-    for axes in AXES:
-        if have(axes):
-            return "points", tuple(known[n] for n in axes), ()
-    raise BadInput(
-        f"{path}: cannot tell which columns are coordinates among {', '.join(known.values())}; name them, e.g. "
-        "--coordinates x,y or --start x0,y0 --end x1,y1"
-    )
-
-
-def _value(sheet: Sheet, known: dict[str, str], taken: set[str], need: bool, path: Any) -> str | None:
-    if not need:
-        return None
-    for name in VALUES:
-        if name in known and known[name] not in taken:
-            return known[name]
-    errors = {known[e] for name in (None, *known) for e in _errors(name) if e in known}
-    rest = [c for c in sheet.frame.select_dtypes("number").columns if c not in taken | errors]
-    if len(rest) == 1:
-        return rest[0]
-    raise BadInput(
-        f"{path}: cannot tell which column holds the measured values among {', '.join(rest)}; give --value NAME"
-    )
-
-
-def _errors(value: str | None) -> tuple[str, ...]:
-    own = (
-        ()
-        if value is None
-        else tuple(f.format(value.lower()) for f in ("{}_error", "{}_err", "e_{}", "{}_std", "sigma_{}"))
-    )
-    return own + ERRORS
 
 
 def numbers(
@@ -248,11 +87,13 @@ def numbers(
 def _converted(
     sheet: Sheet, names: Sequence[str], table: np.ndarray, units: tuple[str, ...], path: Any
 ) -> np.ndarray:
-    """Columns that the file gives in another unit, in the product of these, if all are known."""
+    """Columns that the file gives in another unit, in the product of these; in the first column's, if not all are known."""
     factors = np.ones(len(names))
+    if not all(units):
+        units = tuple(sheet.units[name] for name in names if name in sheet.units)[:1]
     for i, name in enumerate(names):
         own = sheet.units.get(name, "")
-        if own and all(units) and (own,) != units:
+        if own and units and (own,) != units:
             import astropy.units as u  # the file's units came through it
 
             try:

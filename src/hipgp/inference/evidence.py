@@ -170,5 +170,5 @@ def _forms(
 ) -> Forms:
     """Whose gradient is twice that of -log p."""
     g, h = _root_transpose(system, solved), _root_transpose(system, signs)
-    weight = jnp.concatenate([-jnp.ones(1), jnp.full(len(signs), 1 / len(signs))])
+    weight = jnp.concatenate([-jnp.ones(1), jnp.full(len(signs), 1 / len(signs))]).astype(alpha.dtype)
     return Forms(jnp.concatenate([alpha[None], g]), jnp.concatenate([alpha[None], h]), weight)

@@ -27,6 +27,7 @@ from hipgp.inference.parameters import Bounds, Layout, bounds
 from hipgp.inference.progress import Progress
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
+from hipgp.scaling import scaled_kernel, scaled_noise
 from hipgp.threads import one_blas_thread
 from hipgp.trend import Trend
 
@@ -119,6 +120,27 @@ def learn(
         found = {"vector": vector, "log_std": log_std, "value": value}
         write_arrays(_path(checkpoint), fingerprint=problem, stage=DONE, **found)
     return _learned(layout, noise, box, vector, log_std, float(value), trace, began)
+
+
+def in_unit(learned: Learned, power: int) -> Learned:
+    """What was learned from data divided by 2^power, for the data themselves."""
+    if power == 0:
+        return learned
+    kernel, noise = scaled_kernel(learned.kernel, power), scaled_noise(learned.noise, power)
+    layout = Layout.of(learned.kernel, "noise" in learned.names)
+    one = layout.pack(scaled_kernel(layout.template, 1), 2.0) - layout.pack(layout.template, 1.0)
+    powers = np.rint(one / np.log(2)).astype(int) * power  # of each parameter
+    shift = power * float(np.log(2))
+    times = dict(zip(learned.names, powers.tolist(), strict=True))
+    trace = [
+        {k: float(np.ldexp(v, times[k])) if k in times else v for k, v in step.items()}
+        | {"objective": step["objective"] + shift}
+        for step in learned.trace
+    ]
+    return learned._replace(
+        kernel=kernel, noise=noise, values=np.ldexp(learned.values, powers), objective=learned.objective + shift,
+        trace=trace,
+    )  # fmt: skip
 
 
 def _onward(

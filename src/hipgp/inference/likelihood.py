@@ -21,7 +21,7 @@ from hipgp.data import Data
 from hipgp.inference.parameters import Layout
 from hipgp.kernels import Kernel
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower
-from hipgp.nodes import Nodes
+from hipgp.nodes import AnyArray, Nodes
 from hipgp.precision import on_device
 from hipgp.threads import in_threads
 
@@ -64,7 +64,7 @@ def prepare(
     std = np.asarray(data.noise_std(1.0), float)
     terms = Terms(
         jax.tree.map(on_device, nodes),
-        on_device(np.column_stack([data.y, trend]), float),
+        on_device(np.column_stack([_without_trend(np.asarray(data.y, float), trend), trend]), float),
         on_device(np.where(known, std**2, 0.0)),
         on_device(~known, float),
         on_device(groups.index),
@@ -73,6 +73,11 @@ def prepare(
         groups.own,
     )
     return _in_parts(terms, groups.index[chosen], groups.used[chosen])
+
+
+def _without_trend(y: Float[np.ndarray, " N"], trend: Float[np.ndarray, "N p"]) -> Float[np.ndarray, " N"]:
+    """What an ordinary fit of the trend leaves: the likelihood at the best trend is the same, and no digits are lost."""
+    return y - trend @ np.linalg.lstsq(trend, y, rcond=None)[0] if trend.shape[1] else y
 
 
 def _in_parts(terms: Terms, index: Any, used: Any) -> Terms:
@@ -92,7 +97,7 @@ def _in_parts(terms: Terms, index: Any, used: Any) -> Terms:
 
 
 def _matrices(
-    vector: Array, layout: Layout, terms: Terms, chunk: tuple[Array, Array]
+    vector: AnyArray, layout: Layout, terms: Terms, chunk: tuple[Array, Array]
 ) -> Float[Array, "T k k"]:
     kernel, noise = layout.unpack(vector)
     variance = terms.noise + (0.0 if noise is None else terms.unknown * noise**2)
@@ -100,7 +105,7 @@ def _matrices(
 
 
 @eqx.filter_jit
-def _squares(vector: Array, layout: Layout, terms: Terms, part: Array) -> Float[Array, "1+p 1+p"]:
+def _squares(vector: AnyArray, layout: Layout, terms: Terms, part: AnyArray) -> Float[Array, "1+p 1+p"]:
     """The products of whitened y and trend columns with one another, summed over one part of the groups."""
 
     def of_chunk(chunk: tuple[Array, Array]) -> Array:
@@ -115,7 +120,7 @@ def _squares(vector: Array, layout: Layout, terms: Terms, part: Array) -> Float[
 
 @eqx.filter_jit
 def _deviance(
-    vector: Array, layout: Layout, terms: Terms, beta: Array, part: Array
+    vector: AnyArray, layout: Layout, terms: Terms, beta: AnyArray, part: AnyArray
 ) -> tuple[Float[Array, ""], Float[Array, " p"]]:
     """-2 log-likelihood of one part of the groups, but for constants, and its gradient; beta: the trend's coefficients."""
     rest = terms.values[:, 0] - terms.values[:, 1:] @ beta
@@ -143,7 +148,8 @@ def value_and_gradient(
     columns = terms.values.shape[1] - 1
     beta = np.zeros(columns)
     if columns:
-        squares = sum(_of_parts(terms, lambda part: np.asarray(_squares(vector, layout, terms, part))))
+        parts = list(_of_parts(terms, lambda part: _squares(vector, layout, terms, part)))
+        squares = np.sum([np.asarray(part) for part in parts], axis=0)
         cross, gram = squares[0, 1:], squares[1:, 1:]
         ridge = 1e-12 * np.trace(gram) * np.eye(columns)
         beta = np.linalg.solve(gram + ridge, cross) if np.all(np.isfinite(gram)) else np.full(columns, np.nan)
