@@ -31,9 +31,7 @@ def power_of_two(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-def slab_sizes(
-    lengths: Int[np.ndarray, " p"], rows: int, fold: int, a_slab: int
-) -> list[tuple[int, int]]:
+def slab_sizes(lengths: Int[np.ndarray, " p"], rows: int, fold: int, a_slab: int) -> list[tuple[int, int]]:
     """(width, rows) of dense arrays that hold rows of these `lengths` in descending order, widest first.
 
     Rows are promoted to a wider array rather than counted exactly: arrays end at fixed shares of the `rows` that the
@@ -48,6 +46,8 @@ def slab_sizes(
         return [(longest if longest <= fold else -(-longest // fold) * fold, rows)]
     cut = len(lengths) - rows  # pieces beyond one a row
     total = rows + (power_of_two(cut) if cut > 0 else 0)
+    if total * (width := max(4, power_of_two(longest))) <= a_slab // 4:
+        return [(width, total)]  # so little that padding costs nothing
     share = -(-rows // SLICES)
     few = itertools.takewhile(lambda begin: begin < share, (8 << i for i in range(60)))
     begins = [0, *few, *range(share, total, share)]
