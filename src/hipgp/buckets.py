@@ -46,7 +46,7 @@ def slab_sizes(lengths: Int[np.ndarray, " p"], rows: int, fold: int, a_slab: int
         return [(longest if longest <= fold else -(-longest // fold) * fold, rows)]
     cut = len(lengths) - rows  # pieces beyond one a row
     total = rows + (power_of_two(cut) if cut > 0 else 0)
-    if total * (width := max(4, power_of_two(longest))) <= a_slab // 4:
+    if total * (width := few_sizes(longest)) <= a_slab // 4:
         return [(width, total)]  # so little that padding costs nothing
     share = -(-rows // SLICES)
     few = itertools.takewhile(lambda begin: begin < share, (8 << i for i in range(60)))
@@ -69,10 +69,10 @@ def _cheapest(edges: list[int], widths: list[int], fold: int, a_slab: int) -> li
     """Slices edges[i] : edges[i + 1] of these widths, in descending order, joined where that costs less."""
     count = len(widths)
     cost, end = [0.0] * (count + 1), [count] * (count + 1)
+    # of an array that the next narrower one begins behind, at this slice
+    prices = [*(a_slab // 4 if width > fold else a_slab for width in widths), a_slab]
     for i in reversed(range(count)):
-        folded = lambda j: j < count and widths[j] > fold
-        price = lambda j: a_slab // 4 if folded(j) else a_slab
-        each = [cost[j] + (edges[j] - edges[i]) * widths[i] + price(j) for j in range(i + 1, count + 1)]
+        each = [cost[j] + (edges[j] - edges[i]) * widths[i] + prices[j] for j in range(i + 1, count + 1)]
         end[i] = i + 1 + int(np.argmin(each))
         cost[i] = each[end[i] - i - 1]
     found, i = [], 0

@@ -14,9 +14,9 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.buckets import few_sizes, power_of_two
 from hipgp.covariance import Columns, differentiated
 from hipgp.data import Data
-from hipgp.buckets import few_sizes, power_of_two
 from hipgp.entries import Entries, Part, collected, put
 from hipgp.functionals import Functional, Functionals, LineIntegrals
 from hipgp.grid import Grid

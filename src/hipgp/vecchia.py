@@ -24,9 +24,9 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.bins import Binned, as_points, bins_of
+from hipgp.buckets import power_of_two, roughly
 from hipgp.coarse import MOST_NODES, compact_nodes, covariances, plain_points, typical_lengthscale
 from hipgp.data import Data
-from hipgp.buckets import power_of_two, roughly
 from hipgp.kernels import Kernel
 from hipgp.neighbours import Groups, features, in_groups
 from hipgp.nodes import AnyArray, Nodes, Segments
