@@ -46,10 +46,12 @@ def slab_sizes(lengths: Int[np.ndarray, " p"], rows: int, fold: int, a_slab: int
         return [(longest if longest <= fold else -(-longest // fold) * fold, rows)]
     cut = len(lengths) - rows  # pieces beyond one a row
     total = rows + (power_of_two(cut) if cut > 0 else 0)
-    if total * (width := few_sizes(longest)) <= a_slab // 4:
-        return [(width, total)]  # so little that padding costs nothing
+    if total * (width := few_sizes(longest, 6)) <= a_slab // 4:
+        return [(width, total)]  # so little that padding to 16, 96 or 576 costs nothing
     share = -(-rows // SLICES)
-    few = itertools.takewhile(lambda begin: begin < share, (8 << i for i in range(60)))
+    # a few very long rows are told apart from a share of all where that saves as much as a slab costs
+    worth = share - a_slab // 4 // _width(longest, 2, fold)
+    few = itertools.takewhile(lambda begin: begin < worth, (8 << i for i in range(60)))
     begins = [0, *few, *range(share, total, share)]
     longest_of = [int(lengths[b]) if b < len(lengths) else 0 for b in begins]
     # the longest of all varies most, and there are few like it
