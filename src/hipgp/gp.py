@@ -290,15 +290,16 @@ class Posterior(eqx.Module):
         self, functional: Functional, method: StdMethod, samples: int, key: Any, columns: Any, progress: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
         assert isinstance(self.engine, BatchPosterior)
+        engine = self.engine
         if method == "auto":
-            method = variances.automatic(self.engine, functional, samples)
+            method = variances.automatic(engine, functional, samples)
         with Progress("standard deviations", progress) as bar:
             ways = {
-                "vecchia": lambda some, own: (variances.vecchia_variance(self.engine, some, own), None),
+                "vecchia": lambda some, own: (variances.vecchia_variance(engine, some, own), None),
                 "samples": lambda some, own: variances.sampled_variance(
-                    self.engine, some, samples, as_key(key), own, bar.done
+                    engine, some, samples, as_key(key), own, bar.done
                 ),
-                "exact": lambda some, own: (exact_variance(self.engine, some, own, bar.done), None),
+                "exact": lambda some, own: (exact_variance(engine, some, own, bar.done), None),
             }
             if method not in ways:
                 raise ValueError(f'std: expected "auto", "vecchia", "samples" or "exact", got {method!r}')
