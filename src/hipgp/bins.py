@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.buckets import roughly
 from hipgp.entries import Entries
 from hipgp.kernels import Kernel
 from hipgp.nodes import Nodes
@@ -56,9 +57,11 @@ class Binned(eqx.Module):
         """From S_b, a CSR matrix, and the variances `noise` of the points."""
         spread = bin_noise(bins, noise)
         q = np.sqrt(spread[bins] / noise)
-        table = scipy.sparse.csr_array((q, (bins, np.arange(len(bins)))), shape=(len(spread), len(bins)))
-        entries = inner.data * np.sqrt(spread)[inner.indices], inner.indices, inner.indptr
-        scaled = Sparse.from_scipy(scipy.sparse.csr_array(entries, shape=inner.shape), dtype)
+        count = roughly(len(spread), 8)  # some bins more, that nobody is in
+        table = scipy.sparse.csr_array((q, (bins, np.arange(len(bins)))), shape=(count, len(bins)))
+        starts = np.pad(inner.indptr, (0, count - len(spread)), mode="edge")
+        entries = inner.data * np.sqrt(spread)[inner.indices], inner.indices, starts
+        scaled = Sparse.from_scipy(scipy.sparse.csr_array(entries, shape=(count, count)), dtype)
         as_dtype = lambda v: jnp.asarray(v, dtype)
         scale = as_dtype(1 / np.sqrt(noise))
         sums = rows_of(Entries.of(table), dtype)

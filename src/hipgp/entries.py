@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.buckets import few_sizes, roughly
 from hipgp.nodes import AnyArray
 from hipgp.precision import on_device
 from hipgp.threads import cores, in_threads
@@ -75,20 +76,6 @@ class Entries(NamedTuple):
         counts = on_device(self.counts, np.int64)
         columns, values, starts = _transposed(self.columns, self.values, counts, self.width)
         return Entries(columns, values, np.asarray(starts), len(counts))
-
-
-def roughly(count: int) -> int:
-    """A number no less, and at most a thirtieth, or seven, more: each new one is a compilation."""
-    step = max(8, 1 << max(0, count.bit_length() - 6))
-    return -(-count // step) * step
-
-
-def few_sizes(size: int, apart: int = 4) -> int:
-    """The next of 16, 64, 256, ..., or with other steps `apart` from 16 on."""
-    found = 16
-    while found < size:
-        found *= apart
-    return found
 
 
 _taken = eqx.filter_jit(lambda a, at: a[at])

@@ -10,6 +10,7 @@ True
 
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -18,11 +19,11 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp import io, persistence, scaling
-from hipgp.data import Data, check_differentiable, check_inside
+from hipgp.data import Data, check_differentiable, check_inside, observe
 from hipgp.functionals import Functional
 from hipgp.grid import Grid
-from hipgp.inference import learning, variances
-from hipgp.inference.batch import Batch
+from hipgp.inference import estimates, learning, variances
+from hipgp.inference.batch import WRAPPED, Batch
 from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.inference.evidence import Estimate, log_evidence
 from hipgp.inference.exact_variances import exact_variance
@@ -93,6 +94,8 @@ class GP(eqx.Module):
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, data, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
         if isinstance(method, Batch):
+            estimates.check_grid(kernel, self.grid, WRAPPED)
+            estimates.check_weights(self.grid, data, method)
             found = method.fit(kernel, self.grid, data, noise, self.trend, progress, checkpoint)
             return Posterior(found, self.learned, unit=unit)
         if not isinstance(method, Variational):
@@ -103,6 +106,7 @@ class GP(eqx.Module):
             )
         if checkpoint is not None:
             raise ValueError("checkpoint: expected None with the variational engine")
+        estimates.check_grid(kernel, self.grid)
         return Posterior(method.fit(kernel, self.grid, data, noise, progress), self.learned, unit=unit)
 
     def learn(
@@ -132,6 +136,8 @@ class GP(eqx.Module):
         given = self.kernel if start == "kernel" else None  # otherwise its variance is not used
         unit = scaling.exponent(given, data, self.noise)
         kernel, data, noise = scaling.scaled(given, data, self.noise, -unit)
+        if polish:  # the exact bound alone works on the grid
+            estimates.check_grid(self.kernel, self.grid, WRAPPED)
         learned = learning.learn(
             self.kernel if kernel is None else kernel,
             self.grid,
@@ -263,11 +269,12 @@ class Posterior(eqx.Module):
         tell nearly all; otherwise the last or the second, whichever takes fewer products. `columns` are the user's own
         trend columns for these functionals.
         """
+        estimates.check_places(functional)
         check_inside(functional, self.grid)
         check_differentiable(self.kernel.differentiable, functional)
         if isinstance(self.engine, VariationalPosterior):
             return Prediction(*(np.ldexp(a, self.unit) for a in self.engine.predict(functional)))
-        mean = self.engine.mean(functional, columns)
+        mean = np.concatenate([self.engine.mean(*some) for some in self._pieces(functional, columns)])
         variance, error = self._variance(functional, std, samples, key, columns, progress)
         deviation = np.sqrt(variance)
         of_std = None if error is None else np.ldexp(error / (2 * deviation), self.unit)
@@ -287,6 +294,10 @@ class Posterior(eqx.Module):
         if at is not None:
             check_inside(at, self.grid)
             check_differentiable(self.kernel.differentiable, at)
+        dtype = (
+            np.dtype(self.engine.data.dtype) if isinstance(self.engine, BatchPosterior) else np.dtype(float)
+        )
+        estimates.check_draws(count, self.grid.size if at is None else len(at), dtype.itemsize)
         if isinstance(self.engine, VariationalPosterior):
             return np.ldexp(self.engine.sample(count, as_key(key), at), self.unit)
         with Progress("drawing", progress) as bar:
@@ -310,17 +321,36 @@ class Posterior(eqx.Module):
         self, functional: Functional, method: StdMethod, samples: int, key: Any, columns: Any, progress: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
         assert isinstance(self.engine, BatchPosterior)
-        given = self.engine, functional
+        engine = self.engine
         if method == "auto":
-            method = variances.automatic(*given, samples)
+            method = variances.automatic(engine, functional, samples)
         with Progress("standard deviations", progress) as bar:
-            if method == "vecchia":
-                return variances.vecchia_variance(*given, columns), None
-            if method == "samples":
-                return variances.sampled_variance(*given, samples, as_key(key), columns, bar.done)
-            if method == "exact":
-                return exact_variance(*given, columns, bar.done), None
-        raise ValueError(f'std: expected "auto", "vecchia", "samples" or "exact", got {method!r}')
+            ways = {
+                "vecchia": lambda some, own: (variances.vecchia_variance(engine, some, own), None),
+                "samples": lambda some, own: variances.sampled_variance(
+                    engine, some, samples, as_key(key), own, bar.done
+                ),
+                "exact": lambda some, own: (exact_variance(engine, some, own, bar.done), None),
+            }
+            if method not in ways:
+                raise ValueError(f'std: expected "auto", "vecchia", "samples" or "exact", got {method!r}')
+            held = samples if method == "samples" else 0
+            parts = [ways[method](*some) for some in self._pieces(functional, columns, held)]
+        variance, error = zip(*parts, strict=True)
+        return np.concatenate(variance), None if error[0] is None else np.concatenate(error)
+
+    def _pieces(
+        self, functional: Functional, columns: Any, samples: int = 0
+    ) -> Iterator[tuple[Functional, Any]]:
+        """Functionals and their trend columns, as many at a time as fit into memory: all of them, but for millions."""
+        assert isinstance(self.engine, BatchPosterior)
+        dtype = self.engine.data.dtype
+        p = self.engine.method.points_per_axis(observe(functional, np.zeros(len(functional), dtype)))
+        if self.engine.trend.kind == "columns":
+            columns = self.engine.trend.of(functional, self.grid, columns)
+        for rows in estimates.pieces(functional, self.grid, p, dtype, samples):
+            own = columns[rows] if self.engine.trend.kind == "columns" else columns
+            yield (functional, own) if len(rows) == len(functional) else (functional.take(rows), own)
 
     def _grid_columns(self) -> Any:
         assert isinstance(self.engine, BatchPosterior)

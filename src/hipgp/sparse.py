@@ -18,7 +18,8 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.entries import Entries, roughly, turned
+from hipgp.buckets import power_of_two, slab_sizes
+from hipgp.entries import Entries, turned
 from hipgp.nodes import AnyArray
 from hipgp.precision import on_device
 from hipgp.threads import in_threads, side_by_side
@@ -208,65 +209,43 @@ class _Stretches(NamedTuple):
 def rows_of(entries: Entries, dtype: Any) -> Rows:
     """One direction of a sparse matrix."""
     entries = _where_laid_out(entries)
-    stretches = _cut(entries.starts)
-    longest = int(np.max(stretches.length, initial=0))
-    widths = _widths(stretches.length, A_SLAB[not _on_cpu()]) if longest else []
-    classes = np.searchsorted(widths, stretches.length).astype(np.int16)
-    order = np.argsort(classes, kind="stable")
-    members = [order[slice(*np.searchsorted(classes[order], (i, i + 1)))] for i in range(len(widths))]
-    counts = entries.counts
-    same = len(widths) == 1 and np.array_equal(stretches.row, np.arange(len(counts)))
-    sizes = [len(some) if same else roughly(len(some)) for some in members]
-    place = np.empty(len(order), np.int32)
-    for first, some in zip(np.cumsum([0, *sizes])[:-1], members, strict=True):
-        place[some] = first + np.arange(len(some), dtype=np.int32)
+    stretches, counts = _cut(entries.starts), entries.counts
+    order = np.argsort(-stretches.length.astype(np.int16), kind="stable")
+    sizes = slab_sizes(stretches.length[order], len(counts), WIDTH, A_SLAB[not _on_cpu()])
+    classes, place, total = [], np.full(len(order), sum(rows for _, rows in sizes), np.int32), 0
+    ends = np.cumsum([rows for _, rows in sizes])
+    for (width, rows), end in reversed(list(zip(sizes, ends, strict=True))):
+        some = np.sort(order[end - rows : end])  # neighbours in memory are neighbours in space
+        place[some] = total + np.arange(len(some), dtype=np.int32)
+        classes.append((width, rows, some))
+        total += rows
     alone = counts[stretches.row] <= LONGEST
     long = place[~alone], stretches.row[~alone]
-    where = np.full(len(counts), sum(sizes), np.int32)
+    where = np.full(len(counts), total, np.int32)
     where[stretches.row[alone]] = place[alone]
+    same = len(sizes) == 1 and np.array_equal(where, np.arange(total))
     return Rows(
-        _slabs(entries, stretches, list(zip(widths, sizes, members, strict=True)), dtype),
+        _slabs(entries, stretches, classes, dtype),
         None if same else on_device(where),
-        None if np.all(alone) else on_device(_long(*long, zero=sum(sizes)), np.int32),
+        None if np.all(alone) else on_device(_long(*long, zero=total), np.int32),
         len(counts),
     )
 
 
 def _long(place: Int[np.ndarray, " p"], row: Int[np.ndarray, " p"], zero: int) -> Int[np.ndarray, "2 p"]:
     """Which sums go to which rows, and some zeros to the first."""
-    missing = roughly(len(place)) - len(place)
+    missing = power_of_two(len(place)) - len(place)
     return np.stack([np.pad(place, (0, missing), constant_values=zero), np.pad(row, (0, missing))])
 
 
 def _cut(starts: Int[np.ndarray, " m+1"]) -> _Stretches:
-    """All rows that have entries, those that are too long in pieces."""
+    """All rows, those that are too long in pieces."""
     counts = np.diff(starts)
-    pieces = -(-counts // LONGEST)
+    pieces = np.maximum(-(-counts // LONGEST), 1)
     row = np.repeat(np.arange(len(counts)), pieces)
     number = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     begin = starts[row] + number * LONGEST
     return _Stretches(begin, np.minimum(LONGEST, starts[row + 1] - begin), row)
-
-
-def _widths(lengths: Int[np.ndarray, " p"], a_slab: int) -> list[int]:
-    """The widths to pad to that cost least in all, by dynamic programming; above WIDTH its multiples."""
-    every = np.concatenate([np.arange(1, WIDTH), np.arange(WIDTH, LONGEST + 1, WIDTH)])
-    histogram = np.bincount(np.searchsorted(every, lengths), minlength=len(every))
-    below = np.concatenate([[0], np.cumsum(histogram)])
-    cost, before = np.zeros(len(every) + 1), np.zeros(len(every) + 1, int)
-    for j in range(1, len(cost)):
-        rows = below[j] - below[:j]
-        # wide ones after a wide one are folded into its slab
-        again = np.concatenate([[0], every[: j - 1]]) > WIDTH
-        each = cost[:j] + rows * every[j - 1] + np.where(rows > 0, np.where(again, a_slab // 4, a_slab), 0)
-        before[j] = np.argmin(each)
-        cost[j] = each[before[j]]
-    widths, j = [], len(every)
-    while j:
-        if below[j] > below[before[j]]:
-            widths.append(int(every[j - 1]))
-        j = before[j]
-    return widths[::-1]
 
 
 class _Columns(NamedTuple):

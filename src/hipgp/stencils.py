@@ -14,9 +14,10 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.buckets import few_sizes, power_of_two
 from hipgp.covariance import Columns, differentiated
 from hipgp.data import Data
-from hipgp.entries import Entries, Part, collected, few_sizes, put
+from hipgp.entries import Entries, Part, collected, put
 from hipgp.functionals import Functional, Functionals, LineIntegrals
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel, differences
@@ -204,7 +205,7 @@ class Flat(NamedTuple):
 
 
 def _filled(count: int, least: int) -> int:
-    return max(least, 1 << (count - 1).bit_length())
+    return max(least, power_of_two(count))
 
 
 def _block_of_single(

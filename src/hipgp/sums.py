@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from hipgp.buckets import few_sizes
 from hipgp.covariance import Columns, differentiated
 from hipgp.covariance import columns as columns_of
-from hipgp.entries import few_sizes
 from hipgp.functionals import Functional
 from hipgp.grid import Grid
 from hipgp.kernels import Kernel, differences

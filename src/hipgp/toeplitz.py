@@ -201,6 +201,12 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
     return Toeplitz(torus, on_device(np.maximum(eigenvalues, 0.0), dtype), float(share))
 
 
+@float64_available
+def least_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> tuple[int, ...]:
+    """The smallest torus that `embed` may take, without computing anything of its size."""
+    return _torus_shape(_torus_sizes(kernel, grid, wrap), FAR_CORRELATIONS[0])
+
+
 def _orthant(kernel: Kernel, torus: Torus) -> Float[np.ndarray, "..."]:
     """C's eigenvalues on a torus of even size, computed without compiling anew for each shape.
 

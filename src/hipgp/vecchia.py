@@ -24,9 +24,9 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.bins import Binned, as_points, bins_of
+from hipgp.buckets import power_of_two, roughly
 from hipgp.coarse import MOST_NODES, compact_nodes, covariances, plain_points, typical_lengthscale
 from hipgp.data import Data
-from hipgp.entries import roughly
 from hipgp.kernels import Kernel
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
 from hipgp.neighbours import Groups, features, in_groups
@@ -155,8 +155,9 @@ def _in_chunks(
     (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
     most = max(1, ENTRIES_AT_ONCE * (1 if on_cpu else 128) // k**2)
     each = -(-count // -(-count // most))  # all alike
-    size = min(1 << (each - 1).bit_length(), roughly(each))  # few sizes: few compilations
-    filled = nodes.filled_up(roughly(len(nodes))), np.pad(noise, (0, roughly(len(nodes)) - len(nodes)))
+    size = min(power_of_two(each), roughly(each, 8)) if count < 16 * most else most
+    room = roughly(len(nodes), 8)
+    filled = nodes.filled_up(room), np.pad(noise, (0, room - len(nodes)))
     nodes, noise = jax.tree.map(on_device, filled)
 
     def chunk(begin: int) -> tuple[Any, int]:

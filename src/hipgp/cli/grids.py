@@ -1,23 +1,12 @@
 """A grid for data that came without one, and a check that it fits into memory."""
 
-import os
-
 import numpy as np
 
 import hipgp as hg
+from hipgp import memory
 from hipgp.cli.console import BadInput
 
 POINTS = 200_000  # grid points taken unasked
-ARRAYS = 12  # working arrays of the torus' size in a solve
-
-
-def memory() -> float:
-    """Bytes of the machine."""
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-
-
-def needed(shape: tuple[int, ...]) -> float:
-    return float(np.prod(np.asarray(shape, float)) * 2 ** len(shape) * 8 * ARRAYS)
 
 
 def extent(data: hg.Data) -> tuple[np.ndarray, np.ndarray]:
@@ -42,13 +31,13 @@ def wanted(data: hg.Data, spacing: tuple[float, ...], shape: tuple[int, ...]) ->
 
 
 def checked(grid: hg.Grid) -> hg.Grid:
-    have, need = memory(), needed(grid.shape)
-    if need > 0.8 * have:
+    have, need = memory.bytes_available(), memory.torus_bytes(2.0**grid.ndim * grid.size)
+    if not memory.fits(need):
         factor = (need / (0.5 * have)) ** (1 / grid.ndim)
         coarser = ",".join(f"{h * factor:.3g}" for h in grid.spacing)
         raise BadInput(
-            f"a grid of {' x '.join(map(str, grid.shape))} points needs about {need / 2**30:,.1f} GiB, "
-            f"and this machine has {have / 2**30:.1f}; try --spacing {coarser}"
+            f"a grid of {' x '.join(map(str, grid.shape))} points needs about {memory.shown(need)}, "
+            f"and this machine has {memory.shown(have)}; try --spacing {coarser}"
         )
     return grid
 

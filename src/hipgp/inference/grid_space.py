@@ -23,6 +23,7 @@ import scipy.linalg
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.buckets import roughly
 from hipgp.entries import Entries, turned
 from hipgp.inference.systems import System
 from hipgp.ordering import by_number
@@ -217,10 +218,10 @@ class Modes(NamedTuple):
 
 
 def _largest(toeplitz: Toeplitz, most: int, least: float) -> Modes:
-    """The modes with the largest eigenvalues, down to `least`."""
+    """The modes with the largest eigenvalues, down to `least` and some more: data that tell a little more find as many."""
     eigenvalues, shape = np.asarray(toeplitz.eigenvalues, float), toeplitz.torus.shape
     order = np.argsort(-eigenvalues, axis=None, kind="stable")[:most]
-    order = order[eigenvalues.ravel()[order] > least]
+    order = order[: roughly(int(np.count_nonzero(eigenvalues.ravel()[order] > least)), 8)]
     q = np.stack(np.unravel_index(order, eigenvalues.shape), axis=1)
     mirror = -q % np.asarray(shape)
     here, there = (np.ravel_multi_index(tuple(k.T), shape) for k in (q, mirror))

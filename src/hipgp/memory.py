@@ -1,0 +1,73 @@
+"""How much memory there is, and how much a problem will need: asked before anything large is allocated.
+
+Estimates are rough, within a factor of two or so. What is surely too much is refused with the number of bytes.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+ARRAYS = 8  # float64 arrays of the torus' size that a solve holds at its peak; 7.5 to 8.2 were measured
+SHARE = 0.8  # of the memory there is that a problem may take
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def host_bytes() -> float:
+    """Bytes that this process may use: the machine's memory, or less where a control group limits it."""
+    machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min([machine, *_limits()])
+
+
+def own_groups() -> list[tuple[str, str]]:
+    """Control groups that this process is in: of which controllers, and their paths."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    return [(controllers, path) for _, controllers, path in (line.split(":", 2) for line in lines)]
+
+
+def _limits() -> Iterator[float]:
+    """Memory limits of the control groups that hold this process; files that cannot be read set none."""
+    for controllers, path in own_groups():
+        if controllers not in ("", "memory"):
+            continue
+        name = "memory.limit_in_bytes" if controllers else "memory.max"
+        own = Path(path.lstrip("/"))
+        for folder in (own, *own.parents):  # inside a container its own group is the top one
+            try:
+                yield float((CGROUPS / controllers / folder / name).read_text())
+            except (OSError, ValueError):  # "max" is no limit
+                continue
+
+
+def bytes_available() -> float:
+    """Bytes where JAX computes: the GPU's, or the host's."""
+    card = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
+    return min(float(card.get("bytes_limit", math.inf)), host_bytes())
+
+
+def torus_bytes(points: float) -> float:
+    """Bytes that a solve on a torus of so many points takes at its peak."""
+    return 8.0 * ARRAYS * float(points)
+
+
+def fits(needed: float) -> bool:
+    return needed <= SHARE * bytes_available()
+
+
+def check(argument: str, what: str, needed: float, advice: str) -> None:
+    """Raise a ValueError if `what` needs more bytes than there are."""
+    if not fits(needed):
+        raise ValueError(
+            f"{argument}: expected a problem that fits into memory, got {what}, which needs about {shown(needed)} "
+            f"({needed:.3g} bytes), and there are {shown(bytes_available())}; {advice}"
+        )
+
+
+def shown(size: float) -> str:
+    """A number of bytes in GiB, for people."""
+    return f"{size / 2**30:,.1f} GiB" if size < 2**40 else f"{size / 2**30:,.0f} GiB"

@@ -1,0 +1,96 @@
+"""Fits of new data of one shape: programs are compiled once, not for each, and memory does not grow."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import hipgp as hg
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+GRID = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(20, 22))
+ROUGH = hg.Matern12(lengthscale=0.5)  # on this grid, with residuals that are held jointly
+SMOOTH = hg.Matern52(lengthscale=0.3)
+
+
+def points(rng: np.random.Generator, count: int) -> hg.Data:
+    x = rng.uniform(size=(count, 2))
+    return hg.observe(hg.Points(x), np.sin(5 * x[:, 0]) + 0.1 * rng.standard_normal(count), noise=0.1)
+
+
+def lines(rng: np.random.Generator, count: int) -> hg.Data:
+    start, end = rng.uniform(size=(2, count, 2))
+    return hg.observe(hg.LineIntegrals(start, end), rng.standard_normal(count), noise=0.3)
+
+
+def slopes(rng: np.random.Generator, count: int) -> hg.Data:
+    x = rng.uniform(size=(count, 2))
+    return hg.observe(hg.Derivatives(x, axis=0), rng.standard_normal(count), noise=0.5)
+
+
+def mixed(rng: np.random.Generator, count: int) -> hg.Data:
+    return points(rng, count // 2) + slopes(rng, count // 2)
+
+
+CASES = {
+    "points": (points, SMOOTH, hg.Batch(space="data")),
+    "crowded points": (points, SMOOTH, hg.Batch(space="data", stencil=2)),
+    "points on the grid": (points, SMOOTH, hg.Batch(space="grid")),
+    "joint residuals": (points, ROUGH, hg.Batch()),
+    "lines": (lines, SMOOTH, hg.Batch(space="data")),
+    "slopes": (slopes, SMOOTH, hg.Batch(space="data")),
+    "mixed": (mixed, SMOOTH, hg.Batch(space="data")),
+}
+QUICK = "points", "joint residuals", "mixed"
+
+
+def fit(case: str, seed: int, count: int) -> None:
+    make, kernel, method = CASES[case]
+    rng = np.random.default_rng(seed)
+    post = hg.GP(kernel, GRID).condition(make(rng, count), method, progress=False)
+    places = hg.Points(rng.uniform(size=(20, 2)))
+    post.predict(places, std="vecchia", progress=False)
+    post.sample(2, key=seed, at=places, progress=False)
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """A list that grows by one with each program that XLA compiles."""
+    found: list[str] = []
+    listen = lambda name, seconds, **_: found.append(name) if name == COMPILED else None
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize(
+    "case", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
+def test_new_data_of_one_shape_find_their_programs_compiled(case: str, compilations: list[str]):
+    """Programs of ten fits, predictions and draws: 7 depend on the layout, of which two may be new after the fifth."""
+    for seed in range(5):
+        fit(case, seed, 400)
+    before = len(compilations)
+    assert before > 0
+    for seed in range(5, 15):
+        fit(case, seed, 400)
+    assert len(compilations) - before <= 14  # of 70 and more, if each were new
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_memory_is_flat_over_two_hundred_fits():
+    for seed in range(10):
+        fit("points", seed, 400)
+    before = resident()
+    for seed in range(10, 200):
+        fit("points", seed, 400)
+    assert resident() < 1.05 * before
