@@ -22,6 +22,7 @@ from hipgp.buckets import power_of_two, slab_sizes
 from hipgp.entries import Entries, turned
 from hipgp.nodes import AnyArray
 from hipgp.precision import on_device
+from hipgp.programs import bounded_jit
 from hipgp.threads import in_threads, side_by_side
 
 WIDTH = 32  # entries of a row that lie in one column
@@ -87,7 +88,7 @@ class Rows(eqx.Module):
     pieces: Int[Array, "2 p"] | None  # of long rows: which of all sums, and of which row
     count: int = eqx.field(static=True)
 
-    @eqx.filter_jit
+    @bounded_jit()
     def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
         sides = x.reshape(-1, x.shape[-1])
         if len(sides) == 0:  # a trend without columns
@@ -129,7 +130,7 @@ class Sparse(eqx.Module):
     def transpose_matmul(self, y: Float[Array, "... m"]) -> Float[Array, "... n"]:
         return self._scattered(y) if self.backward is None else self.backward.matmul(y)
 
-    @eqx.filter_jit
+    @bounded_jit()
     def _scattered(self, y: Float[Array, "... m"]) -> Float[Array, "... n"]:
         like = jax.ShapeDtypeStruct((*y.shape[:-1], self.columns), y.dtype)
         return jax.linear_transpose(self.forward.matmul, like)(y)[0]

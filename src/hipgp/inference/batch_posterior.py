@@ -22,6 +22,7 @@ from hipgp.inference.progress import Report, silent
 from hipgp.inference.systems import System, solve
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
+from hipgp.programs import bounded_jit
 from hipgp.residuals import Cells, Joint
 from hipgp.stencils import LocalWeights, Stencilled
 from hipgp.trend import Trend
@@ -245,7 +246,7 @@ class BatchPosterior(eqx.Module):
         return Points(self.grid.coordinates().astype(self.data.dtype))
 
 
-@eqx.filter_jit
+@bounded_jit()
 def simulate(system: Any, y: Array, key: Array, count: int) -> tuple[Array, Array | None, Array]:
     """Prior draws on the grid, of the data's residuals where they are joint, and y minus data simulated from both."""
     toeplitz, weights, noise = system.toeplitz, system.weights, system.noise

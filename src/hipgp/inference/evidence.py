@@ -10,7 +10,6 @@ probe e, and with h = S'e, g = S' (S A S')^-1 e the gradient's trace, tr(A^-1 dA
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +24,7 @@ from hipgp.inference.grid_space import GridSystem
 from hipgp.inference.parameters import Layout
 from hipgp.inference.systems import DataSystem, System
 from hipgp.precision import float64_available
+from hipgp.programs import bounded_jit
 from hipgp.solvers import Probed, probe, quadratic_form
 from hipgp.sparse import Blocks
 from hipgp.trend import Trend
@@ -140,7 +140,7 @@ def _logarithms(
     return np.asarray(logs, float), probed
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _quadrature(
     system: System, signs: Float[Array, "B n"], tolerance: Array
 ) -> tuple[Float[Array, " B"], Probed]:
@@ -164,7 +164,7 @@ def _root_transpose(system: DataSystem, v: Float[Array, "B n"]) -> Float[Array, 
     return v / jnp.sqrt(system.noise) if system.vecchia is None else system.vecchia.factor.transpose_matmul(v)
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _forms(
     system: DataSystem, alpha: Float[Array, " N"], signs: Float[Array, "B n"], solved: Float[Array, "B n"]
 ) -> Forms:

@@ -8,7 +8,6 @@ G = W' N^-1 W, one product for each of the M grid points. With that one the post
 import functools
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +19,7 @@ from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.inference.progress import Report, silent
 from hipgp.inference.systems import in_float64, solve
 from hipgp.precision import float64_available
+from hipgp.programs import bounded_jit
 from hipgp.weights import Weights
 
 FACTORED = 10_000  # rows of a matrix that may be written down and factored: 800 MB
@@ -61,7 +61,7 @@ def exact_variance(
     return np.concatenate(out)
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> Seen:
     system, weights = in_float64(system), in_float64(weights)
     w = weights.transpose_matmul(jax.nn.one_hot(rows, len(weights.residual), dtype=jnp.float64))
@@ -79,7 +79,7 @@ def _by_solves(post: BatchPosterior, seen: Seen) -> tuple[np.ndarray, np.ndarray
     return known, alpha @ post.trend.of_data(post.data, post.grid)
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _explained(system: Any, cross: Array, alpha: Array) -> Array:
     """c' A^-1 c from alpha ~ A^-1 c: 2 c'alpha - alpha'A alpha, which only the square of alpha's error enters."""
     system = in_float64(system)
@@ -104,7 +104,7 @@ def _by_grid_factor(factor: Any, post: BatchPosterior, seen: Seen) -> tuple[np.n
     return np.asarray(seen.prior) - left, field @ solve(_pulled(post.system, jnp.asarray(x.T, float)))
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _pulled(system: Any, x: Float[Array, "p N"]) -> Float[Array, "p M"]:
     """W' N^-1 x."""
     system = in_float64(system)
@@ -131,14 +131,14 @@ def _factor(post: BatchPosterior, report: Report) -> Any:
     return post.deferred.factor
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _rows_of_a(system: Any, rows: Int[Array, " t"]) -> Array:
     """Some rows of A, in float64."""
     one = jax.nn.one_hot(rows, len(system.noise), dtype=jnp.float64)
     return _seen(system, system.weights, rows).cross + in_float64(system).spread(one)
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _rows_on_grid(system: Any, rows: Int[Array, " t"]) -> Array:
     """Some rows of I + G K, in float64."""
     system = in_float64(system)

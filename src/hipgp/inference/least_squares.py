@@ -9,12 +9,12 @@ multiply a residual nor a column counts as solved because its units are small.
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.inference.systems import Solved, System, solve
+from hipgp.programs import bounded_jit
 
 COLUMN_SHARE = 0.1  # of the tolerance, for the columns' own solves
 
@@ -99,7 +99,7 @@ def _orthogonal(
     return beta, alpha, field, float(nats)
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _mixed(system: System, beta: Any, own: tuple[Array, ...], others: tuple[Array, ...]) -> tuple[Array, ...]:
     """alpha and field of the one less beta times the others, and the distance in nats of such residuals."""
     alpha, field, residual = (a[0] - beta.astype(b.dtype) @ b[1:] for a, b in zip(own, others, strict=True))

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.inference.checkpoint import Checkpoint
+from hipgp.programs import bounded_jit
 from hipgp.residuals import Residuals
 from hipgp.solvers import State, advance, start
 from hipgp.toeplitz import Toeplitz
@@ -107,17 +108,17 @@ def _from(system: System, r: Array, dtype: Any) -> tuple[State, Array]:
     return start((r / jnp.where(scale > 0, scale, 1)).astype(dtype), system.nats), scale
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _begin(system: System, z: Array) -> tuple[Array, Array, Array, tuple[State, Array]]:
     """The right-hand side in float64, and the solve from zero."""
     rhs = system.from_data(z).astype(jnp.float64)
     return rhs, jnp.zeros_like(rhs), in_float64(system).nats(rhs), _from(system, rhs, z.dtype)
 
 
-_again = eqx.filter_jit(_from)
+_again = bounded_jit()(_from)
 
 
-@eqx.filter_jit(donate="all-except-first")
+@bounded_jit(donate="all-except-first")
 def _advance(system: System, state: State, target: Any, steps: Any) -> State:
     """`state` is no more after it."""
     return advance(system.matmul, system.precondition, system.nats, target, state, steps)
@@ -133,7 +134,7 @@ class _Refined(NamedTuple):
     field: Float[Array, "B M"]
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _refined(system: System, z: Array, rhs: Array, x: Array, scale: Array, value: Array) -> _Refined:
     """x with another value added, and its true residual, whatever the solver's own precision."""
     x, exact = x + scale * value.astype(x.dtype), in_float64(system)
