@@ -1,10 +1,11 @@
-"""Compiled programs of shapes that follow the data, a bounded number of them.
+"""Compiled programs: each compiled once whatever the number of threads, and a bounded number of them kept.
 
 XLA compiles a program for each new shape, and JAX keeps it for as long as its function lives. A process that fits one
-data set after the other would grow by some megabytes with each whose sparse matrices have another layout. `bounded_jit`
-keeps the programs that were used last and lets the others go.
+data set after the other would grow by some megabytes with each whose sparse matrices have another layout. And where
+several threads call a function for the first time, JAX compiles it in each of them.
 """
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,25 +17,46 @@ import jax
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MOST_PROGRAMS = 8  # of each function
+MOST_PROGRAMS = 8  # of a function whose shapes follow the layout of the data
+
+
+class _Program:
+    """A function to be compiled for one shape of its arguments."""
+
+    def __init__(self, function: Callable[..., Any], donate: Any):
+        @functools.wraps(function)
+        def own(*args: Any, **kwargs: Any) -> Any:  # what JAX keeps for this function goes with it
+            return function(*args, **kwargs)
+
+        self.compiled = eqx.filter_jit(own, donate=donate)
+        self.ready, self.first = False, threading.Lock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.ready:
+            return self.compiled(*args, **kwargs)
+        with self.first:  # other threads wait here, and find it compiled
+            if not self.ready:
+                found = self.compiled(*args, **kwargs)
+                self.ready = True
+                return found
+        return self.compiled(*args, **kwargs)
 
 
 def bounded_jit(
     donate: Any = "none", most: int = MOST_PROGRAMS
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function like `equinox.filter_jit`, and keep at most `most` compiled programs of it."""
+    """Decorate a function like `equinox.filter_jit`, and keep only the `most` programs of it that were used last."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        programs: OrderedDict[Any, Callable[P, T]] = OrderedDict()
+        programs: OrderedDict[Any, _Program] = OrderedDict()
         lock = threading.Lock()
 
+        @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             leaves, structure = jax.tree.flatten((args, kwargs))
             key = structure, *((a.shape, a.dtype) if eqx.is_array(a) else a for a in leaves)
             with lock:
-                program = programs.pop(key, None)
-                if program is None:  # a function of its own: what JAX keeps for it goes with it
-                    program = eqx.filter_jit(lambda *a, **k: function(*a, **k), donate=donate)
+                program = programs.pop(key, None) or _Program(function, donate)
                 programs[key] = program
                 while len(programs) > most:
                     programs.popitem(last=False)

@@ -32,6 +32,7 @@ from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_low
 from hipgp.neighbours import Groups, features, in_groups
 from hipgp.nodes import AnyArray, Nodes, Segments
 from hipgp.precision import float64_available, on_device
+from hipgp.programs import bounded_jit
 from hipgp.sparse import Blocks, Sparse
 from hipgp.threads import in_threads, one_blas_thread
 from hipgp.toeplitz import evaluate_all
@@ -114,7 +115,7 @@ def _backward(own: int, saved: tuple[Array, Array], cotangent: Array) -> tuple[A
 deviance.defvjp(_forward, _backward)
 
 
-@eqx.filter_jit
+@bounded_jit(most=64)
 def _conditional_chunk(
     kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, own: int
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
@@ -132,7 +133,7 @@ def _conditional_chunk(
     return jnp.swapaxes(coefficients, 1, 2), variance
 
 
-@eqx.filter_jit
+@bounded_jit(most=64)
 def _factor_chunk(
     kernel: Kernel, nodes: Nodes | Segments, noise: Array, index: Array, used: Array, own: int, dtype: Any
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:

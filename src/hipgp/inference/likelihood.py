@@ -23,6 +23,7 @@ from hipgp.kernels import Kernel
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower
 from hipgp.nodes import AnyArray, Nodes
 from hipgp.precision import on_device
+from hipgp.programs import bounded_jit
 from hipgp.threads import in_threads
 
 LOG_2PI = float(np.log(2 * np.pi))
@@ -104,7 +105,7 @@ def _matrices(
     return coarse.covariances(kernel, terms.nodes, variance, *chunk)
 
 
-@eqx.filter_jit
+@bounded_jit(most=64)
 def _squares(vector: AnyArray, layout: Layout, terms: Terms, part: AnyArray) -> Float[Array, "1+p 1+p"]:
     """The products of whitened y and trend columns with one another, summed over one part of the groups."""
 
@@ -118,7 +119,7 @@ def _squares(vector: AnyArray, layout: Layout, terms: Terms, part: AnyArray) -> 
     return jax.lax.map(of_chunk, (terms.index[part], terms.used[part])).sum(axis=0)
 
 
-@eqx.filter_jit
+@bounded_jit(most=64)
 def _deviance(
     vector: AnyArray, layout: Layout, terms: Terms, beta: AnyArray, part: AnyArray
 ) -> tuple[Float[Array, ""], Float[Array, " p"]]:
