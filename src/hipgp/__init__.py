@@ -8,6 +8,7 @@ from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegra
 from hipgp.gp import GP, Posterior, Prediction, load
 from hipgp.grid import Grid
 from hipgp.inference.batch import Batch
+from hipgp.inference.grid_facts import GridTooCoarse
 from hipgp.inference.variational import Variational
 from hipgp.kernels import (
     Gneiting,
@@ -46,6 +47,7 @@ __all__ = [
     "Functionals",
     "Gneiting",
     "Grid",
+    "GridTooCoarse",
     "LineIntegrals",
     "Matern12",
     "Matern32",

@@ -26,6 +26,7 @@ from hipgp.inference.batch import Batch
 from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.inference.evidence import Estimate, log_evidence
 from hipgp.inference.exact_variances import exact_variance
+from hipgp.inference.grid_facts import warn_if_coarse
 from hipgp.inference.learning import Learned
 from hipgp.inference.progress import Progress
 from hipgp.inference.variational import Variational, VariationalPosterior
@@ -90,7 +91,9 @@ class GP(eqx.Module):
         self._check(data)
         method = Batch() if method is None else method
         if isinstance(method, Batch):
-            found = method.fit(self.kernel, self.grid, data, self.noise, self.trend, progress, checkpoint)
+            given = self.kernel, self.grid, data, self.noise, self.trend, progress, checkpoint
+            found = method.fit(*given, check_grid=True)
+            warn_if_coarse(found.diagnostics, self.grid, data, method.residual)
             return Posterior(found, self.learned)
         if not isinstance(method, Variational):
             raise ValueError(f"method: expected Batch(...) or Variational(...), got {type(method).__name__}")
@@ -100,7 +103,9 @@ class GP(eqx.Module):
             )
         if checkpoint is not None:
             raise ValueError("checkpoint: expected None with the variational engine")
-        return Posterior(method.fit(self.kernel, self.grid, data, self.noise, progress), self.learned)
+        fitted = method.fit(self.kernel, self.grid, data, self.noise, progress)
+        warn_if_coarse(fitted.diagnostics, self.grid, data, method.residual)
+        return Posterior(fitted, self.learned)
 
     def learn(
         self,

@@ -22,7 +22,7 @@ from hipgp.functionals import Points
 from hipgp.grid import Grid
 from hipgp.inference.batch_posterior import BatchPosterior, Deferred, warn_if_far
 from hipgp.inference.checkpoint import Checkpoint, fingerprint
-from hipgp.inference.grid_facts import Seen, grid_facts
+from hipgp.inference.grid_facts import Seen, grid_facts, wide_stencil
 from hipgp.inference.grid_space import grid_system, hardness
 from hipgp.inference.least_squares import combine, right_hand_sides, row_tolerances
 from hipgp.inference.progress import Progress
@@ -102,8 +102,12 @@ class Batch(eqx.Module):
         trend: Trend | None = None,
         progress: bool = True,
         checkpoint: Any = None,
+        check_grid: bool = False,
     ) -> "BatchPosterior":
-        """The posterior given `data`; `noise` stands in where an observation came without one."""
+        """The posterior given `data`; `noise` stands in where an observation came without one.
+
+        `check_grid` adds to the diagnostics how far the grid puts the posterior off.
+        """
         trend = Trend(None) if trend is None else trend
         columns = trend.of_data(data, grid)  # says so where there are too few
         data, order = in_order(data)
@@ -112,7 +116,7 @@ class Batch(eqx.Module):
         began = time.perf_counter()
         with Progress("setting up", progress) as bar:
             system, info, seen = self._assembled(kernel, grid, data, std)
-            info |= grid_facts(kernel, grid, data, std, seen)
+            info |= grid_facts(kernel, grid, data, std, seen) if check_grid else {}
             setup = time.perf_counter() - began
             rows = right_hand_sides(data.y, columns, std)
             targets = row_tolerances(self.tolerance, columns.shape[1])
@@ -176,7 +180,13 @@ class Batch(eqx.Module):
             "residual_to_noise": float(np.mean(residual / noise)),
             "residual": "bound" if self.residual == "bound" else "noise",
         }
-        seen = Seen(rows, self.points_per_axis(data), self.residual != "bound")
+        seen = Seen(
+            rows if isinstance(rows, Stencilled) else None,
+            residual,
+            self.points_per_axis(data) if self.weights != "exact" else wide_stencil(grid),
+            counted=self.residual != "bound",
+            vecchia=_plain(data),
+        )
         joint = (
             self.residual == "joint" and _plain(data) and SHARED[0] < info["residual_to_noise"] < SHARED[1]
         )
