@@ -93,7 +93,7 @@ class GP(eqx.Module):
         if isinstance(method, Batch):
             given = self.kernel, self.grid, data, self.noise, self.trend, progress, checkpoint
             found = method.fit(*given, check_grid=True)
-            warn_if_coarse(found.diagnostics, self.grid, data, method.residual)
+            warn_if_coarse(found.diagnostics, self.grid, data, method.residual, method.points_per_axis(data))
             return Posterior(found, self.learned)
         if not isinstance(method, Variational):
             raise ValueError(f"method: expected Batch(...) or Variational(...), got {type(method).__name__}")
@@ -104,7 +104,7 @@ class GP(eqx.Module):
         if checkpoint is not None:
             raise ValueError("checkpoint: expected None with the variational engine")
         fitted = method.fit(self.kernel, self.grid, data, self.noise, progress)
-        warn_if_coarse(fitted.diagnostics, self.grid, data, method.residual)
+        warn_if_coarse(fitted.diagnostics, self.grid, data, method.residual, method.stencil)
         return Posterior(fitted, self.learned)
 
     def learn(

@@ -26,6 +26,7 @@ from hipgp.stencils import Stencilled
 MEAN, STD = 0.1, 0.5
 HALVINGS = 3  # of the spacing that are tried, as long as PAIRS kernel evaluations suffice; further ones are estimated
 PAIRS = 4e7
+MARGIN = 0.5  # of that, what a finer grid may leave: its worst places may be others
 USUAL, SLOWEST, FASTEST = 2.0, 0.5, 6.0  # orders in the spacing at which errors are taken to fall
 
 
@@ -72,14 +73,19 @@ def grid_facts(
     if _badness(found) <= 1:
         return facts
     needed = _fine_enough(kernel, grid, problems, seen, found)
-    merged = problems._replace(count=np.ones_like(problems.count))
-    repeated = (
-        np.max(problems.count) > 1 and _badness(grid_error(kernel, grid, merged, view, seen.vecchia)) <= 1
-    )
+    shape = None if needed is None else needed.shape
     return facts | {
-        "grid_needed": None if needed is None else needed.shape,
-        "grid_merging_helps": bool(repeated),
+        "grid_needed": shape,
+        "grid_merging_helps": _merging_helps(kernel, grid, problems, view, seen),
     }
+
+
+def _merging_helps(kernel: Kernel, grid: Grid, problems: Problems, view: View, seen: Seen) -> bool:
+    """Whether points would do on this grid if repeated ones were one observation each: their residuals are held jointly."""
+    if not seen.vecchia or seen.block is not None or np.max(problems.count) == 1:
+        return False
+    merged = problems._replace(count=np.ones_like(problems.count), shares=_by_cell(view))
+    return _badness(grid_error(kernel, grid, merged, view, vecchia=True)) <= 1
 
 
 def _badness(found: GridError) -> float:
@@ -88,7 +94,8 @@ def _badness(found: GridError) -> float:
 
 def _fine_enough(kernel: Kernel, grid: Grid, problems: Problems, seen: Seen, found: GridError) -> Grid | None:
     """A grid on which the error would be small enough, or None if there is none of a size that can be."""
-    now, order = _badness(found), USUAL
+    problems = problems._replace(shares=None)  # finer cells hold fewer residuals jointly
+    now, order = _badness(found) / MARGIN, USUAL
     try:
         for _ in range(HALVINGS):
             finer = _halved(kernel, grid)
@@ -96,8 +103,7 @@ def _fine_enough(kernel: Kernel, grid: Grid, problems: Problems, seen: Seen, fou
                 break
             grid, before = finer, now
             view = local_view(kernel, grid, problems, seen.stencil, seen.counted)
-            shared = problems if seen.block is None else problems._replace(shares=_by_cell(view))
-            now = _badness(grid_error(kernel, grid, shared, view, seen.vecchia))
+            now = _badness(grid_error(kernel, grid, problems, view, seen.vecchia)) / MARGIN
             if now <= 1:
                 return grid
             order = np.clip(np.log2(before / now), SLOWEST, FASTEST)
@@ -123,15 +129,16 @@ def _by_cell(view: View) -> Any:
     return scipy.sparse.csr_array(entries, shape=(len(cell), int(np.max(cell)) + 1))
 
 
-def warn_if_coarse(facts: dict[str, Any], grid: Grid, data: Data, residual: str) -> None:
+def warn_if_coarse(facts: dict[str, Any], grid: Grid, data: Data, residual: str, stencil: int) -> None:
     """Say so where the grid is too coarse, at the line outside this package that asked for the fit."""
     if "grid_needed" not in facts:
         return
     told = in_words(facts, grid)
     if facts["grid_merging_helps"]:
         told += "; or merge observations of nearly the same place into their weighted means"
-    plain = all(isinstance(block.functional, Points) for block in data.blocks)
-    if plain and residual != "joint":
+    if grid.ndim > 2 and stencil == 2:
+        told += "; or try Batch(stencil=4)"
+    if residual != "joint" and all(isinstance(block.functional, Points) for block in data.blocks):
         told += '; or try Batch(residual="joint")'
     warnings.warn(told, GridTooCoarse, stacklevel=_outside())
 
