@@ -55,7 +55,8 @@ class View(NamedTuple):
     def of(rows: Stencilled, problems: Problems, counted: bool) -> "View":
         """From the rows of all data."""
         residual = np.asarray(rows.residual, float)[problems.rows]
-        return View(*rows.entries.some(problems.rows), counted, residual)
+        columns, values = rows.entries.some(problems.rows)
+        return View(columns, values, counted, residual)
 
 
 class Nodal(NamedTuple):
@@ -177,7 +178,8 @@ def local_view(kernel: Kernel, grid: Grid, problems: Problems, p: int, counted: 
         values.append(w.reshape(len(numbers), -1))
     most = max(a.shape[1] for a in columns)
     fill = lambda a: np.pad(a, ((0, 0), (0, most - a.shape[1])))
-    view = View(*(np.concatenate([fill(a) for a in found]) for found in (columns, values)), counted)
+    stacked = [np.concatenate([fill(a) for a in found]) for found in (columns, values)]
+    view = View(stacked[0], stacked[1], counted)
     if all(block.functional.single for block in problems.data.blocks):
         return view  # what their weights leave is the difference of the covariances
     every = [_left_by(kernel, grid, problems.data, view, row) for row in range(len(problems.rows))]

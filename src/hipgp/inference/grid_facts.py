@@ -23,7 +23,7 @@ from hipgp.precision import float64_available
 from hipgp.stencils import Stencilled
 
 # what is worth a word: errors of the mean in posterior standard deviations, and relative errors of these
-MEAN, STD = 0.1, 0.5
+MEAN, STD = 0.15, 0.5
 HALVINGS = 3  # of the spacing that are tried, as long as PAIRS kernel evaluations suffice; further ones are estimated
 PAIRS = 4e7
 MARGIN = 0.5  # of that, what a finer grid may leave: its worst places may be others
@@ -94,7 +94,6 @@ def _badness(found: GridError) -> float:
 
 def _fine_enough(kernel: Kernel, grid: Grid, problems: Problems, seen: Seen, found: GridError) -> Grid | None:
     """A grid on which the error would be small enough, or None if there is none of a size that can be."""
-    problems = problems._replace(shares=None)  # finer cells hold fewer residuals jointly
     now, order = _badness(found) / MARGIN, USUAL
     try:
         for _ in range(HALVINGS):
@@ -103,7 +102,8 @@ def _fine_enough(kernel: Kernel, grid: Grid, problems: Problems, seen: Seen, fou
                 break
             grid, before = finer, now
             view = local_view(kernel, grid, problems, seen.stencil, seen.counted)
-            now = _badness(grid_error(kernel, grid, problems, view, seen.vecchia)) / MARGIN
+            shared = problems if seen.block is None else problems._replace(shares=_by_cell(view))
+            now = _badness(grid_error(kernel, grid, shared, view, seen.vecchia)) / MARGIN
             if now <= 1:
                 return grid
             order = np.clip(np.log2(before / now), SLOWEST, FASTEST)
