@@ -7,6 +7,7 @@ import pytest
 
 import dense
 import hipgp as hg
+from hipgp import report
 
 KERNEL, DENSE_KERNEL = hg.Matern32(1.0, 0.3), dense.Matern32(1.0, 0.3)
 RNG = np.random.default_rng(0)
@@ -148,3 +149,14 @@ def test_units_do_not_matter():
     first = told(square(8, 8), data)[0].diagnostics["grid_mean_error"]
     second = told(grid, scaled, hg.Matern32(1e-12, 300.0))[0].diagnostics["grid_mean_error"]
     np.testing.assert_allclose(second, first, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "shape, grade, said", [((4, 4), "poor", "too coarse"), ((60, 60), "good", "fine enough")]
+)
+def test_the_report_says_so(shape, grade, said):
+    data = hg.observe(hg.Points(PLACES), FIELD, noise=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hg.GridTooCoarse)
+        post = hg.GP(KERNEL, square(*shape)).condition(data, progress=False)
+    assert [found for found, text in report.verdicts(post) if said in text] == [grade]
