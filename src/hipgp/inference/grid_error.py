@@ -21,13 +21,12 @@ from jaxtyping import Array, Float, Int
 from hipgp.covariance import Columns, differentiated
 from hipgp.data import Data
 from hipgp.grid import Grid
-from hipgp.inference.local_problems import Problems, nodes_of, parts
+from hipgp.inference.local_problems import TABLE, Problems, nodes_of, parts
 from hipgp.kernels import Kernel
 from hipgp.nodes import Nodes
 from hipgp.stencils import Stencilled, place, stencil_steps
 from hipgp.toeplitz import AT_ONCE, evaluate_all
 
-TABLE = 2**20  # grid points up to which their covariances are looked up, not computed
 ROUNDING = 1e-12  # of the prior variance: noise below it cannot be told from rounding
 
 

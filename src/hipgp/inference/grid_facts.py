@@ -23,7 +23,7 @@ from hipgp.precision import float64_available
 from hipgp.stencils import Stencilled
 
 # what is worth a word: errors of the mean in posterior standard deviations, and relative errors of these
-MEAN, STD = 0.15, 0.5
+MEAN, STD = 0.12, 0.5
 HALVINGS = 3  # of the spacing that are tried, as long as PAIRS kernel evaluations suffice; further ones are estimated
 PAIRS = 4e7
 MARGIN = 0.5  # of that, what a finer grid may leave: its worst places may be others

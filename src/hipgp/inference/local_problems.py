@@ -22,6 +22,8 @@ from hipgp.nodes import Nodes
 # local problems and observations in each, the first that PAIRS kernel evaluations allow
 SIZES = (32, 48), (32, 32), (32, 24), (24, 20), (16, 16), (12, 16), (8, 16), (8, 12), (6, 10), (4, 8), (4, 6)
 PAIRS = 4e6
+TABLE = 2**20  # grid points up to which their covariances are looked up, not computed
+LOOKED_UP = 0.25  # the price of one that is, to that of one computed
 DENSE = 8  # sizes for which nodes are taken twice as dense as the grid has them
 CROWDED = 8  # observations of one cell from which those of a quarter of it are merged
 MERGEABLE = (Points, Derivatives, LineIntegrals, BoxAverages, Functionals)
@@ -110,7 +112,8 @@ def _affordable(
         nodes = max(part.per for part, _ in nodes_of(grid, data, some, density))
         each = nodes * stencil**grid.ndim if entries is None else entries
         for count, k in sizes:
-            if min(count, len(rows)) * ((k * nodes) ** 2 + min(k * each, grid.size) ** 2) / 2 < PAIRS:
+            on_grid = min(k * each, grid.size) ** 2 * (LOOKED_UP if grid.size <= TABLE else 1)
+            if min(count, len(rows)) * ((k * nodes) ** 2 + on_grid) / 2 < PAIRS:
                 return (count, k), density
     return SIZES[-1], 1
 
