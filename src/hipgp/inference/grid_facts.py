@@ -21,6 +21,7 @@ from hipgp.inference.local_problems import Problems, local_problems
 from hipgp.kernels import Kernel
 from hipgp.precision import float64_available
 from hipgp.stencils import Stencilled
+from hipgp.threads import one_blas_thread
 
 # what is worth a word: errors of the mean in posterior standard deviations, and relative errors of these
 MEAN, STD = 0.12, 0.5
@@ -56,6 +57,7 @@ def wide_stencil(grid: Grid) -> int:
     return 8 if grid.ndim <= 2 else 4
 
 
+@one_blas_thread
 @float64_available
 def grid_facts(
     kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"], seen: Seen

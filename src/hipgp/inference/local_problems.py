@@ -20,11 +20,14 @@ from hipgp.kernels import Kernel
 from hipgp.nodes import Nodes
 
 # local problems and observations in each, the first that PAIRS kernel evaluations allow
-SIZES = (32, 48), (32, 32), (32, 24), (24, 20), (16, 16), (12, 16), (8, 16), (8, 12), (6, 10), (4, 8), (4, 6)
+SIZES = (
+    *((32, 256), (32, 128), (32, 64), (32, 48), (32, 32), (32, 24)),
+    *((24, 20), (16, 16), (12, 16), (8, 16), (8, 12), (6, 10), (4, 8), (4, 6)),
+)
 PAIRS = 4e6
 TABLE = 2**20  # grid points up to which their covariances are looked up, not computed
 LOOKED_UP = 0.25  # the price of one that is, to that of one computed
-DENSE = 8  # sizes for which nodes are taken twice as dense as the grid has them
+DENSE = 11  # sizes for which nodes are taken twice as dense as the grid has them
 CROWDED = 8  # observations of one cell from which those of a quarter of it are merged
 MERGEABLE = (Points, Derivatives, LineIntegrals, BoxAverages, Functionals)
 
