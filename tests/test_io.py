@@ -10,6 +10,9 @@ import xarray as xr
 import hipgp as hg
 from hipgp import archive, io, persistence, toeplitz
 
+# grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
+
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 1, (60, 2))
 Y = np.sin(5 * X[:, 0]) + X[:, 1] + 0.1 * RNG.standard_normal(60)

@@ -10,6 +10,9 @@ import pytest
 import hipgp as hg
 from hipgp import report
 
+# grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
+
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
     None,

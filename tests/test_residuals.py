@@ -9,6 +9,9 @@ import hipgp as hg
 from hipgp import residuals
 from hipgp.stencils import stencil_steps, stencilled
 
+# grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
+
 GRID = hg.Grid((0.0, 0.0), (0.25, 0.2), (6, 7))
 KERNEL, DENSE_KERNEL = hg.Matern12(1.3, (0.15, 0.12)), dense.Matern12(1.3, (0.15, 0.12))
 TIGHT = hg.Batch(tolerance=1e-10, space="data")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hipgp.gp import GP, Posterior, Prediction, load
     from hipgp.grid import Grid
     from hipgp.inference.batch import Batch
+    from hipgp.inference.grid_facts import GridTooCoarse
     from hipgp.inference.variational import Variational
     from hipgp.kernels import (
         Gneiting,
@@ -31,6 +32,7 @@ _MODULES = {
     "hipgp.gp": ("GP", "Posterior", "Prediction", "load"),
     "hipgp.grid": ("Grid",),
     "hipgp.inference.batch": ("Batch",),
+    "hipgp.inference.grid_facts": ("GridTooCoarse",),
     "hipgp.inference.variational": ("Variational",),
     "hipgp.kernels": (
         "Gneiting",
@@ -73,6 +75,7 @@ __all__ = [
     "Functionals",
     "Gneiting",
     "Grid",
+    "GridTooCoarse",
     "LineIntegrals",
     "Matern12",
     "Matern32",

@@ -27,6 +27,7 @@ from hipgp.inference.batch import WRAPPED, Batch
 from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.inference.evidence import Estimate, log_evidence
 from hipgp.inference.exact_variances import exact_variance
+from hipgp.inference.grid_facts import warn_if_coarse
 from hipgp.inference.learning import Learned
 from hipgp.inference.progress import Progress
 from hipgp.inference.variational import Variational, VariationalPosterior
@@ -96,7 +97,9 @@ class GP(eqx.Module):
         if isinstance(method, Batch):
             estimates.check_grid(kernel, self.grid, WRAPPED)
             estimates.check_weights(self.grid, data, method)
-            found = method.fit(kernel, self.grid, data, noise, self.trend, progress, checkpoint)
+            given = kernel, self.grid, data, noise, self.trend, progress, checkpoint
+            found = method.fit(*given, check_grid=True)
+            warn_if_coarse(found.diagnostics, self.grid, data, method.residual, method.points_per_axis(data))
             return Posterior(found, self.learned, unit=unit)
         if not isinstance(method, Variational):
             raise ValueError(f"method: expected Batch(...) or Variational(...), got {type(method).__name__}")
@@ -107,7 +110,9 @@ class GP(eqx.Module):
         if checkpoint is not None:
             raise ValueError("checkpoint: expected None with the variational engine")
         estimates.check_grid(kernel, self.grid)
-        return Posterior(method.fit(kernel, self.grid, data, noise, progress), self.learned, unit=unit)
+        fitted = method.fit(kernel, self.grid, data, noise, progress)
+        warn_if_coarse(fitted.diagnostics, self.grid, data, method.residual, method.stencil)
+        return Posterior(fitted, self.learned, unit=unit)
 
     def learn(
         self,

@@ -22,6 +22,8 @@ from scipy.stats import norm
 from hipgp import gp as models
 from hipgp import io, plots
 from hipgp.data import Data
+from hipgp.grid import Grid
+from hipgp.inference import grid_facts
 from hipgp.inference.batch_posterior import BatchPosterior
 from hipgp.kernels import Kernel
 
@@ -124,6 +126,8 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
         grade = GOOD if open_part < 0.3 else FAIR if open_part < 2 else POOR
         advice = "" if grade == GOOD else " A finer grid would use the data better."
         out.append((grade, f"What the grid cannot carry is {open_part:.2g} of the noise variance.{advice}"))
+    if "grid_mean_error" in told:
+        out.append(grid_verdict(told, post.grid))
     if post.learned is not None:
         missing = post.learned.undetermined
         text = (
@@ -134,6 +138,17 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
         out.append((FAIR if missing else GOOD, text))
     out += residual_verdict(post)
     return out
+
+
+def grid_verdict(told: dict[str, Any], grid: Grid) -> tuple[str, str]:
+    """Whether the grid is fine enough for the data."""
+    if "grid_needed" in told:
+        said = grid_facts.in_words(told, grid)
+        return POOR, f"{said[0].upper()}{said[1:]}."
+    return GOOD, (
+        f"The grid is fine enough: it puts the mean off by at most {told['grid_mean_error']:.2g} posterior standard "
+        f"deviations at {told['grid_error_places']} places tried."
+    )
 
 
 def fitted_residuals(post: models.Posterior) -> tuple[np.ndarray, np.ndarray] | None:

@@ -11,6 +11,9 @@ from batch_problem import DENSE_KERNEL, GRID, KERNEL, KINDS, mixture, pair
 import dense
 import hipgp as hg
 
+# grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
+
 EXACT = hg.Batch(tolerance=1e-9, weights="exact")
 ALL = ("points", "derivatives", "rays", "boxes", "own")
 

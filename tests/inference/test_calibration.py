@@ -5,6 +5,9 @@ import pytest
 
 import hipgp as hg
 
+# grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
+
 KERNEL = hg.Matern32(1.0, 0.2)
 GRID = hg.Grid.cover((0, 0), (1, 1), shape=(48, 48))
 PRIOR = hg.observe(hg.Points(np.full((1, 2), 0.5)), np.zeros(1), noise=1e4)  # says nothing

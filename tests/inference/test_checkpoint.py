@@ -7,6 +7,9 @@ import hipgp as hg
 from hipgp.inference import checkpoint as module
 from hipgp.inference import learning
 
+# grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
+
 GRID = hg.Grid.cover(0.0, 1.0, shape=60)
 RNG = np.random.default_rng(0)
 X = np.sort(RNG.uniform(0.0, 1.0, 200))

@@ -11,6 +11,9 @@ import hipgp as hg
 from hipgp.inference import evidence
 from hipgp.inference.parameters import Layout
 
+# grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
+
 
 def dense_bound(vector, layout, data, trend, noise):
     """log p(y) from the engine's own matrices, the trend's coefficients at their best."""

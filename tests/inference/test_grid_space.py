@@ -9,6 +9,9 @@ import hipgp as hg
 from hipgp import stencils, toeplitz
 from hipgp.inference import grid_space
 
+# grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
+
 TORI = {
     "1-D, even": ((7,), (16,)),
     "1-D, odd": ((7,), (15,)),

@@ -8,6 +8,9 @@ from batch_problem import GRID, KERNEL, mixture, pair
 import hipgp as hg
 from hipgp.inference import exact_variances, variances
 
+# grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
+
 
 @pytest.fixture
 def only(monkeypatch):

@@ -22,6 +22,7 @@ from hipgp.functionals import Points
 from hipgp.grid import Grid
 from hipgp.inference.batch_posterior import BatchPosterior, Deferred, warn_if_far
 from hipgp.inference.checkpoint import Checkpoint, fingerprint
+from hipgp.inference.grid_facts import Seen, grid_facts, wide_stencil
 from hipgp.inference.grid_space import grid_system, hardness
 from hipgp.inference.least_squares import combine, right_hand_sides, row_tolerances
 from hipgp.inference.progress import Progress
@@ -101,8 +102,12 @@ class Batch(eqx.Module):
         trend: Trend | None = None,
         progress: bool = True,
         checkpoint: Any = None,
+        check_grid: bool = False,
     ) -> "BatchPosterior":
-        """The posterior given `data`; `noise` stands in where an observation came without one."""
+        """The posterior given `data`; `noise` stands in where an observation came without one.
+
+        `check_grid` adds to the diagnostics how far the grid puts the posterior off.
+        """
         trend = Trend(None) if trend is None else trend
         columns = trend.of_data(data, grid)  # says so where there are too few
         data, order = in_order(data)
@@ -110,7 +115,8 @@ class Batch(eqx.Module):
         std = data.noise_std(noise)
         began = time.perf_counter()
         with Progress("setting up", progress) as bar:
-            system, info = self.system(kernel, grid, data, std)
+            system, info, seen = self._assembled(kernel, grid, data, std)
+            info |= grid_facts(kernel, grid, data, std, seen) if check_grid else {}
             setup = time.perf_counter() - began
             rows = right_hand_sides(data.y, columns, std)
             targets = row_tolerances(self.tolerance, columns.shape[1])
@@ -142,6 +148,12 @@ class Batch(eqx.Module):
         self, kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"]
     ) -> tuple[System, dict[str, Any]]:
         """The linear system of these data, and facts about it."""
+        return self._assembled(kernel, grid, data, std)[:2]
+
+    def _assembled(
+        self, kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"]
+    ) -> tuple[System, dict[str, Any], Seen]:
+        """The system, facts about it, and what the grid sees of the data."""
         kernel.check_dimension(grid.ndim)
         dtype = data.dtype
         k, noise = self.neighbours, np.asarray(std, float) ** 2
@@ -168,6 +180,13 @@ class Batch(eqx.Module):
             "residual_to_noise": float(np.mean(residual / noise)),
             "residual": "bound" if self.residual == "bound" else "noise",
         }
+        seen = Seen(
+            rows if isinstance(rows, Stencilled) else None,
+            residual,
+            self.points_per_axis(data) if self.weights != "exact" else wide_stencil(grid),
+            counted=self.residual != "bound",
+            vecchia=_plain(data),
+        )
         joint = (
             self.residual == "joint" and _plain(data) and SHARED[0] < info["residual_to_noise"] < SHARED[1]
         )
@@ -175,10 +194,11 @@ class Batch(eqx.Module):
             assert isinstance(rows, Stencilled)
             on_grid = grid_system(toeplitz, rows, variance, points=_plain(data))
             name = f"{len(on_grid.low.inverse)} modes and a circulant"
-            return on_grid, info | {"space": "grid", "preconditioner": name}
+            return on_grid, info | {"space": "grid", "preconditioner": name}, seen
         cells = self.cells(kernel, grid, data, rows) if joint else None
         if cells is not None:
             variance, info["residual"] = noise, "joint"
+            seen = seen._replace(block=cells.block)
         if near is None and k != 0:
             near = vecchia.neighbourhoods(kernel, data, k)
         factor, weights = side_by_side(
@@ -188,7 +208,7 @@ class Batch(eqx.Module):
         name = "none" if factor is None else f"Vecchia, {factor.description}"
         shared = None if cells is None else cells.residuals(dtype)
         system = DataSystem(toeplitz, weights, on_device(variance, dtype), factor, shared)
-        return system, info | {"space": "data", "preconditioner": name}
+        return system, info | {"space": "data", "preconditioner": name}, seen
 
     def rows(
         self, kernel: Kernel, grid: Grid, data: Data, toeplitz: Callable[[], Toeplitz]

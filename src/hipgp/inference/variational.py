@@ -17,6 +17,7 @@ import numpy as np
 from hipgp.data import Data, check_differentiable, check_inside
 from hipgp.grid import Grid
 from hipgp.inference.families import Blocks, Gaussian, standard, tiling
+from hipgp.inference.grid_facts import Seen, grid_facts, wide_stencil
 from hipgp.inference.hyperparameters import Logs, begin, current, epoch, outgrown
 from hipgp.inference.natural import (
     Dual,
@@ -157,6 +158,7 @@ class Variational(eqx.Module):
             "mean_gap_nats": mean_gap(q, problem, whitening, last.gradient),
             "mean_gap_nats_bound": 0.5 * float(last.gradient @ last.gradient),  # rigorous, since Lambda >= I
         }
+        facts |= self._grid_facts(kernel, grid, data, noise)
         facts |= {"engine": "variational", "family": self.family, "blocks": tuple(q.blocks.index.shape)}
         facts |= {} if learning is None else {"learning_trace": learning}
         facts |= sizes(len(data), grid.shape, whitening)
@@ -199,6 +201,11 @@ class Variational(eqx.Module):
             return source, NO_SOLVES
         counts = tuple(len(b.y) for b in data.blocks)
         return tabulated(source, kernel, whitening, counts, self._batches(len(data)))
+
+    def _grid_facts(self, kernel: Kernel, grid: Grid, data: Data, noise: float | None) -> dict[str, Any]:
+        stencil = self.stencil if self.weights == "local" else wide_stencil(grid)
+        seen = Seen(None, None, stencil, counted=self.residual == "noise", vecchia=False)
+        return grid_facts(kernel, grid, data, data.noise_std(noise), seen)
 
     def _is_direct(self, whitening: Whitening, source: Source) -> bool:
         held = isinstance(source, Table)
