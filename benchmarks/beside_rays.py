@@ -20,7 +20,7 @@ from rays import simulate
 from scipy import sparse
 
 import hipgp as hg
-from hipgp.toeplitz import embed
+from hipgp.weights.toeplitz import embed
 
 COLUMNS = (
     "system",

@@ -18,8 +18,8 @@ from beside import keep, run_peer, timed
 from scipy.linalg import cholesky, solve_triangular, toeplitz
 
 import hipgp as hg
-from hipgp.solvers import conjugate_gradients
-from hipgp.toeplitz import Toeplitz, embed
+from hipgp.linalg.krylov import conjugate_gradients
+from hipgp.weights.toeplitz import Toeplitz, embed
 
 LENGTHSCALE, SIDES, TOLERANCE, DENSE = 8.0, 4, 1e-8, 10_000
 COLUMNS = ("system", "M", "wall_s", "cpu_s", "again_wall_s", "again_cpu_s", "error", "residual", "note")

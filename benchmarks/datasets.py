@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 import hipgp as hg
-from hipgp.kernels import Kernel
+from hipgp.model.kernels import Kernel
 
 
 class Problem(NamedTuple):

@@ -22,11 +22,11 @@ import scipy.sparse
 from machine import facts, peak_memory, write_result
 
 import hipgp as hg
-from hipgp.entries import Entries
-from hipgp.inference.systems import DataSystem
-from hipgp.ordering import in_order
-from hipgp.sparse import Rows, Sparse, rows_of
-from hipgp.stencils import LocalWeights
+from hipgp.batch.ordering import in_order
+from hipgp.batch.systems import DataSystem
+from hipgp.linalg.csr import Entries
+from hipgp.linalg.sparse import Rows, Sparse, rows_of
+from hipgp.weights.stencils import LocalWeights
 
 ROUNDS = 20
 

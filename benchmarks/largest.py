@@ -18,7 +18,7 @@ from machine import facts, peak_memory, write_result
 from rays import BOX, t_limit
 
 import hipgp as hg
-from hipgp.toeplitz import embed
+from hipgp.weights.toeplitz import embed
 
 AT_ONCE = 50_000  # rays simulated together
 NOISE = 0.1  # of the signal's spread

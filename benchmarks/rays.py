@@ -14,7 +14,7 @@ import numpy as np
 from machine import facts, peak_memory, write_result
 
 import hipgp as hg
-from hipgp.toeplitz import embed
+from hipgp.weights.toeplitz import embed
 
 BOX = np.array([4.0, 4.0, 2.0])  # kpc, the paper's region
 

@@ -16,8 +16,8 @@ import numpy as np
 from machine import facts, write_result
 
 import hipgp as hg
-from hipgp.functionals import Functional
-from hipgp.inference.variances import automatic
+from hipgp.batch.variances import automatic
+from hipgp.model.functionals import Functional
 
 KERNEL, GRID = hg.Matern32(1.0, 0.2), hg.Grid.cover((0, 0, 0), (1, 1, 1), shape=(40, 40, 40))
 OBSERVED, TARGETS, SAMPLES = 4_000, 1_000, 64

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hipgp as hg
-from hipgp import plots
+from hipgp.apps import plots
 
 from . import baselines
 from .outcome import Result

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hipgp as hg
-from hipgp.labels import Labels
-from hipgp.simulate import interpolate
+from hipgp.apps.simulate import interpolate
+from hipgp.files.labels import Labels
 
 from . import baselines
 from .outcome import NOT_POSSIBLE, NOT_RUN, on_gpu, scores

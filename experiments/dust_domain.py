@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 import hipgp as hg
-from hipgp import plots
-from hipgp.simulate import interpolate
+from hipgp.apps import plots
+from hipgp.apps.simulate import interpolate
 
 from . import dust
 from .outcome import Result

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hipgp as hg
-from hipgp import plots, simulate
+from hipgp.apps import plots, simulate
 
 from . import dust
 from .outcome import NOT_RUN, Result, on_gpu

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import hipgp as hg
-from hipgp import plots, solvers
-from hipgp.toeplitz import Toeplitz, embed
+from hipgp.apps import plots
+from hipgp.linalg import krylov as solvers
+from hipgp.weights.toeplitz import Toeplitz, embed
 
 from .outcome import Result
 

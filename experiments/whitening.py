@@ -17,8 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import hipgp as hg
-from hipgp import plots, stencils, weights
-from hipgp.toeplitz import Toeplitz, embed
+from hipgp.apps import plots
+from hipgp.weights import exact as weights
+from hipgp.weights import stencils
+from hipgp.weights.toeplitz import Toeplitz, embed
 
 from .outcome import NOT_POSSIBLE, Result
 

@@ -50,7 +50,7 @@ def few_executables() -> Iterator[None]:
 def no_compilations_kept() -> Iterator[None]:
     """The command keeps compiled code in the user's cache folder; its tests, in this process, do not."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hipgp.cli.console.keep_compilations", lambda: None)
+        patch.setattr("hipgp.apps.cli.console.keep_compilations", lambda: None)
         yield
 
 

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from hipgp import archive
-from hipgp.archive import atomic
+from hipgp.runtime import archive
+from hipgp.runtime.archive import atomic
 
 KILLED = """
 import os, signal, sys
-from hipgp.archive import atomic
+from hipgp.runtime.archive import atomic
 with atomic(sys.argv[1]) as file:
     file.write(b"half")
     file.flush()

@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from hipgp import kernels as hk
-from hipgp.data import check_inside, observe
-from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
-from hipgp.grid import Grid
+from hipgp.model import kernels as hk
+from hipgp.model.data import check_inside, observe
+from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
+from hipgp.model.grid import Grid
 
 X, Y = np.linspace(0.0, 1.0, 4), np.ones(4)
 PLANE = np.random.default_rng(0).uniform(0, 1, (4, 2))

@@ -6,8 +6,10 @@ import pytest
 
 import dense
 import hipgp as hg
-from hipgp import bins, coarse, vecchia
-from hipgp.inference import variances
+from hipgp.batch import variances
+from hipgp.vecchia import aggregation as bins
+from hipgp.vecchia import factor as vecchia
+from hipgp.vecchia import group_covariances as coarse
 
 KERNEL, DENSE = hg.Matern12(1.0, 0.5), dense.Matern12(1.0, 0.5)
 

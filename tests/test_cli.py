@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import hipgp as hg
-from hipgp.cli import app, grids
-from hipgp.cli.console import BadInput, Voice
-from hipgp.cli.settings import settings
+from hipgp.apps.cli import app, grids
+from hipgp.apps.cli.console import BadInput, Voice
+from hipgp.apps.cli.settings import settings
 
 RUN = CliRunner()
 RNG = np.random.default_rng(0)
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_written_to_is_told(monkeypatch):
 
 
 def test_rays_boxes_and_the_sky_are_recognised():
-    from hipgp.cli import tables
+    from hipgp.apps.cli import tables
 
     sheet = lambda *names: tables.Sheet(pd.DataFrame({n: [1.0, 2.0] for n in names}), {})
     assert tables.infer(sheet("x0", "y0", "x1", "y1", "value")).kind == "rays"
@@ -210,7 +210,7 @@ def test_rays_boxes_and_the_sky_are_recognised():
 
 def test_sky_coordinates_become_rays():
     pytest.importorskip("astropy")
-    from hipgp.cli import tables
+    from hipgp.apps.cli import tables
 
     frame = pd.DataFrame({"l": [0.0, 90.0], "b": [0.0, 0.0], "parallax": [1.0, 0.5], "av": [1.0, 2.0]})
     sheet = tables.Sheet(frame, {})
@@ -223,7 +223,7 @@ def test_sky_coordinates_become_rays():
 @pytest.mark.parametrize("ending", ["parquet", "fits", "ecsv"])
 def test_other_tables(ending):
 
-    from hipgp.cli import tables
+    from hipgp.apps.cli import tables
 
     if ending == "parquet":
         TABLE.to_parquet("t.parquet")
@@ -289,7 +289,7 @@ def test_units_that_do_not_convert_are_named():
 def test_an_integral_is_in_the_units_of_the_field_times_a_length():
     """Points in mag/kpc and rays in mmag over pc, fused: every number in one pair of units."""
     pytest.importorskip("astropy")
-    from hipgp.cli import tables
+    from hipgp.apps.cli import tables
 
     rays = pd.DataFrame({"x0": [0.0], "y0": [0.0], "x1": [2000.0], "y1": [0.0], "value": [3000.0]})
     sheet = tables.Sheet(rays, dict.fromkeys(["x0", "y0", "x1", "y1"], "pc") | {"value": "mmag"})

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp import archive, persistence
+from hipgp.files import persistence
+from hipgp.runtime import archive
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 1, (40, 2))

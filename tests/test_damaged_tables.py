@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hipgp.cli.console import BadInput
-from hipgp.cli.tables import read_table
+from hipgp.apps.cli.console import BadInput
+from hipgp.apps.cli.tables import read_table
 
 TABLE = pd.DataFrame({"x": np.linspace(0, 1, 40), "value": np.linspace(2, 3, 40)})
 

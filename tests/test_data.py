@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from hipgp.data import check_differentiable, check_inside, observe
-from hipgp.functionals import BoxAverages, Derivatives, LineIntegrals, Points
-from hipgp.grid import Grid
-from hipgp.kernels import Gneiting, Matern12, Matern32
+from hipgp.model.data import check_differentiable, check_inside, observe
+from hipgp.model.functionals import BoxAverages, Derivatives, LineIntegrals, Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Gneiting, Matern12, Matern32
 
 X = np.linspace(0.0, 1.0, 4)
 GRID = Grid(0.0, 0.25, (5, 5))

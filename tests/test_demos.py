@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hipgp import demos
+from hipgp.apps import demos
 
 FAST = ("derivative", "timeseries")
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dense
-from hipgp.cli import app, reproducing
+from hipgp.apps.cli import app, reproducing
 
 experiments = reproducing.package()
 from hipgp.experiments import baselines, derivatives, dust_patch, outcome, whitening  # noqa: E402

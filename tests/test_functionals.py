@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import dense
-from hipgp import covariance as hc
-from hipgp import kernels as hk
-from hipgp.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Points
-from hipgp.nodes import Nodes
+from hipgp.model import kernels as hk
+from hipgp.model.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Points
+from hipgp.model.nodes import Nodes
+from hipgp.weights import covariance as hc
 
 COUNT = 7
 FINE = 0.1  # a spacing at which 2 nodes a cell integrate a squared exponential of lengthscale 0.7 to 1e-10

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hipgp.grid import Grid
+from hipgp.model.grid import Grid
 
 GRIDS = {
     1: Grid(-1.0, 0.25, 9),

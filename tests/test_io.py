@@ -8,7 +8,9 @@ import pytest
 import xarray as xr
 
 import hipgp as hg
-from hipgp import archive, io, persistence, toeplitz
+from hipgp.files import io, persistence
+from hipgp.runtime import archive
+from hipgp.weights import toeplitz
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dense
-from hipgp import kernels as hk
+from hipgp.model import kernels as hk
 
 PAIRS = {  # hipgp's and the reference's, made from a variance and a lengthscale
     "matern12": (hk.Matern12, dense.Matern12),

@@ -9,9 +9,10 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import hipgp as hg
-from hipgp import io, plots, report
-from hipgp.cli import app
-from hipgp.labels import Labels
+from hipgp.apps import plots, report
+from hipgp.apps.cli import app
+from hipgp.files import io
+from hipgp.files.labels import Labels
 
 X = np.random.default_rng(0).uniform(0, 1, (40, 2))
 GRID = hg.Grid.cover((0, 0), (1, 1), shape=(9, 8), margin=0.05)

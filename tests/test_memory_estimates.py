@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp import memory
-from hipgp.inference import estimates
+from hipgp.batch import estimates
+from hipgp.runtime import memory
 
 X = np.random.default_rng(0).uniform(size=(60, 4))
 KERNEL = hg.Matern32(lengthscale=0.2)

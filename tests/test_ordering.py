@@ -3,7 +3,7 @@
 import numpy as np
 
 import hipgp as hg
-from hipgp.ordering import in_order
+from hipgp.batch.ordering import in_order
 
 GRID = hg.Grid.cover((0, 0), (1, 1), shape=(12, 12))
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp import plots
-from hipgp.labels import Labels
+from hipgp.apps import plots
+from hipgp.files.labels import Labels
 
 RNG = np.random.default_rng(0)
 PLANE = hg.Grid.cover((0, 0), (1, 2), shape=(8, 9))

@@ -6,7 +6,7 @@ import time
 import jax.numpy as jnp
 import numpy as np
 
-from hipgp.programs import bounded_jit
+from hipgp.runtime.programs import bounded_jit
 
 
 def test_it_is_the_function_and_compiled_once_per_shape():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp import report
+from hipgp.apps import report
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")

@@ -6,8 +6,8 @@ from scipy.linalg import cho_factor, cho_solve
 
 import dense
 import hipgp as hg
-from hipgp import residuals
-from hipgp.stencils import stencil_steps, stencilled
+from hipgp.weights import joint_residuals as residuals
+from hipgp.weights.stencils import stencil_steps, stencilled
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -100,7 +100,7 @@ def test_std_by_solves_and_by_factor_agree(monkeypatch):
     post = hg.GP(KERNEL, GRID, trend="constant").condition(data, TIGHT)
     at = hg.Points(crowded(3, 10))
     factored = post.predict(at, std="exact").std
-    monkeypatch.setattr("hipgp.inference.exact_variances.FACTORED", 0)
+    monkeypatch.setattr("hipgp.batch.exact_variances.FACTORED", 0)
     np.testing.assert_allclose(post.predict(at, std="exact").std, factored, rtol=1e-4)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp import scaling
+from hipgp.model import scaling
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 1, 150)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp import stopping
+from hipgp.runtime import stopping
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 SRC = str(Path(hg.__file__).parents[1])
@@ -182,11 +182,9 @@ def test_a_closed_pipe_is_silence(arguments, map_file):
 
 def test_importing_the_package_is_quick_and_keeps_its_names(tmp_path):
     """Signals are caught before JAX is imported: `import hipgp` must not import it."""
-    ask = (
-        "import sys, hipgp; print('jax' in sys.modules, 'GP' in dir(hipgp), hipgp.GP, hipgp.kernels.Matern32)"
-    )
+    ask = "import sys, hipgp; print('jax' in sys.modules, 'GP' in dir(hipgp), hipgp.GP, hipgp.model.kernels.Matern32)"
     process = started(sys.executable, "-c", ask, folder=tmp_path)
     out, err = process.communicate(timeout=60)
-    assert out == "False True <class 'hipgp.gp.GP'> <class 'hipgp.kernels.Matern32'>\n", err
+    assert out == "False True <class 'hipgp.gp.GP'> <class 'hipgp.model.kernels.Matern32'>\n", err
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         hg.nothing  # noqa: B018

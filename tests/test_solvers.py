@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hipgp import solvers
-from hipgp.solvers import conjugate_gradients
+from hipgp.linalg import krylov as solvers
+from hipgp.linalg.krylov import conjugate_gradients
 
 SIZE = 24
 

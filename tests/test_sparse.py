@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from hipgp import entries
-from hipgp.entries import Entries
-from hipgp.sparse import LONGEST, Sparse
+from hipgp.linalg import csr as entries
+from hipgp.linalg.csr import Entries
+from hipgp.linalg.sparse import LONGEST, Sparse
 
 
 def uneven(rng):
@@ -39,7 +39,7 @@ MATRICES = {
 @pytest.mark.parametrize("make", MATRICES.values(), ids=MATRICES.keys())
 def test_products_are_scipy_s(make, dtype, laid_out_by, monkeypatch):
     """Sums of up to 384 terms: a few roundings."""
-    monkeypatch.setattr("hipgp.sparse._on_cpu", lambda: laid_out_by == "the host")
+    monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: laid_out_by == "the host")
     rng = np.random.default_rng(0)
     matrix = make(rng)
     full = matrix.toarray()
@@ -72,7 +72,7 @@ def test_rows_alike_need_no_padding():
 def test_padding_is_dear_where_rows_are_many(monkeypatch):
     """100,000 rows of up to 30 entries, ten of 900 and one of 5,000: the long ones do not make the others wide."""
     monkeypatch.setattr(
-        "hipgp.sparse.A_SLAB", (2**18, 2**18)
+        "hipgp.linalg.sparse.A_SLAB", (2**18, 2**18)
     )  # on a GPU another slab is dearer, and padding cheaper
     rng = np.random.default_rng(2)
     counts = rng.permutation(np.concatenate([rng.integers(0, 31, 100_000), np.full(10, 900), [5000]]))
@@ -90,7 +90,7 @@ def test_padding_is_dear_where_rows_are_many(monkeypatch):
 @pytest.mark.parametrize("laid_out_by", ["the host", "the device"])
 def test_a_few_entries_more_or_less_are_no_other_shapes(monkeypatch, laid_out_by):
     """What has been compiled for some neighbours serves those of another lengthscale."""
-    monkeypatch.setattr("hipgp.sparse._on_cpu", lambda: laid_out_by == "the host")
+    monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: laid_out_by == "the host")
     rng = np.random.default_rng(6)
     counts = rng.integers(3, 18, 4000)
     counts[:10], counts[-1] = 1, 0
@@ -120,7 +120,7 @@ def test_sides_together_are_sides_in_turn(monkeypatch):
     """What a GPU does with several sides, here in its own layout: all entries unrolled, sides behind."""
     rng = np.random.default_rng(3)
     matrix = uneven(rng)
-    monkeypatch.setattr("hipgp.sparse._on_cpu", lambda: False)
+    monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: False)
     ours = Sparse.from_scipy(matrix, np.float64)
     x, y = rng.normal(size=(3, 400)), rng.normal(size=(3, len(matrix.toarray())))
     np.testing.assert_allclose(ours.matmul(x), x @ matrix.toarray().T, atol=1e-12)
@@ -148,7 +148,7 @@ def test_the_transpose_in_threads_is_scipy_s(monkeypatch):
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_a_product_with_no_sides_has_none(monkeypatch, on_cpu):
     """A trend without columns is solved for as no right-hand side at all."""
-    monkeypatch.setattr("hipgp.sparse._on_cpu", lambda: on_cpu)
+    monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: on_cpu)
     rows, columns = 9, 7 + on_cpu  # other shapes: what was compiled for the one is not taken for the other
     ours = Sparse.from_scipy(scipy.sparse.random_array((rows, columns), density=0.5, rng=1), np.float64)
     assert ours.matmul(np.zeros((0, columns))).shape == (0, rows)

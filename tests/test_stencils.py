@@ -4,11 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from hipgp import kernels as hk
-from hipgp import stencils, sums
-from hipgp.data import observe
-from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
-from hipgp.grid import Grid
+from hipgp.model import kernels as hk
+from hipgp.model.data import observe
+from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
+from hipgp.model.grid import Grid
+from hipgp.weights import residual_variance as sums
+from hipgp.weights import stencils
 from test_weights import GRIDS, KERNEL, every_dimension
 
 KERNEL_2D = hk.Matern32(1.0, 0.2)
@@ -62,7 +63,7 @@ def test_weights_of_pieces_on_the_device_make_the_same_products(monkeypatch):
     truth = stencils.stencilled(KERNEL_2D, grid, data).matrix.toarray()
     monkeypatch.setattr(stencils, "CHUNK", 64)
     monkeypatch.setattr(stencils, "ways", lambda: (stencils.merged_on_device, stencils.collected))
-    monkeypatch.setattr("hipgp.sparse._on_cpu", lambda: False)
+    monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: False)
     with jax.enable_x64(True):
         rows = stencils.stencilled(KERNEL_2D, grid, data)
         assert not rows.entries.here

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 import hipgp as hg
-from hipgp.cli import app, tables
-from hipgp.cli.console import BadInput
-from hipgp.cli.settings import settings
+from hipgp.apps.cli import app, tables
+from hipgp.apps.cli.console import BadInput
+from hipgp.apps.cli.settings import settings
 
 X = np.random.default_rng(0).uniform(0, 1, (40, 2))
 TABLE = pd.DataFrame({"x": X[:, 0], "y": X[:, 1], "value": np.sin(4 * X[:, 0]) + X[:, 1], "error": 0.05})

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hipgp import kernels as hk
-from hipgp.grid import Grid
-from hipgp.solvers import conjugate_gradients
-from hipgp.toeplitz import CLIP_TOLERANCE, embed, on_torus
+from hipgp.linalg.krylov import conjugate_gradients
+from hipgp.model import kernels as hk
+from hipgp.model.grid import Grid
+from hipgp.weights.toeplitz import CLIP_TOLERANCE, embed, on_torus
 
 GRIDS = {
     1: Grid(-1.0, 0.25, 17),

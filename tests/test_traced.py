@@ -9,8 +9,8 @@ import pytest
 
 import dense
 import hipgp as hg
-from hipgp import traced
-from hipgp.traced import traced_weights
+from hipgp.weights import matrix_free as traced
+from hipgp.weights.matrix_free import traced_weights
 
 KERNEL, DENSE_KERNEL = hg.Matern32(1.3, 0.35), dense.Matern32(1.3, 0.35)
 
@@ -83,7 +83,7 @@ def test_residual_variances_are_the_dense_ones_of_these_weights(ndim, monkeypatc
     on_grid = dense.covariance(DENSE_KERNEL, points, points)
     expected = own - 2 * np.sum(w * cross, axis=1) + np.sum(w * (w @ on_grid), axis=1)
     np.testing.assert_allclose(weights.residual, expected, rtol=1e-7)
-    monkeypatch.setattr("hipgp.sums.PAIR_BUDGET", 1e5)
+    monkeypatch.setattr("hipgp.weights.residual_variance.PAIR_BUDGET", 1e5)
     some = np.asarray(traced_weights(KERNEL, grid, _data(ndim, count)).residual)
     assert np.mean(some) == pytest.approx(np.mean(expected), rel=0.2)
 
@@ -165,6 +165,6 @@ def test_too_many_stored_weights_are_named_with_the_way_out(monkeypatch):
     slabs = [slab for part in (held.forward, held.backward) for slab in part.slabs]
     size = 12 * sum(np.count_nonzero(slab.values) for slab in slabs)  # but for the padding
     assert traced.stored_size(grid, data, 2) == pytest.approx(size, rel=0.5)
-    monkeypatch.setattr("hipgp.inference.batch.MUCH", size / 4)
+    monkeypatch.setattr("hipgp.batch.engine.MUCH", size / 4)
     with pytest.warns(UserWarning, match="traced"):
         hg.GP(KERNEL, grid).condition(data)

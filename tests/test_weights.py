@@ -10,13 +10,13 @@ import pytest
 import scipy.linalg
 
 import dense
-from hipgp import kernels as hk
-from hipgp import stencils
-from hipgp import weights as hw
-from hipgp.data import Data, observe
-from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
-from hipgp.grid import Grid
-from hipgp.toeplitz import embed, on_torus
+from hipgp.model import kernels as hk
+from hipgp.model.data import Data, observe
+from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
+from hipgp.model.grid import Grid
+from hipgp.weights import exact as hw
+from hipgp.weights import stencils
+from hipgp.weights.toeplitz import embed, on_torus
 
 GRIDS = {1: Grid(0.0, 0.1, 21), 2: Grid(0.0, (0.4, 0.5), (6, 5)), 3: Grid(0.0, (0.5, 0.7, 0.6), (5, 4, 4))}
 every_dimension = pytest.mark.parametrize("dimension", GRIDS)

@@ -3,8 +3,8 @@
 import numpy as np
 
 import hipgp as hg
-from hipgp.functionals import Functional, Nodes
-from hipgp.kernels import Stationary
+from hipgp.model.functionals import Functional, Nodes
+from hipgp.model.kernels import Stationary
 
 
 class CircleAverages(Functional):

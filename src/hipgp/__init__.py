@@ -6,15 +6,13 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hipgp.data import Data, observe
+    from hipgp.batch.engine import Batch
     from hipgp.estimator import HIPGPRegressor as HIPGPRegressor
-    from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
     from hipgp.gp import GP, Posterior, Prediction, load
-    from hipgp.grid import Grid
-    from hipgp.inference.batch import Batch
-    from hipgp.inference.grid_facts import GridTooCoarse
-    from hipgp.inference.variational import Variational
-    from hipgp.kernels import (
+    from hipgp.model.data import Data, observe
+    from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
+    from hipgp.model.grid import Grid
+    from hipgp.model.kernels import (
         Gneiting,
         Matern12,
         Matern32,
@@ -22,19 +20,21 @@ if TYPE_CHECKING:
         RationalQuadratic,
         SquaredExponential,
     )
+    from hipgp.variational.engine import Variational
+    from hipgp.vecchia.grid_facts import GridTooCoarse
 
 __version__ = "0.1.0"
 
 _MODULES = {
-    "hipgp.data": ("Data", "observe"),
+    "hipgp.model.data": ("Data", "observe"),
     "hipgp.estimator": ("HIPGPRegressor",),  # not in __all__: its module needs scikit-learn
-    "hipgp.functionals": ("BoxAverages", "Derivatives", "Functionals", "LineIntegrals", "Points"),
+    "hipgp.model.functionals": ("BoxAverages", "Derivatives", "Functionals", "LineIntegrals", "Points"),
     "hipgp.gp": ("GP", "Posterior", "Prediction", "load"),
-    "hipgp.grid": ("Grid",),
-    "hipgp.inference.batch": ("Batch",),
-    "hipgp.inference.grid_facts": ("GridTooCoarse",),
-    "hipgp.inference.variational": ("Variational",),
-    "hipgp.kernels": (
+    "hipgp.model.grid": ("Grid",),
+    "hipgp.batch.engine": ("Batch",),
+    "hipgp.vecchia.grid_facts": ("GridTooCoarse",),
+    "hipgp.variational.engine": ("Variational",),
+    "hipgp.model.kernels": (
         "Gneiting",
         "Matern12",
         "Matern32",
@@ -44,6 +44,7 @@ _MODULES = {
     ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_APPS = ("demos", "plots", "report", "simulate")  # modules that are reached as hipgp.plots and so on
 
 
 def __getattr__(name: str) -> Any:
@@ -54,6 +55,8 @@ def __getattr__(name: str) -> Any:
             if error.name != "sklearn":
                 raise
             raise ImportError(f"{name} needs scikit-learn: pip install 'hipgp[sklearn]'") from error
+    elif name in _APPS:
+        value = importlib.import_module(f"{__name__}.apps.{name}")
     elif not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         value = importlib.import_module(f"{__name__}.{name}")
     else:

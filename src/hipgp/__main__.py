@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 
-from hipgp import stopping
+from hipgp.runtime import stopping
 
 
 def main() -> None:
@@ -12,7 +12,7 @@ def main() -> None:
     stopping.install()
     code: int | str | None = 0
     try:
-        from hipgp.cli import main as run
+        from hipgp.apps.cli import main as run
 
         run()
     except SystemExit as leaving:

@@ -24,17 +24,17 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from hipgp.coarse import shortest_lengthscale
-from hipgp.data import Data, observe
-from hipgp.functionals import Points
+from hipgp.batch.engine import Batch
+from hipgp.batch.posterior import BatchPosterior
+from hipgp.batch.variances import vecchia_variance
 from hipgp.gp import GP
-from hipgp.grid import Grid
-from hipgp.inference.batch import Batch
-from hipgp.inference.batch_posterior import BatchPosterior
-from hipgp.inference.variances import vecchia_variance
-from hipgp.kernels import Kernel, Matern32, differences
-from hipgp.precision import float64_available
-from hipgp.scaling import scaled_data
+from hipgp.model.data import Data, observe
+from hipgp.model.functionals import Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel, Matern32, differences
+from hipgp.model.scaling import scaled_data
+from hipgp.runtime.precision import float64_available
+from hipgp.vecchia.group_covariances import shortest_lengthscale
 
 MOST_COLUMNS = 4
 FEWEST_POINTS = 8  # per axis of an automatic grid

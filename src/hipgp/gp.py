@@ -18,23 +18,25 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp import io, persistence, scaling
-from hipgp.data import Data, check_differentiable, check_inside, observe
-from hipgp.functionals import Functional
-from hipgp.grid import Grid
-from hipgp.inference import estimates, learning, variances
-from hipgp.inference.batch import WRAPPED, Batch
-from hipgp.inference.batch_posterior import BatchPosterior
-from hipgp.inference.evidence import Estimate, log_evidence
-from hipgp.inference.exact_variances import exact_variance
-from hipgp.inference.grid_facts import warn_if_coarse
-from hipgp.inference.learning import Learned
-from hipgp.inference.progress import Progress
-from hipgp.inference.variational import Variational, VariationalPosterior
-from hipgp.kernels import Kernel
-from hipgp.labels import Labels
-from hipgp.precision import as_float
-from hipgp.trend import Trend
+from hipgp.batch import estimates, variances
+from hipgp.batch.engine import WRAPPED, Batch
+from hipgp.batch.exact_variances import exact_variance
+from hipgp.batch.posterior import BatchPosterior
+from hipgp.files import io, persistence
+from hipgp.files.labels import Labels
+from hipgp.learning import search as learning
+from hipgp.learning.evidence import Estimate, log_evidence
+from hipgp.learning.search import Learned
+from hipgp.model import scaling
+from hipgp.model.data import Data, check_differentiable, check_inside, observe
+from hipgp.model.functionals import Functional
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.model.trend import Trend
+from hipgp.runtime.precision import as_float
+from hipgp.runtime.progress import Progress
+from hipgp.variational.engine import Variational, VariationalPosterior
+from hipgp.vecchia.grid_facts import warn_if_coarse
 
 StdMethod = Literal["auto", "vecchia", "samples", "exact"]
 

@@ -5,7 +5,7 @@ import numpy as np
 
 import dense
 import hipgp as hg
-from hipgp.ordering import in_order
+from hipgp.batch.ordering import in_order
 
 GRID = hg.Grid((-0.1, -0.1), (0.15, 0.2), (9, 7))
 KERNEL = hg.Matern52(variance=1.3, lengthscale=(0.5, 0.6))

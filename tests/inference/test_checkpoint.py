@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp.inference import checkpoint as module
-from hipgp.inference import learning
+from hipgp.batch import checkpoint as module
+from hipgp.learning import search as learning
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -185,7 +185,7 @@ def test_every_array_of_a_checkpoint_is_needed(stopped, tmp_path, name):
 def test_a_claim_of_a_small_checkpoint_takes_no_memory(stopped, tmp_path):
     import tracemalloc
 
-    from hipgp import archive
+    from hipgp.runtime import archive
 
     path = tmp_path / "solve.npz"
     path.write_bytes(stopped[0])

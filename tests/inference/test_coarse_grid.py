@@ -7,7 +7,7 @@ import pytest
 
 import dense
 import hipgp as hg
-from hipgp import report
+from hipgp.apps import report
 
 KERNEL, DENSE_KERNEL = hg.Matern32(1.0, 0.3), dense.Matern32(1.0, 0.3)
 RNG = np.random.default_rng(0)

@@ -8,8 +8,8 @@ import pytest
 from batch_problem import GRID, KERNEL
 
 import hipgp as hg
-from hipgp.inference import evidence
-from hipgp.inference.parameters import Layout
+from hipgp.learning import evidence
+from hipgp.learning.parameters import Layout
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hipgp.inference.families import Minibatch, gaussian, natural_step, root_variances, standard, tiling
+from hipgp.variational.families import Minibatch, gaussian, natural_step, root_variances, standard, tiling
 
 TILINGS = [((7,), (3,)), ((6, 5), (4, 2)), ((5, 4, 3), (2, 2, 2)), ((6, 5), (1, 1)), ((6, 5), (9, 9))]
 every_tiling = pytest.mark.parametrize(("shape", "block"), TILINGS)

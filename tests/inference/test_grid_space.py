@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp import stencils, toeplitz
-from hipgp.inference import grid_space
+from hipgp.batch import grid_space
+from hipgp.weights import stencils, toeplitz
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")

@@ -9,8 +9,8 @@ from batch_problem import DENSE_KERNEL, GRID, KERNEL
 
 import dense
 import hipgp as hg
-from hipgp.inference import likelihood
-from hipgp.inference.parameters import Layout, bounds
+from hipgp.learning import likelihood
+from hipgp.learning.parameters import Layout, bounds
 
 KINDS = [("points",), ("rays",), ("derivatives",), ("points", "rays")]
 

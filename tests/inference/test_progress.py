@@ -6,8 +6,8 @@ import time
 import pytest
 from rich.console import Console
 
-from hipgp.inference import progress
-from hipgp.inference.progress import Progress
+from hipgp.runtime import progress
+from hipgp.runtime.progress import Progress
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from batch_problem import GRID, KERNEL, mixture, pair
 
 import hipgp as hg
-from hipgp.inference import exact_variances, variances
+from hipgp.batch import exact_variances, variances
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")

@@ -19,14 +19,14 @@ from variational_problem import (
 )
 
 import dense
-from hipgp.data import observe
-from hipgp.functionals import Derivatives, Points
-from hipgp.grid import Grid
-from hipgp.inference.natural import survey
-from hipgp.inference.sources import parts
-from hipgp.inference.variational import Variational
-from hipgp.inference.whitening import whiten
-from hipgp.kernels import Matern12, SquaredExponential
+from hipgp.model.data import observe
+from hipgp.model.functionals import Derivatives, Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Matern12, SquaredExponential
+from hipgp.variational.engine import Variational
+from hipgp.variational.minibatch_weights import parts
+from hipgp.variational.natural import survey
+from hipgp.variational.whitening import whiten
 
 
 def dense_root(whitening):
@@ -255,7 +255,7 @@ def test_weights_batch_by_batch_are_those_of_the_table(monkeypatch):
     data, _ = observed(2)
     settings = Variational("block", (3, 2), direct=False, batch_size=10, epochs=4)
     held = settings.fit(kernel, grid, data, None)
-    monkeypatch.setattr("hipgp.inference.variational.table_limit", lambda: 0)
+    monkeypatch.setattr("hipgp.variational.engine.table_limit", lambda: 0)
     streamed = settings.fit(kernel, grid, data, None)
     close(streamed.whitened_mean, held.whitened_mean)
     close(streamed.elbo(), held.elbo())

@@ -17,15 +17,15 @@ from variational_problem import (
 )
 
 import dense
-from hipgp.data import observe
-from hipgp.functionals import Points
-from hipgp.inference.hyperparameters import Logs, expected_log
-from hipgp.inference.sources import exact_source, local_source, parts
-from hipgp.inference.variational import Variational
-from hipgp.inference.variational import _problem as make_problem
-from hipgp.kernels import Matern32
-from hipgp.toeplitz import embed, on_torus
-from hipgp.weights import solve_grid
+from hipgp.model.data import observe
+from hipgp.model.functionals import Points
+from hipgp.model.kernels import Matern32
+from hipgp.variational.engine import Variational
+from hipgp.variational.engine import _problem as make_problem
+from hipgp.variational.hyperparameters import Logs, expected_log
+from hipgp.variational.minibatch_weights import exact_source, local_source, parts
+from hipgp.weights.exact import solve_grid
+from hipgp.weights.toeplitz import embed, on_torus
 
 
 def differentiable_problem(dimension, residual="bound", weights="exact"):

@@ -8,12 +8,14 @@ import pytest
 from batch_problem import DENSE_KERNEL, KERNEL
 
 import dense
-from hipgp import coarse, neighbours, vecchia
-from hipgp.covariance import gram, variances
-from hipgp.data import observe
-from hipgp.functionals import Derivatives, LineIntegrals, Points
-from hipgp.kernels import Matern32, RationalQuadratic
-from hipgp.nodes import Nodes, Segments
+from hipgp.model.data import observe
+from hipgp.model.functionals import Derivatives, LineIntegrals, Points
+from hipgp.model.kernels import Matern32, RationalQuadratic
+from hipgp.model.nodes import Nodes, Segments
+from hipgp.vecchia import conditioning_sets as neighbours
+from hipgp.vecchia import factor as vecchia
+from hipgp.vecchia import group_covariances as coarse
+from hipgp.weights.covariance import gram, variances
 
 
 @pytest.mark.parametrize("group", [1, 5])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import dense
-from hipgp.data import observe
-from hipgp.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
-from hipgp.grid import Grid
-from hipgp.kernels import Matern32
+from hipgp.model.data import observe
+from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Matern32
 
 COUNT = 9
 VARIANCE, LENGTHSCALE = 1.3, {1: (0.12,), 2: (0.2, 0.3), 3: (0.3, 0.4, 0.35)}

@@ -1,0 +1,236 @@
+"""The command `hipgp`: fit a map from tables, ask it, look at it."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="hipgp", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    help="Infer a field from noisy linear measurements of it, and say how sure you are.",
+)  # fmt: skip
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, for scripts.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")]
+MapFile = Annotated[Path, typer.Argument(help="A map written by `hipgp fit`.", show_default=False)]
+Names = Annotated[str, typer.Option(help="Columns, separated by commas.", show_default=False)]
+
+
+def _voice(quiet: bool, as_json: bool) -> Any:
+    from hipgp.apps.cli.console import Voice, keep_compilations
+
+    keep_compilations()
+    return Voice(quiet, as_json)
+
+
+def _split(text: str, kind: Any = str) -> tuple[Any, ...]:
+    from hipgp.apps.cli.console import BadInput
+
+    try:
+        return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise BadInput(
+            f"expected {'whole numbers' if kind is int else 'numbers'} separated by commas, got {text!r}"
+        ) from None
+
+
+@app.command()
+def demo(
+    name: Annotated[str, typer.Argument(help="Which one; see --list.")] = "dust",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the pictures [./hipgp-demo-NAME]."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the simulated data.")] = 0,
+    list_: Annotated[bool, typer.Option("--list", help="List the demos.")] = False,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """A complete problem with a known truth: simulate, learn, map, draw."""
+    from hipgp.apps import demos
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        if list_:
+            voice.result("hipgp demo NAME", demos.DEMOS)
+            return
+        folder = output or Path(f"hipgp-demo-{name}")
+        if name in demos.DEMOS:
+            voice.note(f"{name}: {demos.DEMOS[name]}")
+        found = demos.run(name, folder, seed, voice.progress)
+        pictures = [str(p) for p in found.pictures]
+        voice.result(found.title, found.numbers | ({"pictures": pictures} if json else {}))
+        voice.note("pictures: " + "  ".join(pictures))
+
+
+@app.command()
+def fit(
+    tables: Annotated[list[Path], typer.Argument(help="CSV, Parquet, FITS, ECSV or VOTable.", show_default=False)],
+    config: Annotated[Path | None, typer.Option(help="Settings in TOML; flags overrule them.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The map to write.")] = Path("map.hipgp"),
+    coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
+    value: Annotated[str | None, typer.Option(help="Column of measured values.")] = None,
+    error: Annotated[str | None, typer.Option(help="Column of their standard errors.")] = None,
+    noise: Annotated[float | None, typer.Option(help="One standard error for all.")] = None,
+    average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
+    drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
+    kernel: Annotated[str | None, typer.Option(help="Such as Matern32, or 'Matern12 + Matern52' [Matern32].")] = None,
+    lengthscale: Annotated[str, typer.Option(help="With --variance: fixed, nothing is learned.")] = "",
+    variance: Annotated[float | None, typer.Option(help="Of the field.")] = None,
+    trend: Annotated[str | None, typer.Option(help="none, constant or linear [constant].")] = None,
+    spacing: Annotated[str, typer.Option(help="Of the grid; otherwise from the lengthscale and memory.")] = "",
+    shape: Annotated[str, typer.Option(help="Points of the grid per axis.")] = "",
+    engine: Annotated[str | None, typer.Option(help="batch or variational [batch].")] = None,
+    name: Annotated[str | None, typer.Option(help="What the field is called.")] = None,
+    unit: Annotated[str | None, typer.Option(help="Its unit.")] = None,
+    axis_unit: Annotated[str | None, typer.Option(help="Unit of the coordinates.")] = None,
+    std: Annotated[str | None, typer.Option(help="auto, vecchia, samples, exact or none [auto].")] = None,
+    samples: Annotated[int | None, typer.Option(help="Draws to keep in the map.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    overwrite: Overwrite = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of a stopped run.")] = False,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:  # fmt: skip
+    """Fit a map to tables of measurements. What can be inferred is not asked for, and is told."""
+    from hipgp.apps.cli import fitting
+    from hipgp.apps.cli.settings import settings
+
+    voice = _voice(quiet, json)
+    again = "hipgp " + shlex.join(a for a in sys.argv[1:] if a != "--resume") + " --resume"
+    with voice.guarded(again, fitting.checkpoints_of(output)):
+        names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
+        given: dict[str, Any] = {name: _split(columns) for name, columns in names.items()}
+        given |= {"lengthscale": _split(lengthscale, float), "spacing": _split(spacing, float)}
+        given |= {
+            "shape": _split(shape, int), "value": value, "error": error, "noise": noise, "average": average,
+            "drop_nan": drop_nan, "kernel": kernel, "variance": variance, "trend": trend, "engine": engine, "name": name,
+            "unit": unit, "axis_unit": axis_unit, "std": std, "samples": samples, "seed": seed,
+        }  # fmt: skip
+        fitting.fit(tables, output, settings(config, given), overwrite, resume, voice)
+
+
+@app.command()
+def predict(
+    map: MapFile,
+    table: Annotated[Path, typer.Argument(help="Places, rays or boxes to predict.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help=".csv or .parquet.")] = Path("predictions.csv"),
+    coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
+    average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
+    drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
+    std: Annotated[str, typer.Option(help="auto, vecchia, samples or exact.")] = "auto",
+    overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
+) -> None:  # fmt: skip
+    """Mean and standard deviation of any functional, for every row of a table."""
+    from hipgp.apps.cli import maps
+    from hipgp.apps.cli.console import check_output
+    from hipgp.apps.cli.settings import STDS, one_of
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        one_of("std", std, STDS[:-1])
+        check_output(output, overwrite)
+        names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
+        columns: dict[str, Any] = {k: _split(v) for k, v in names.items()}
+        maps.predict(map, table, output, columns | {"drop_nan": drop_nan, "average": average}, std, voice)
+
+
+@app.command()
+def sample(
+    map: MapFile,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many.")] = 8,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    output: Annotated[Path, typer.Option("--output", "-o", help=".nc or .npy.")] = Path("samples.nc"),
+    overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
+) -> None:  # fmt: skip
+    """Exact draws of the whole map."""
+    from hipgp.apps.cli import maps
+    from hipgp.apps.cli.console import check_output
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        check_output(output, overwrite)
+        maps.sample(map, count, seed, output, voice)
+
+
+@app.command()
+def plot(
+    map: MapFile,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=".png, .pdf or .svg [MAP.png].")] = None,
+    overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
+) -> None:  # fmt: skip
+    """A picture of the map: mean, std and draws."""
+    from hipgp.apps.cli import maps
+    from hipgp.apps.cli.console import check_output
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        target = output or map.with_suffix(".png")
+        check_output(target, overwrite)
+        maps.plot(map, target, voice)
+
+
+@app.command()
+def report(
+    map: MapFile,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page to write [MAP.html].")] = None,
+    overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
+) -> None:  # fmt: skip
+    """One self-contained web page: the model in words, verdicts, pictures, a slice browser."""
+    from hipgp.apps import report as pages
+    from hipgp.apps.cli.console import check_output
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        target = output or map.with_suffix(".html")
+        check_output(target, overwrite)
+        pages.write(map, target)
+        voice.result(f"Report written to {target}", {"output": str(target)})
+
+
+@app.command()
+def info(map: MapFile, quiet: Quiet = False, json: AsJson = False) -> None:
+    """What is in a map."""
+    from hipgp.apps.cli import maps
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        maps.info(map, voice)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Which experiment; see --list.", show_default=False)] = "",
+    data: Annotated[Path | None, typer.Option(envvar="HIPGP_DATA", help="Folder of the data sets.")] = None,
+    size: Annotated[str, typer.Option(help="small (one or two minutes on two cores) or paper (the paper's).")] = "small",
+    output: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for figures and tables [./hipgp-reproduce-NAME].")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the tables to this file as well.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """One of the paper's experiments: its tables and figures, beside the paper's numbers."""
+    from hipgp.apps.cli import reproducing
+
+    voice = _voice(quiet, False)
+    with voice.guarded():
+        if list_ or not name:
+            voice.result("hipgp reproduce NAME", reproducing.listed())
+        else:
+            reproducing.reproduce(name, size, data, output or Path(f"hipgp-reproduce-{name}"), json, voice)
+
+
+@app.command()
+def version() -> None:
+    """The version."""
+    from hipgp import __version__
+
+    print(__version__)
+
+
+def main() -> None:
+    app()

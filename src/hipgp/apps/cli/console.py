@@ -1,0 +1,140 @@
+"""How the command speaks: results on stdout (a table, or JSON), everything else on stderr, one line for an error."""
+
+import contextlib
+import json
+import os
+import pathlib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hipgp.runtime import stopping
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+class BadInput(Exception):
+    """Something the user can put right; the message says how."""
+
+
+class Voice:
+    """Says things in the way that was asked for."""
+
+    def __init__(self, quiet: bool, as_json: bool):
+        self.quiet, self.as_json = quiet, as_json
+        self.progress = not (quiet or as_json)
+        self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """A remark on what is being done."""
+        if self.progress:
+            self.errors.print(text, style="dim", markup=False)
+
+    def result(self, title: str, rows: Mapping[str, Any]) -> None:
+        """The result: a table, or one JSON object."""
+        if self.as_json:
+            print(json.dumps(rows, default=str))
+        elif not self.quiet:
+            table = Table("", "", title=title, show_header=False, title_justify="left", title_style="bold")
+            for name, value in rows.items():
+                if value is not None:
+                    table.add_row(Text(spoken(name)), Text(shown(value)))
+            Console(highlight=False).print(table)
+
+    @contextlib.contextmanager
+    def guarded(self, resume: str = "", checkpoints: Iterable[pathlib.Path] = ()) -> Iterator[None]:
+        """Turn what goes wrong into one clear line and an exit code."""
+        checkpoints = list(checkpoints)
+        stopping.last_words = lambda: self._last_words(resume, checkpoints)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                warnings.showwarning = lambda message, *_, **__: self.errors.print(
+                    f"warning: {message}", style="yellow", markup=False
+                )
+                yield
+        except KeyboardInterrupt:
+            self.errors.print(self._last_words(resume, checkpoints), markup=False)
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:  # nobody reads on
+            raise typer.Exit(1) from None
+        except (BadInput, ValueError, ImportError, OSError, MemoryError) as error:
+            self._fail(explained(error))
+
+    def _fail(self, message: str) -> None:
+        if self.as_json:
+            print(json.dumps({"error": message}))
+        self.errors.print(f"error: {message}", style="red", markup=False)
+        raise typer.Exit(BAD_INPUT)
+
+    def _last_words(self, resume: str, checkpoints: Iterable[pathlib.Path]) -> str:
+        kept = [str(path) for path in checkpoints if path.exists()]
+        if kept:
+            return f"stopped; the work so far is kept in {' and '.join(kept)}. Go on with: {resume}"
+        return "stopped; nothing was written"
+
+
+def explained(error: BaseException) -> str:
+    if isinstance(error, PermissionError):
+        return f"{error.filename}: may not be written here; choose another place with --output"
+    if isinstance(error, OSError) and error.errno == 28:
+        return f"the disk is full ({error.filename or 'while writing'}); nothing half written was left"
+    if isinstance(error, MemoryError):
+        return "out of memory; use a coarser grid (--spacing)"
+    return str(error)
+
+
+def spoken(name: str) -> str:
+    """error_rms -> error (rms): a key as people read it."""
+    words = name.replace("coverage95", "coverage of 95% intervals").replace("_rms", " (rms)")
+    return (
+        words.replace("_percent", " [%]")
+        .replace("_nats", " [nats]")
+        .replace("_", " ")
+        .replace(" seconds", " [s]")
+    )
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return " x ".join(str(v) for v in value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def check_output(path: pathlib.Path, overwrite: bool) -> None:
+    """Before any work is done: may this file be written?"""
+    folder = path.parent if str(path.parent) else pathlib.Path(".")
+    stopping.folders.add(str(folder.absolute()))
+    if path.is_dir():
+        raise BadInput(f"{path}: is a folder; name a file with --output")
+    if path.exists() and not overwrite:
+        raise BadInput(f"{path}: exists already; give --overwrite to replace it, or another --output")
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder; make it first, or choose another --output")
+    probe = folder / f".hipgp-{os.getpid()}.probe"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError:
+        raise BadInput(f"{folder}: may not be written to; choose another --output") from None
+
+
+def keep_compilations() -> None:
+    """Compiled code is kept between runs of the command, in the user's cache folder."""
+    import jax
+
+    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    folder = pathlib.Path(base) / "hipgp" / "jax"
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -1,0 +1,130 @@
+"""`hipgp fit`: from tables to a map."""
+
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import hipgp as hg
+from hipgp.apps.cli import grids, tables
+from hipgp.apps.cli.console import Voice, check_output
+from hipgp.apps.cli.settings import Settings, parse_kernel
+from hipgp.files.labels import Labels
+
+
+class Loaded(NamedTuple):
+    """Every table's rows as measurements, in one data set, and what they are called and measured in."""
+
+    data: hg.Data
+    columns: tables.Columns
+    units: tables.Units
+
+    def labels(self, s: Settings) -> Labels:
+        kind = self.columns.kind
+        names = ("X", "Y", "Z") if kind == "sky" else self.columns.first if kind == "points" else None
+        axis, field = self.units
+        return Labels.of(self.data.ndim, names, axis, s.name or self.columns.value, field)
+
+
+def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> Loaded:
+    data, columns, units = None, None, tables.Units(s.axis_unit, s.unit)
+    for path in paths:
+        sheet = tables.read_table(path)
+        columns = tables.infer(
+            sheet, coordinates=s.coordinates, start=s.start, end=s.end, lower=s.lower, upper=s.upper, value=s.value,
+            error=s.error, path=path,
+        )  # fmt: skip
+        voice.note(f"{path}: {columns.described()}")
+        units = units.completed(sheet, columns, s.average, path)
+        functional, rest, good = tables.functional(sheet, columns, s.drop_nan, s.average, path, units)
+        if not np.all(good):
+            voice.note(f"{path}: left out {int(np.sum(~good))} rows with empty cells")
+        noise = rest[:, 1] if columns.error else s.noise
+        if noise is None:
+            voice.note(f"{path}: no column of errors; the noise is learned")
+        one = hg.observe(functional, rest[:, 0], noise)
+        data = one if data is None else data + one
+    assert data is not None and columns is not None
+    return Loaded(data, columns, units)
+
+
+def fit(
+    paths: list[pathlib.Path], output: pathlib.Path, s: Settings, overwrite: bool, resume: bool, voice: Voice
+) -> None:
+    """The whole job; the map is written at the end, all at once."""
+    check_output(output, overwrite)
+    checkpoint, of_learning = checkpoints_of(output)
+    if not resume:
+        checkpoint.unlink(missing_ok=True)
+        of_learning.unlink(missing_ok=True)
+    loaded = load_data(paths, s, voice)
+    data = loaded.data
+    loaded.labels(s)  # a name that no map can have is refused before the work
+    kernel = parse_kernel(s.kernel, data.ndim, s)
+    trend = None if s.trend == "none" else s.trend
+    given = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
+    gp = hg.GP(kernel, given or grids.first(data), s.noise, trend)
+    learning = not s.lengthscale or s.variance is None
+    if learning:
+        start = "kernel" if s.lengthscale else "data"
+        gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress, checkpoint=of_learning)
+        assert gp.learned is not None
+        pairs = zip(gp.learned.names, gp.learned.values, strict=True)
+        voice.note("learned: " + ", ".join(f"{n} {v:.4g}" for n, v in pairs))
+    if given is None:
+        learned = gp.learned
+        gp = hg.GP(gp.kernel, grids.fitted(data, gp), gp.noise, trend)
+        gp = with_learned(gp, learned)
+        voice.note(
+            f"grid: {' x '.join(map(str, gp.grid.shape))} points, "
+            f"spacing {', '.join(f'{h:.3g}' for h in gp.grid.spacing)}"
+        )
+    finish(gp, loaded, output, checkpoint, s, voice, overwrite)
+    of_learning.unlink(missing_ok=True)
+
+
+def with_learned(gp: hg.GP, learned: Any) -> hg.GP:
+    import equinox as eqx
+
+    return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
+
+
+def checkpoints_of(output: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """Of the solve, and of learning."""
+    return output.with_name(output.name + ".checkpoint"), output.with_name(output.name + ".learning")
+
+
+def finish(
+    gp: hg.GP,
+    loaded: Loaded,
+    output: pathlib.Path,
+    checkpoint: pathlib.Path,
+    s: Settings,
+    voice: Voice,
+    overwrite: bool,
+) -> None:
+    if s.engine == "batch":
+        method = hg.Batch(tolerance=s.tolerance)
+        post = gp.condition(loaded.data, method=method, progress=voice.progress, checkpoint=checkpoint)
+    else:
+        gp = hg.GP(gp.kernel, gp.grid, gp.noise)
+        post = gp.condition(loaded.data, method=hg.Variational(), progress=voice.progress)
+    post = post.labelled(*loaded.labels(s))
+    std = None if s.std == "none" else post.std(s.std, progress=voice.progress)  # type: ignore[arg-type]
+    draws = post.sample(s.samples, key=s.seed, progress=voice.progress) if s.samples else None
+    post.save(output, std=std, samples=draws, overwrite=overwrite)
+    told = post.diagnostics
+    rows = {
+        k: told.get(k)
+        for k in (
+            "observations",
+            "grid",
+            "iterations",
+            "kl_nats",
+            "converged",
+            "setup_seconds",
+            "solve_seconds",
+        )
+    }
+    voice.result(f"Map written to {output}", {"output": str(output)} | rows | {"noise": post.noise})
+    voice.note(f"next: hipgp report {output}")

@@ -1,0 +1,71 @@
+"""A grid for data that came without one, and a check that it fits into memory."""
+
+import numpy as np
+
+import hipgp as hg
+from hipgp.apps.cli.console import BadInput
+from hipgp.runtime import memory
+
+POINTS = 200_000  # grid points taken unasked
+
+
+def extent(data: hg.Data) -> tuple[np.ndarray, np.ndarray]:
+    places = np.concatenate([b.functional.places().reshape(-1, data.ndim) for b in data.blocks])
+    low, high = places.min(axis=0), places.max(axis=0)
+    flat = high <= low
+    if np.any(flat):
+        raise BadInput(
+            f"coordinate number {int(np.flatnonzero(flat)[0]) + 1} is the same in all rows; leave it out"
+        )
+    return low, high
+
+
+def wanted(data: hg.Data, spacing: tuple[float, ...], shape: tuple[int, ...]) -> hg.Grid:
+    """The grid that covers the data with the given spacing, or the given shape."""
+    low, high = extent(data)
+    if shape:
+        grid = hg.Grid.cover(low, high, shape=shape[0] if len(shape) == 1 else shape)
+    else:
+        grid = hg.Grid.cover(low, high, spacing=spacing[0] if len(spacing) == 1 else spacing)
+    return checked(grid)
+
+
+def checked(grid: hg.Grid) -> hg.Grid:
+    have, need = memory.bytes_available(), memory.torus_bytes(2.0**grid.ndim * grid.size)
+    if not memory.fits(need):
+        factor = (need / (0.5 * have)) ** (1 / grid.ndim)
+        coarser = ",".join(f"{h * factor:.3g}" for h in grid.spacing)
+        raise BadInput(
+            f"a grid of {' x '.join(map(str, grid.shape))} points needs about {memory.shown(need)}, "
+            f"and this machine has {memory.shown(have)}; try --spacing {coarser}"
+        )
+    return grid
+
+
+def first(data: hg.Data) -> hg.Grid:
+    """A grid to learn on: it only bounds the lengthscale."""
+    low, high = extent(data)
+    points = {1: 1000, 2: 100, 3: 40, 4: 16}[data.ndim]
+    return hg.Grid.cover(
+        low, high, spacing=_spacing(high - low, np.full(data.ndim, np.max(high - low) / points))
+    )
+
+
+def fitted(data: hg.Data, kernel: hg.GP) -> hg.Grid:
+    """Three points a lengthscale, as far as POINTS allows."""
+    low, high = extent(data)
+    shortest = np.min(
+        [np.broadcast_to(np.asarray(p.lengthscale, float), (data.ndim,)) for p in kernel.kernel.parts], axis=0
+    )
+    return checked(hg.Grid.cover(low, high, spacing=_spacing(high - low, shortest / 3)))
+
+
+def _spacing(size: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """`step`, or coarser where it would take more than POINTS; at least four cells an axis."""
+    step = np.minimum(step, size / 4)
+    for _ in range(20):
+        count = float(np.prod(np.ceil(size / step) + 1))
+        if count <= POINTS:
+            break
+        step = np.minimum(step * (count / POINTS) ** (1 / len(size)) * 1.01, size / 4)
+    return step

@@ -1,0 +1,141 @@
+"""What can be done with a map: predict, sample, plot, info."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import hipgp as hg
+from hipgp.apps import plots
+from hipgp.apps.cli import tables
+from hipgp.apps.cli.console import BadInput, Voice
+from hipgp.apps.demos.outcome import describe_kernel
+from hipgp.files import io
+
+
+def predict(
+    path: pathlib.Path,
+    table: pathlib.Path,
+    output: pathlib.Path,
+    columns: dict[str, Any],
+    std: str,
+    voice: Voice,
+) -> None:
+    """Mean and std of every row's functional, beside the row."""
+    check_ending(output, (".csv", ".parquet", ".pq"))
+    post = hg.load(path)
+    sheet = tables.read_table(table)
+    if not any(columns[k] for k in ("coordinates", "end", "lower")):
+        known = {c.lower() for c in sheet.frame.columns}
+        if all(a.lower() in known for a in post.labels.axes):
+            columns["coordinates"] = post.labels.axes
+    drop, average = columns.pop("drop_nan"), columns.pop("average")
+    found = tables.infer(sheet, need_value=False, path=table, **columns)
+    voice.note(f"{table}: {found.described()}")
+    units = tables.Units(post.labels.axis_units[0])
+    functional, _, good = tables.functional(sheet, found, drop, average, table, units)
+    p = post.predict(functional, std=std, progress=voice.progress)  # type: ignore[arg-type]
+    frame = sheet.frame.loc[good].reset_index(drop=True)
+    frame["mean"], frame["std"] = p.mean, p.std
+    write_table(frame, output)
+    summary = {
+        "output": str(output),
+        "rows": len(frame),
+        "mean_of_means": float(np.mean(p.mean)),
+        "mean_std": float(np.mean(p.std)),
+    }
+    voice.result(f"{len(frame)} predictions written to {output}", summary)
+
+
+def write_table(frame: pd.DataFrame, output: pathlib.Path) -> None:
+    with io.atomic(output) as file:
+        if output.suffix.lower() in (".parquet", ".pq"):
+            frame.to_parquet(file)
+        else:
+            frame.to_csv(file, index=False)
+
+
+def check_ending(output: pathlib.Path, endings: tuple[str, ...]) -> None:
+    """Before any work is done: does the name say which kind of file to write?"""
+    if output.suffix.lower() not in endings:
+        raise BadInput(f"{output}: expected a name that ends in {' or '.join(endings)}")
+
+
+def sample(path: pathlib.Path, count: int, seed: int, output: pathlib.Path, voice: Voice) -> None:
+    """Draws of the whole map: NetCDF for xarray, or a plain .npy array."""
+    check_ending(output, (".nc", ".npy"))
+    if count < 1:
+        raise BadInput(f"count: expected a positive number of draws, got {count}")
+    post = hg.load(path)
+    draws = post.sample(count, key=seed, progress=voice.progress)
+    with io.atomic(output) as file:
+        if output.suffix.lower() == ".npy":
+            np.save(file, draws, allow_pickle=False)
+        else:
+            file.write(io.netcdf(io.dataset(post.grid, post.labels, {"samples": draws}), post.labels))
+    voice.result(f"{count} draws written to {output}", {"output": str(output), "shape": list(draws.shape)})
+
+
+def fields(path: pathlib.Path, post: hg.Posterior) -> dict[str, np.ndarray]:
+    """What the file holds on the grid: mean, and std and draws where they were kept."""
+    stored = io.read(path).fields
+    return {str(name): np.asarray(stored[name]) for name in stored.data_vars} | {"mean": post.mean}
+
+
+def plot(path: pathlib.Path, output: pathlib.Path, voice: Voice) -> None:
+    """A picture of the map: a curve, a map, or slices."""
+    post = hg.load(path)
+    fig = picture(post, fields(path, post))
+    with io.atomic(output) as file:
+        fig.savefig(file, format=output.suffix[1:] or "png", dpi=150)
+    voice.result(f"Picture written to {output}", {"output": str(output)})
+
+
+def picture(post: hg.Posterior, held: dict[str, np.ndarray]) -> Any:
+    labels, grid = post.labels, post.grid
+    panels = {"posterior mean": held["mean"]}
+    if "samples" in held:
+        panels["one draw"] = held["samples"][0]
+    if "std" in held:
+        panels["std"] = held["std"]
+    if grid.ndim == 1:
+        std = held.get("std", np.zeros_like(held["mean"]))
+        thin = slice(None, None, max(1, grid.size // 5000))
+        draws = None if "samples" not in held else held["samples"][:5, thin]
+        return plots.profile(
+            grid.axes[0][thin], held["mean"][thin], std[thin], samples=draws,
+            xlabel=labels.axis(0), ylabel=labels.value(),
+        )  # fmt: skip
+    if grid.ndim == 2:
+        return plots.maps(panels, grid, labels)
+    if grid.ndim == 3:
+        return plots.slices(panels, grid, labels)
+    raise BadInput(
+        "plot: expected a map in one, two or three dimensions, got four; take a slice with to_xarray()"
+    )
+
+
+def info(path: pathlib.Path, voice: Voice) -> None:
+    """What is in a file."""
+    record = io.read(path)
+    post = hg.load(path)
+    kept = [str(n) for n in record.fields.data_vars]
+    told = post.diagnostics
+    rows = {
+        "field": post.labels.value(),
+        "axes": ", ".join(post.labels.axis(i) for i in range(post.grid.ndim)),
+        "grid": list(post.grid.shape),
+        "lower": ", ".join(f"{v:.4g}" for v in post.grid.lower),
+        "upper": ", ".join(f"{v:.4g}" for v in post.grid.upper),
+        "observations": told.get("observations"),
+        "kernel": describe_kernel(post.kernel),
+        "noise": post.noise,
+        "engine": told.get("engine"),
+        "converged": told.get("converged"),
+        "kl_nats": told.get("kl_nats"),
+        "kept": ", ".join(kept),
+        "created": record.model["provenance"]["created"],
+        "hipgp": record.model["provenance"]["packages"]["hipgp"],
+    }
+    voice.result(str(path), rows)

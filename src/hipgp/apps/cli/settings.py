@@ -1,0 +1,138 @@
+"""What `hipgp fit` can be told, by flags and by a TOML file; all of it is checked before any work is done."""
+
+import math
+import pathlib
+import tomllib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hipgp.apps.cli.console import BadInput
+from hipgp.model.kernels import Kernel, elementary
+
+TRENDS = ("none", "constant", "linear")
+ENGINES = ("batch", "variational")
+STDS = ("auto", "vecchia", "samples", "exact", "none")
+
+
+class Settings(NamedTuple):
+    """Everything `fit` can be told; the names are those of the flags and of the TOML file."""
+
+    coordinates: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+    end: tuple[str, ...] = ()
+    lower: tuple[str, ...] = ()
+    upper: tuple[str, ...] = ()
+    value: str | None = None
+    error: str | None = None
+    noise: float | None = None
+    average: bool = False
+    drop_nan: bool = False
+    kernel: str = "Matern32"
+    variance: float | None = None
+    lengthscale: tuple[float, ...] = ()
+    trend: str = "constant"
+    spacing: tuple[float, ...] = ()
+    shape: tuple[int, ...] = ()
+    engine: str = "batch"
+    tolerance: float = 0.01
+    name: str | None = None
+    unit: str = ""
+    axis_unit: str = ""
+    std: str = "auto"
+    samples: int = 0
+    seed: int = 0
+
+
+def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
+    """The file's settings, overruled by the flags that were given: None, () and False stand for flags that were not."""
+    told: dict[str, Any] = {}
+    if config is not None:
+        try:
+            told = tomllib.loads(config.read_text())
+        except tomllib.TOMLDecodeError as error:
+            raise BadInput(f"{config}: not valid TOML ({error})") from None
+    unknown = [k for k in told if k not in Settings._fields]
+    if unknown:
+        raise BadInput(f"{config}: unknown setting {unknown[0]!r}; there are {', '.join(Settings._fields)}")
+    told |= {k: v for k, v in flags.items() if v is not None and v != () and v is not False}
+    return Settings(**{name: CHECKS[name](name, value) for name, value in told.items()})
+
+
+def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel:
+    """ "Matern32", or "Matern12 + Matern32": names of kernels, without regard to case."""
+    lengths: Any = s.lengthscale if len(s.lengthscale) > 1 else (s.lengthscale or (1.0,))[0]
+    variance = 1.0 if s.variance is None else s.variance
+    total: Kernel | None = None
+    for cls in _kernels(text):
+        part = cls(variance=variance, lengthscale=lengths)
+        total = part if total is None else total + part
+    assert total is not None
+    total.check_dimension(ndim)
+    return total
+
+
+def _kernels(text: str) -> list[Any]:
+    known = {name.lower(): cls for name, cls in elementary().items()}
+    words = [word.strip() for word in text.split("+")]
+    for word in words:
+        if word.lower().replace("/", "") not in known:
+            raise BadInput(f"kernel: expected {', '.join(elementary())} or a sum of them, got {word!r}")
+    return [known[word.lower().replace("/", "")] for word in words]
+
+
+def one_of(name: str, value: Any, options: Sequence[str]) -> str:
+    """`value`, if it is one of the options."""
+    if value not in options:
+        raise BadInput(f"{name}: expected {', '.join(options[:-1])} or {options[-1]}, got {value!r}")
+    return value
+
+
+def _word(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadInput(f"{name}: expected a word in quotes, got {value!r}")
+    return value
+
+
+def _yes_or_no(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadInput(f"{name}: expected true or false, got {value!r}")
+    return value
+
+
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise BadInput(f"{name}: expected a positive number, got {value!r}")
+    return float(value)
+
+
+def _whole(name: str, value: Any, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadInput(f"{name}: expected a whole number from {least} on, got {value!r}")
+    return value
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _kernel_name(name: str, value: Any) -> str:
+    _kernels(_word(name, value))
+    return value
+
+
+_names = lambda name, value: tuple(_word(name, v) for v in _listed(value))
+_sizes = lambda name, value: tuple(_positive(name, v) for v in _listed(value))
+
+CHECKS: dict[str, Any] = {
+    **dict.fromkeys(("coordinates", "start", "end", "lower", "upper"), _names),
+    **dict.fromkeys(("value", "error", "name", "unit", "axis_unit"), _word),
+    **dict.fromkeys(("average", "drop_nan"), _yes_or_no),
+    **dict.fromkeys(("noise", "variance", "tolerance"), _positive),
+    **dict.fromkeys(("lengthscale", "spacing"), _sizes),
+    **dict.fromkeys(("samples", "seed"), _whole),
+    "shape": lambda name, value: tuple(_whole(name, v, 2) for v in _listed(value)),
+    "kernel": _kernel_name,
+    "trend": lambda name, value: one_of(name, value, TRENDS),
+    "engine": lambda name, value: one_of(name, value, ENGINES),
+    "std": lambda name, value: one_of(name, value, STDS),
+}  # fmt: skip

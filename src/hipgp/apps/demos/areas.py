@@ -1,0 +1,42 @@
+"""Two kinds of data in one map: averages over the cells of a coarse grid, and a few stations that see single points."""
+
+import pathlib
+import time
+
+import numpy as np
+
+import hipgp as hg
+from hipgp.apps import plots, simulate
+from hipgp.apps.demos.outcome import Outcome, against_truth, facts
+from hipgp.files.labels import Labels
+
+LABELS = Labels.of(2, ("x", "y"), "km", "field")
+DRAWS = 32
+
+
+def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
+    began = time.perf_counter()
+    seen = simulate.areas(seed=seed)
+    cells = hg.observe(hg.BoxAverages(seen.lower, seen.upper), seen.averages, noise=0.02)
+    stations = hg.observe(hg.Points(seen.places), seen.values, noise=0.1)
+
+    grid = hg.Grid.cover((0, 0), (1, 1), shape=(72, 72))
+    gp = hg.GP(hg.Matern32(variance=1.0, lengthscale=0.2), grid, trend="constant")
+    gp = gp.learn(cells + stations, start="kernel", progress=progress)
+    fused = gp.condition(cells + stations, progress=progress)
+    draws = fused.sample(DRAWS, key=seed, progress=progress)
+    std = np.sqrt(np.mean((draws - fused.mean) ** 2, axis=0))
+    seconds = time.perf_counter() - began
+
+    truth = seen.truth(grid.coordinates()).reshape(grid.shape)
+    coarse = simulate.nearest_cell(seen, grid.coordinates()).reshape(grid.shape)
+    numbers = against_truth(fused.mean, std, truth)
+    numbers |= {"cells_as_given_error_rms": float(np.sqrt(np.mean((coarse - truth) ** 2)))}
+    numbers |= facts(gp, fused, seconds)
+    panels = {"truth": truth, "the cells as given": coarse, "posterior mean": fused.mean, "std": std}
+    title = f"{len(seen.averages)} cell averages and {len(seen.places)} stations, fused"
+    pictures = [
+        plots.save(plots.maps(panels, grid, LABELS, title=title), folder / "maps.png"),
+        plots.save(plots.calibration(fused.mean, std, truth), folder / "calibration.png"),
+    ]
+    return Outcome("Averages and points, fused", numbers, pictures)

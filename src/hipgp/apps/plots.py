@@ -1,0 +1,306 @@
+"""Pictures: maps and slices, lines of sight with bands, calibration, convergence, learning.
+
+Every function returns a matplotlib `Figure` that no window manager knows of: save it with `figure.savefig(path)`.
+Colours are perceptually uniform and survive printing in grey.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from hipgp.apps.style import ACCENT, INK, SECOND, figure, styled
+from hipgp.apps.style import STYLE as STYLE
+from hipgp.apps.style import save as save
+from hipgp.apps.style import stacked as stacked
+from hipgp.files.labels import Labels, with_unit
+from hipgp.model.grid import Grid
+
+Array = np.ndarray
+VALUE, SPREAD, SIGNED = "inferno", "viridis", "PuOr_r"  # colour maps: the field, its uncertainty, differences
+BARS: dict[str, Any] = {"density": True, "color": SECOND, "alpha": 0.75, "edgecolor": "white"}
+
+
+def limits(*images: Array, share: float = 0.995) -> tuple[float, float]:
+    """A common colour range that a few extreme pixels do not stretch."""
+    together = np.concatenate([np.ravel(i) for i in images])
+    low, high = np.nanquantile(together, [1 - share, share])
+    return (float(low), float(high)) if high > low else (float(low) - 0.5, float(low) + 0.5)
+
+
+def image(
+    ax: Any,
+    values: Float[Array, "a b"],
+    grid: Grid,
+    labels: Labels,
+    axes: tuple[int, int] = (0, 1),
+    **options: Any,
+) -> Any:
+    """One map on given axes: the first of `axes` across, the second up."""
+    a, b = axes
+    half = [0.5 * grid.spacing[i] for i in axes]
+    extent = (
+        grid.lower[a] - half[0],
+        grid.upper[a] + half[0],
+        grid.lower[b] - half[1],
+        grid.upper[b] + half[1],
+    )
+    square = (
+        0.2 < (extent[3] - extent[2]) / (extent[1] - extent[0]) < 5
+        and labels.axis_units[a] == labels.axis_units[b]
+    )
+    settings = {"cmap": VALUE, "aspect": "equal" if square else "auto", "interpolation": "nearest"} | options
+    drawn = ax.imshow(values.T, origin="lower", extent=extent, **settings)
+    ax.set(xlabel=labels.axis(a), ylabel=labels.axis(b))
+    for side in ax.spines.values():
+        side.set_visible(False)
+    return drawn
+
+
+@styled
+def maps(
+    panels: Mapping[str, Float[Array, "a b"]],
+    grid: Grid,
+    labels: Labels,
+    *,
+    spread: Sequence[str] = ("std",),
+    points: Float[Array, "N 2"] | None = None,
+    title: str = "",
+) -> Figure:
+    """Two-dimensional maps side by side; those named in `spread` have a colour scale of their own."""
+    fig = figure(4.1 * len(panels) + 0.6, 4.2)
+    if title:
+        fig.suptitle(title, fontweight="bold")
+    shared = limits(*[v for k, v in panels.items() if k not in spread])
+    for number, (name, values) in enumerate(panels.items()):
+        ax = fig.add_subplot(1, len(panels), number + 1)
+        own = name in spread
+        low, high = (0.0, limits(values)[1]) if own else shared
+        drawn = image(ax, values, grid, labels, vmin=low, vmax=high, cmap=SPREAD if own else VALUE)
+        if points is not None:
+            ax.plot(*points.T, ".", ms=1.2, color="white", alpha=0.5, mew=0)
+        ax.set_title(name)
+        fig.colorbar(drawn, ax=ax, shrink=0.8, label=labels.value("std of" if own else ""), extend="both")
+    return fig
+
+
+@styled
+def slices(
+    columns: Mapping[str, Float[Array, "a b c"]],
+    grid: Grid,
+    labels: Labels,
+    *,
+    axis: int = 2,
+    count: int = 3,
+    spread: Sequence[str] = ("std",),
+    title: str = "",
+) -> Figure:
+    """Slices of a volume across `axis`: a row for each place, a column for each quantity."""
+    first, second = (i for i in range(3) if i != axis)
+    where = np.unique(np.linspace(0, grid.shape[axis] - 1, count + 2).round().astype(int)[1:-1])
+    bars = len(set(columns) & set(spread)) + (len(set(columns) - set(spread)) > 0)
+    fig = figure(3.1 * len(columns) + 1.4 * bars, 3.2 * len(where) + 0.9)
+    if title:
+        fig.suptitle(title, fontweight="bold")
+    cut = {k: [np.take(v, i, axis=axis) for i in where] for k, v in columns.items()}
+    shared = limits(*[s for k, v in cut.items() if k not in spread for s in v])
+    table = np.atleast_2d(fig.subplots(len(where), len(columns), sharex=True, sharey=True, squeeze=False))
+    for column, (name, parts) in enumerate(cut.items()):
+        own = name in spread
+        low, high = (0.0, limits(*parts)[1]) if own else shared
+        for row, part in enumerate(parts):
+            ax = table[row, column]
+            style = {"vmin": low, "vmax": high, "cmap": SPREAD if own else VALUE}
+            drawn = image(ax, part, grid, labels, (first, second), **style)
+            ax.label_outer()
+            if row == 0:
+                ax.set_title(name)
+            if column == 0:
+                place = with_unit(f"{labels.axes[axis]} = {grid.axes[axis][where[row]]:.3g}", "")
+                ax.annotate(
+                    f"{place} {labels.axis_units[axis]}".strip(), (0.03, 0.93), xycoords="axes fraction", va="top",
+                    color="white", fontsize=9, fontweight="bold",
+                )  # fmt: skip
+        if own or name == [k for k in columns if k not in spread][-1]:
+            bar = fig.colorbar(drawn, ax=table[:, column].tolist(), shrink=0.7, extend="max")
+            bar.set_label(labels.value("std of" if own else ""))
+    return fig
+
+
+@styled
+def profile(
+    x: Float[Array, " n"],
+    mean: Float[Array, " n"],
+    std: Float[Array, " n"],
+    *,
+    xlabel: str,
+    ylabel: str,
+    samples: Float[Array, "s n"] | None = None,
+    truth: Float[Array, " n"] | None = None,
+    points: tuple[Array, Array] | None = None,
+    title: str = "",
+    ax: Any = None,
+) -> Figure:
+    """A line of sight, or a series: the mean with its 95% band, draws, the truth and the data where they are known."""
+    fig = figure(8.2, 3.8) if ax is None else ax.figure
+    ax = fig.add_subplot() if ax is None else ax
+    ax.fill_between(
+        x, mean - 1.96 * std, mean + 1.96 * std, color=SECOND, alpha=0.22, lw=0, label="95% interval"
+    )
+    if samples is not None:
+        ax.plot(x, samples.T, color=SECOND, lw=0.6, alpha=0.55)
+    ax.plot(x, mean, color=SECOND, lw=1.8 if len(x) < 1500 else 0.7, label="posterior mean")
+    if truth is not None:
+        ax.plot(x, truth, color=ACCENT, lw=1.2, ls=(0, (4, 2)), label="truth")
+    if points is not None:
+        ax.plot(*points, ".", color=INK, ms=3, alpha=0.6, mew=0, label="data", zorder=1)
+    ax.set(xlabel=xlabel, ylabel=ylabel, title=title, xlim=(x[0], x[-1]))
+    ax.legend(loc="best", fontsize=9)
+    return fig
+
+
+@styled
+def calibration(
+    mean: Float[Array, " n"], std: Float[Array, " n"], truth: Float[Array, " n"], title: str = ""
+) -> Figure:
+    """Are the error bars right? Coverage of every central interval, and the histogram of PIT values."""
+    fig = figure(8.6, 3.9)
+    if title:
+        fig.suptitle(title, fontweight="bold")
+    left, right = fig.subplots(1, 2)
+    pit = norm.cdf((np.ravel(truth) - np.ravel(mean)) / np.ravel(std))
+    nominal = np.linspace(0.01, 0.99, 99)
+    reached = [np.mean(np.abs(pit - 0.5) <= p / 2) for p in nominal]
+    left.plot([0, 100], [0, 100], color="#9aa3af", lw=1)
+    left.plot(100 * nominal, 100 * np.array(reached), color=SECOND, lw=2.2)
+    left.set(
+        xlabel="interval [% of posterior probability]",
+        ylabel="truth inside [%]",
+        xlim=(0, 100),
+        ylim=(0, 100),
+    )
+    at95 = 100 * float(np.mean(np.abs(pit - 0.5) <= 0.475))
+    left.plot(95, at95, "o", color=ACCENT, zorder=3)
+    left.annotate(
+        f"95% intervals hold\nthe truth {at95:.1f}% of the time", (95, at95), (98, 14), ha="right", color=ACCENT,
+        arrowprops={"arrowstyle": "-", "color": ACCENT, "lw": 0.8},
+    )  # fmt: skip
+    left.set_aspect("equal")
+    right.hist(pit, bins=20, range=(0, 1), lw=0.6, **BARS)
+    right.axhline(1, color="#9aa3af", lw=1)
+    right.set(xlabel="posterior probability below the truth (PIT)", ylabel="density", xlim=(0, 1))
+    right.set_title("flat is right; a hump: too wide, a bowl: too narrow", fontsize=9, color="#4b5563")
+    return fig
+
+
+@styled
+def residuals(
+    measured: Float[Array, " n"],
+    predicted: Float[Array, " n"],
+    noise: Float[Array, " n"],
+    label: str,
+    title: str = "",
+) -> Figure:
+    """What the fit leaves of the data: measured against predicted, and residuals in units of their expected size."""
+    fig = figure(8.6, 3.9)
+    if title:
+        fig.suptitle(title, fontweight="bold")
+    left, right = fig.subplots(1, 2)
+    low, high = limits(measured, predicted, share=1.0)
+    left.plot([low, high], [low, high], color="#9aa3af", lw=1)
+    left.plot(predicted, measured, ".", ms=5, color=SECOND, alpha=0.45, mew=0)
+    left.set(xlabel=f"predicted {label}", ylabel=f"measured {label}")
+    left.set_aspect("equal")
+    pull = (measured - predicted) / noise
+    right.hist(np.clip(pull, -5, 5), bins=40, range=(-5, 5), **BARS)
+    x = np.linspace(-5, 5, 200)
+    right.plot(x, norm.pdf(x), color=ACCENT, lw=1.4, label="expected")
+    right.set(xlabel="residual / its expected std", ylabel="density", xlim=(-5, 5))
+    right.set_title(f"spread {np.std(pull):.2f}, expected 1", fontsize=9, color="#4b5563")
+    right.legend(fontsize=9)
+    return fig
+
+
+@styled
+def sky(
+    longitude: Float[Array, " a"], latitude: Float[Array, " b"], panels: Mapping[str, Float[Array, "a b"]], label: str,
+    title: str = "",
+) -> Figure:  # fmt: skip
+    """Whole-sky maps in the Mollweide projection; angles in degrees, the galactic centre in the middle."""
+    fig = figure(5.6 * len(panels), 4.3)
+    if title:
+        fig.suptitle(title + "\n", fontweight="bold")  # the empty line keeps it off the panels' titles
+    shared = limits(*[v for k, v in panels.items() if k != "std"])
+    for number, (name, values) in enumerate(panels.items()):
+        ax = fig.add_subplot(1, len(panels), number + 1, projection="mollweide")
+        # longitude grows to the left, as seen from inside
+        own = name == "std"
+        low, high = (0.0, limits(values)[1]) if own else shared
+        drawn = ax.pcolormesh(
+            -np.deg2rad(longitude), np.deg2rad(latitude), values.T, cmap=SPREAD if own else VALUE, vmin=low, vmax=high,
+            shading="auto", rasterized=True,
+        )  # fmt: skip
+        ax.grid(color="white", alpha=0.25, lw=0.5)
+        ax.set_xticks(np.deg2rad([-120, -60, 0, 60, 120]), ["120°", "60°", "0°", "300°", "240°"], fontsize=8)
+        ax.tick_params(axis="x", colors="#e5e7eb")
+        ax.tick_params(axis="y", labelsize=8)
+        ax.set_title(name, pad=12)
+        fig.colorbar(
+            drawn,
+            ax=ax,
+            orientation="horizontal",
+            shrink=0.6,
+            pad=0.06,
+            label=f"std of {label}" if own else label,
+        )
+    return fig
+
+
+@styled
+def convergence(trace: Sequence[tuple[int, float]], tolerance: float) -> Figure:
+    """How the bound on the distance from the exact posterior fell, step by step."""
+    fig = figure(5.6, 3.6)
+    ax = fig.add_subplot()
+    steps, nats = np.array(trace, float).reshape(-1, 2).T
+    ax.semilogy(steps, nats, "o-", color=SECOND, ms=4)
+    ax.axhline(tolerance, color=ACCENT, lw=1, ls=(0, (4, 2)), label=f"tolerance, {tolerance:g} nats")
+    ax.set(xlabel="conjugate-gradient step", ylabel="KL from the exact posterior, at most [nats]")
+    ax.legend(fontsize=9)
+    return fig
+
+
+@styled
+def learning(trace: Sequence[Mapping[str, float]], names: Sequence[str]) -> Figure:
+    """The search for the kernel: the likelihood and every parameter against evaluations."""
+    fig = figure(8.6, 3.6)
+    left, right = fig.subplots(1, 2)
+    objective = np.array([t["objective"] for t in trace])
+    stage = np.array([t.get("stage", 0) for t in trace])
+    for number in np.unique(stage):
+        at = np.flatnonzero(stage == number)
+        left.plot(
+            at,
+            objective[at],
+            lw=1.6,
+            color=[SECOND, ACCENT, INK][int(number) % 3],
+            label=f"stage {number + 1:.0f}",
+        )
+    low, high = np.quantile(objective, [0, 0.9])
+    left.set(xlabel="evaluation", ylabel="negative log-likelihood per datum [nats]")
+    left.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.2 * (high - low) + 1e-9)
+    left.legend(fontsize=9)
+    for number, name in enumerate(names):
+        values = np.array([t[name] for t in trace])
+        right.semilogy(
+            values,
+            lw=1.6,
+            label=name,
+            color=matplotlib.colormaps["viridis"](0.85 * number / max(1, len(names) - 1)),
+        )
+    right.set(xlabel="evaluation", ylabel="parameter")
+    right.legend(fontsize=8)
+    return fig

@@ -1,0 +1,286 @@
+"""One self-contained web page about a map: model, verdicts, pictures, and for volumes a slice browser. No network.
+
+Pictures are data URIs. The slice browser gets its layers as 8-bit images, one tall strip per layer, with the value
+range beside them, and draws them on a canvas with the same colour maps as the pictures.
+"""
+
+import base64
+import html
+import io as buffers
+import json
+import os
+import pathlib
+import re
+from importlib.resources import files
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from hipgp import gp as models
+from hipgp.apps import plots
+from hipgp.batch.posterior import BatchPosterior
+from hipgp.files import io
+from hipgp.model.data import Data
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.vecchia import grid_facts
+
+LAYER_SAMPLES = 4
+TEMPLATE = "report.html"
+GOOD, FAIR, POOR = "good", "fair", "poor"
+
+
+def write(path: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
+    """The report of the map in `path`, as one HTML file."""
+    text = page(path)
+    with io.atomic(output) as file:
+        file.write(text.encode(errors="backslashreplace"))  # a file's name need not be text
+
+
+def page(path: str | os.PathLike[str]) -> str:
+    record = io.read(path)
+    post = models.load(path)
+    held = {str(k): np.asarray(record.fields[k]) for k in record.fields.data_vars} | {"mean": post.mean}
+    parts = {
+        "TITLE": html.escape(f"{post.labels.name}: {pathlib.Path(path).name}"),
+        "WORDS": in_words(post),
+        "VERDICTS": "".join(
+            f'<li class="{grade}">{html.escape(text)}</li>' for grade, text in verdicts(post)
+        ),
+        "PICTURES": "".join(figure_html(title, fig) for title, fig in pictures(post, held)),
+        "BROWSER": browser(post, held) if post.grid.ndim == 3 else "",
+        "PROVENANCE": html.escape(json.dumps(record.model["provenance"])),
+    }
+    text = files("hipgp").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    # in one pass: a label such as {{PICTURES}} is text, not a place to be filled
+    return re.sub("{{(" + "|".join(parts) + ")}}", lambda place: parts[place[1]], text)
+
+
+def in_words(post: models.Posterior) -> str:
+    """The data and the model as a person would say them."""
+    told, labels, grid = post.diagnostics, post.labels, post.grid
+    data = post.engine.data if isinstance(post.engine, BatchPosterior) else None
+    seen = kinds(data) if data is not None else f"{told.get('observations', 0):,} observations"
+    box = "; ".join(
+        f"{labels.axis(i)} from {low:.4g} to {high:.4g}"
+        for i, (low, high) in enumerate(zip(grid.lower, grid.upper, strict=True))
+    )
+    noise = (
+        "each with its own noise"
+        if post.noise is None
+        else f"with noise of standard deviation {post.noise:.4g} where none was given"
+    )
+    lines = [
+        f"The field is <b>{html.escape(labels.value())}</b>, over {html.escape(box)}.",
+        f"It was seen through {html.escape(seen)}, {noise}.",
+        f"The prior is a Gaussian process with covariance {html.escape(kernel_in_words(post.kernel))}, carried "
+        f"by a grid of {' x '.join(map(str, grid.shape))} = {grid.size:,} points.",
+    ]
+    if post.learned is not None:
+        found = ", ".join(
+            f"{n} = {v:.4g} (± {100 * s:.0f}%)"
+            for n, v, s in zip(post.learned.names, post.learned.values, post.learned.log_std, strict=True)
+        )
+        lines.append(f"Learned from the data in {post.learned.seconds:.1f} s: {html.escape(found)}.")
+    return "".join(f"<p>{line}</p>" for line in lines)
+
+
+def kinds(data: Data) -> str:
+    names = {"Points": "values at points", "Derivatives": "slopes", "LineIntegrals": "line integrals",
+             "BoxAverages": "averages over boxes", "Functionals": "weighted sums"}  # fmt: skip
+    return " and ".join(
+        f"{len(b.y):,} {names.get(type(b.functional).__name__, 'functionals')}" for b in data.blocks
+    )
+
+
+def kernel_in_words(kernel: Kernel) -> str:
+    said = []
+    for part in kernel.parts:
+        lengths = ", ".join(f"{v:.3g}" for v in np.atleast_1d(np.asarray(part.lengthscale)))
+        said.append(f"{type(part).__name__} (std {float(np.sqrt(part.variance)):.3g}, lengthscale {lengths})")
+    return " and ".join(said)
+
+
+def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
+    """Plain-language judgements, each good, fair or poor."""
+    told, out = post.diagnostics, []
+    if "kl_nats" in told:
+        ok = told["kl_nats"] <= told["tolerance_nats"]
+        out.append((
+            GOOD if ok else POOR,
+            f"The solve stopped after {told['iterations']} steps, at most {told['kl_nats']:.2g} nats from the exact "
+            "posterior: "
+            + ("nothing you could notice." if ok else "not close enough; raise max_iterations or neighbours."),
+        ))  # fmt: skip
+    elif "message" in told:
+        out.append((GOOD if told.get("converged") else FAIR, f"Variational fit: {told['message']}."))
+    clipped = told.get("clipped_mass", 0.0)
+    grade = GOOD if clipped < 1e-6 else FAIR if clipped < 1e-3 else POOR
+    out.append(
+        (grade, f"{100 * clipped:.2g}% of the prior covariance had to be changed to fit the FFT's torus.")
+    )
+    open_part = told.get("residual_to_noise")
+    if open_part is not None:
+        grade = GOOD if open_part < 0.3 else FAIR if open_part < 2 else POOR
+        advice = "" if grade == GOOD else " A finer grid would use the data better."
+        out.append((grade, f"What the grid cannot carry is {open_part:.2g} of the noise variance.{advice}"))
+    if "grid_mean_error" in told:
+        out.append(grid_verdict(told, post.grid))
+    if post.learned is not None:
+        missing = post.learned.undetermined
+        text = (
+            "The data determine every parameter of the kernel."
+            if not missing
+            else f"Not determined by the data: {', '.join(missing)}."
+        )
+        out.append((FAIR if missing else GOOD, text))
+    out += residual_verdict(post)
+    return out
+
+
+def grid_verdict(told: dict[str, Any], grid: Grid) -> tuple[str, str]:
+    """Whether the grid is fine enough for the data."""
+    if "grid_needed" in told:
+        said = grid_facts.in_words(told, grid)
+        return POOR, f"{said[0].upper()}{said[1:]}."
+    return GOOD, (
+        f"The grid is fine enough: it puts the mean off by at most {told['grid_mean_error']:.2g} posterior standard "
+        f"deviations at {told['grid_error_places']} places tried."
+    )
+
+
+def fitted_residuals(post: models.Posterior) -> tuple[np.ndarray, np.ndarray] | None:
+    """What the fit leaves of the data, N alpha, and its noise; the batch engine keeps both."""
+    if not isinstance(post.engine, BatchPosterior):
+        return None
+    noise = np.asarray(post.engine.noise_variance, float)
+    residual = noise * np.asarray(post.engine.alpha, float)  # y minus the fitted mean
+    return np.ldexp(residual, post.unit), np.ldexp(np.sqrt(noise), post.unit)
+
+
+def residual_verdict(post: models.Posterior) -> list[tuple[str, str]]:
+    found = fitted_residuals(post)
+    if found is None:
+        return []
+    spread = float(np.std(found[0] / found[1]))
+    far = float(np.mean(np.abs(found[0] / found[1]) > 4))
+    out = [(
+        GOOD if spread <= 1.1 else FAIR if spread < 1.5 else POOR,
+        f"Residuals of the fitted data have a spread of {spread:.2f} of the noise (at most 1 is expected, as the fit "
+        "follows the data).",
+    )]  # fmt: skip
+    if far > 1e-3:
+        out.append(
+            (
+                FAIR,
+                f"{100 * far:.2g}% of the data lie more than 4 noise deviations off: outliers, or errors too small.",
+            )
+        )
+    return out
+
+
+def pictures(post: models.Posterior, held: dict[str, np.ndarray]) -> list[tuple[str, Figure]]:
+    labels, grid, out = post.labels, post.grid, []
+    panels = {"posterior mean": held["mean"]}
+    if "samples" in held:
+        panels["one draw"] = held["samples"][0]
+    if "std" in held:
+        panels["std"] = held["std"]
+    if grid.ndim == 1:
+        thin = slice(None, None, max(1, grid.size // 4000))
+        std = held.get("std", np.zeros_like(held["mean"]))[thin]
+        out.append(
+            (
+                "The map",
+                plots.profile(
+                    grid.axes[0][thin], held["mean"][thin], std, xlabel=labels.axis(0), ylabel=labels.value()
+                ),
+            )
+        )
+    elif grid.ndim == 2:
+        out.append(("The map", plots.maps(panels, grid, labels)))
+    elif grid.ndim == 3:
+        out.append(("Slices", plots.slices(panels, grid, labels)))
+    if (found := fitted_residuals(post)) is not None:
+        out.append(("Residuals of the fitted data, in units of their noise", pulls(found[0] / found[1])))
+    if post.diagnostics.get("kl_trace"):
+        out.append(
+            (
+                "Convergence",
+                plots.convergence(post.diagnostics["kl_trace"], post.diagnostics["tolerance_nats"]),
+            )
+        )
+    if post.learned is not None and post.learned.trace:
+        out.append(("Learning", plots.learning(post.learned.trace, post.learned.names)))
+    return out
+
+
+@plots.styled
+def pulls(values: np.ndarray) -> Figure:
+    fig = plots.figure(5.6, 3.4)
+    ax = fig.add_subplot()
+    ax.hist(
+        np.clip(values, -5, 5),
+        bins=50,
+        range=(-5, 5),
+        density=True,
+        color=plots.SECOND,
+        alpha=0.75,
+        edgecolor="white",
+    )
+    x = np.linspace(-5, 5, 200)
+    ax.plot(x, norm.pdf(x), color=plots.ACCENT, lw=1.4, label="standard normal")
+    ax.set(xlabel="residual / noise", ylabel="density", xlim=(-5, 5))
+    ax.legend(fontsize=9)
+    return fig
+
+
+def figure_html(title: str, fig: Figure) -> str:
+    buffer = buffers.BytesIO()
+    with matplotlib.rc_context(plots.STYLE):
+        fig.savefig(buffer, format="png", dpi=120)
+    said, source = html.escape(title), data_uri(buffer.getvalue())
+    return f'<figure><img alt="{said}" src="{source}"><figcaption>{said}</figcaption></figure>'
+
+
+def data_uri(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def browser(post: models.Posterior, held: dict[str, np.ndarray]) -> str:
+    """The slice browser's data: every layer as one strip of slices in 8 bits."""
+    labels, grid = post.labels, post.grid
+    layers = {"mean": held["mean"]}
+    if "std" in held:
+        layers["std"] = held["std"]
+    for number, draw in enumerate(held.get("samples", [])[:LAYER_SAMPLES]):
+        layers[f"draw {number + 1}"] = draw
+    shared = plots.limits(*[v for k, v in layers.items() if k != "std"])
+    told = {
+        "axes": [labels.axis(i) for i in range(3)],
+        "shape": list(grid.shape),
+        "coordinates": [a.tolist() for a in grid.axes],
+        "extent": [list(grid.lower), list(grid.upper)],
+        "value": labels.value(),
+        "layers": [
+            layer(name, values, (0.0, plots.limits(values)[1]) if name == "std" else shared)
+            for name, values in layers.items()
+        ],
+    }
+    return f'<script id="slices" type="application/json">{json.dumps(told).replace("<", chr(92) + "u003c")}</script>'
+
+
+def layer(name: str, values: np.ndarray, span: tuple[float, float]) -> dict[str, Any]:
+    low, high = span
+    scaled = np.clip((values - low) / (high - low) * 255, 0, 255).round().astype(np.uint8)
+    colours = matplotlib.colormaps[plots.SPREAD if name == "std" else plots.VALUE](np.arange(256))[:, :3]
+    return {
+        "name": name,
+        "low": low,
+        "high": high,
+        "bytes": base64.b64encode(np.ascontiguousarray(scaled).tobytes()).decode(),
+        "colours": (colours * 255).round().astype(int).tolist(),
+    }

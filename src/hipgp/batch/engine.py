@@ -1,0 +1,277 @@
+"""The batch engine: the exact full-rank posterior from one certified solve, its samples and standard deviations.
+
+The optimum of the paper's bound over all Gaussians has its mean on the grid at K W' A^-1 y, A = W K W' + N. One solve
+of A gives the mean of every functional; another, with simulated data as right-hand side, an exact draw of the whole
+posterior (Matheron's rule: u + K W' A^-1 (y - W u - e)). No covariance is ever formed. A trend with a flat prior is
+part of the same algebra: its coefficients come from generalised least squares, in the mean and in every draw.
+"""
+
+import functools
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.batch.checkpoint import Checkpoint, fingerprint
+from hipgp.batch.grid_space import grid_system, hardness
+from hipgp.batch.least_squares import combine, right_hand_sides, row_tolerances
+from hipgp.batch.ordering import in_order
+from hipgp.batch.posterior import BatchPosterior, Deferred, warn_if_far
+from hipgp.batch.systems import DataSystem, System, solve
+from hipgp.model.data import Data
+from hipgp.model.functionals import Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.model.trend import Trend
+from hipgp.runtime.precision import float64_available, on_device
+from hipgp.runtime.progress import Progress
+from hipgp.runtime.threads import side_by_side
+from hipgp.vecchia import factor as vecchia
+from hipgp.vecchia.grid_facts import Seen, grid_facts, wide_stencil
+from hipgp.weights.exact import Weights, exact_weights
+from hipgp.weights.joint_residuals import Cells, cells_of
+from hipgp.weights.matrix_free import stored_size, traced_weights
+from hipgp.weights.stencils import STENCIL, LocalWeights, Stencilled, check_stencil, stencilled
+from hipgp.weights.toeplitz import Toeplitz, embed
+
+# observations per grid point from which the grid-space form is the faster one
+MANY_POINTS, MANY_OTHERS = 2, 10
+STEPS_SAVED = 6  # how many times more steps it may take with each point more
+WRAPPED = 1e-9  # correlation that may come back around the torus
+# Residual variances, in those of the noise, that are worth holding jointly. Beyond, the certificate would be loose: it
+# takes what the noise alone leaves of the solve's residual.
+SHARED = 0.05, 100.0
+STATE = "direction and rho of the step before"  # what a solve's checkpoint holds: another kind is refused
+MUCH = 2**34  # bytes of weights from which it is said that there is another way
+
+Residual = Literal["joint", "noise", "bound"]
+
+
+class Batch(eqx.Module):
+    """Settings of the batch engine.
+
+    - `tolerance`: nats; the solve stops when the posterior is provably this close to the exact one (KL divergence).
+    - `neighbours`: of the Vecchia preconditioner; by default 20 for points, and 96 for groups of 32 functionals of
+      several nodes (lines, boxes, mixtures with them), twice as many of both on a GPU; 0 for no preconditioner. Given,
+      the solve is in data space.
+    - `stencil`: grid points per axis that a node sees (`weights="local"`), an even number; by default 4, and 2 for
+      lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
+      the paper's choice, for small problems; "traced", for line integrals alone, keeps no weights: what millions of
+      lines through tens of millions of cells need, on a GPU.
+    - `residual`: what the grid cannot see of each observation is added to its noise ("noise"), or only to the bound
+      ("bound", the paper); "joint" is "noise", but points of one cell have it jointly where that matters, which it does
+      in data space alone.
+    - `space`: "data", "grid", or "auto": grid where there are more points than two a grid point, few modes matter and
+      the grid sees nearly all, or, in one or two dimensions, more lines or boxes than grid points.
+    """
+
+    tolerance: float = eqx.field(static=True, default=0.01)
+    max_iterations: int = eqx.field(static=True, default=1000)
+    neighbours: int | None = eqx.field(static=True, default=None)
+    weights: Literal["local", "exact", "traced"] = eqx.field(static=True, default="local")
+    stencil: int | None = eqx.field(static=True, default=None)
+    residual: Residual = eqx.field(static=True, default="joint")
+    space: Literal["auto", "data", "grid"] = eqx.field(static=True, default="auto")
+
+    def __check_init__(self) -> None:
+        if self.stencil is not None:
+            check_stencil(self.stencil)
+        if not self.tolerance > 0:
+            raise ValueError(f"tolerance: expected a positive number of nats, got {self.tolerance!r}")
+        if self.max_iterations < 1 or (self.neighbours is not None and self.neighbours < 0):
+            raise ValueError("max_iterations, neighbours: expected at least 1 and at least 0")
+        for name, options in (
+            ("weights", ("local", "exact", "traced")),
+            ("residual", ("joint", "noise", "bound")),
+            ("space", ("auto", "data", "grid")),
+        ):
+            if getattr(self, name) not in options:
+                raise ValueError(f"{name}: expected one of {options}, got {getattr(self, name)!r}")
+
+    @float64_available
+    def fit(
+        self,
+        kernel: Kernel,
+        grid: Grid,
+        data: Data,
+        noise: float | None,
+        trend: Trend | None = None,
+        progress: bool = True,
+        checkpoint: Any = None,
+        check_grid: bool = False,
+    ) -> "BatchPosterior":
+        """The posterior given `data`; `noise` stands in where an observation came without one.
+
+        `check_grid` adds to the diagnostics how far the grid puts the posterior off.
+        """
+        trend = Trend(None) if trend is None else trend
+        columns = trend.of_data(data, grid)  # says so where there are too few
+        data, order = in_order(data)
+        trend, columns = trend.in_order(order), columns[order]
+        std = data.noise_std(noise)
+        began = time.perf_counter()
+        with Progress("setting up", progress) as bar:
+            system, info, seen = self._assembled(kernel, grid, data, std)
+            info |= grid_facts(kernel, grid, data, std, seen) if check_grid else {}
+            setup = time.perf_counter() - began
+            rows = right_hand_sides(data.y, columns, std)
+            targets = row_tolerances(self.tolerance, columns.shape[1])
+            saved = self._checkpoint(checkpoint, kernel, grid, data, std, trend)
+            began = time.perf_counter()
+            bar.describe("solving")
+            z = on_device(rows.z, data.dtype)
+            trace: list[tuple[int, float]] = []
+            report = _recorded(bar.nats(self.tolerance), trace)
+            solved = solve(system, z, targets, self.max_iterations, report, saved)
+            fit = combine(system, solved, rows, self.tolerance, self.max_iterations, data.dtype)
+        if saved is not None:
+            saved.remove()
+        info |= {
+            "iterations": fit.steps,
+            "kl_nats": fit.nats,
+            "tolerance_nats": self.tolerance,
+            "converged": fit.nats <= self.tolerance,
+            "setup_seconds": setup,
+            "solve_seconds": time.perf_counter() - began,
+            "kl_trace": trace,
+        }
+        warn_if_far(info["kl_nats"], self.tolerance, fit.steps)
+        deferred = Deferred(self, kernel, grid, data, noise, system)
+        found = (fit.alpha, fit.field, fit.beta, fit.covariance, np.asarray(system.noise, float))  # type: ignore[attr-defined]
+        return BatchPosterior(kernel, grid, noise, data, trend, self, deferred, *found, info)
+
+    def system(
+        self, kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"]
+    ) -> tuple[System, dict[str, Any]]:
+        """The linear system of these data, and facts about it."""
+        return self._assembled(kernel, grid, data, std)[:2]
+
+    def _assembled(
+        self, kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"]
+    ) -> tuple[System, dict[str, Any], Seen]:
+        """The system, facts about it, and what the grid sees of the data."""
+        kernel.check_dimension(grid.ndim)
+        dtype = data.dtype
+        k, noise = self.neighbours, np.asarray(std, float) ** 2
+        # K, W and who is near whom, side by side; of points the noise, W's included, decides on the neighbours
+        beside = k != 0 and self.weights == "local" and not _plain(data)
+        early = beside and not self._in_grid_space(data, grid, lambda: 0.0, joint=False)
+        near_whom = lambda: vecchia.neighbourhoods(kernel, data, k) if early else None
+        embedded = functools.cache(lambda: embed(kernel, grid, dtype, WRAPPED))
+        if self.weights == "exact":
+            embedded()  # W needs it
+        with_w = lambda: self.rows(kernel, grid, data, embedded)
+        ((rows, how), near), toeplitz = side_by_side(lambda: side_by_side(with_w, near_whom), embedded)
+        residual = np.asarray(rows.residual, float)
+        variance = noise if self.residual == "bound" else noise + residual
+        info = {
+            "engine": "batch",
+            "observations": len(data),
+            "grid": grid.shape,
+            "grid_points": grid.size,
+            "torus": toeplitz.torus.shape,
+            "clipped_mass": float(toeplitz.clipped_mass),
+            "dtype": str(dtype),
+            "weights": how,
+            "residual_to_noise": float(np.mean(residual / noise)),
+            "residual": "bound" if self.residual == "bound" else "noise",
+        }
+        seen = Seen(
+            rows if isinstance(rows, Stencilled) else None,
+            residual,
+            self.points_per_axis(data) if self.weights != "exact" else wide_stencil(grid),
+            counted=self.residual != "bound",
+            vecchia=_plain(data),
+        )
+        joint = (
+            self.residual == "joint" and _plain(data) and SHARED[0] < info["residual_to_noise"] < SHARED[1]
+        )
+        if self._in_grid_space(data, grid, lambda: hardness(toeplitz, variance), joint):
+            assert isinstance(rows, Stencilled)
+            on_grid = grid_system(toeplitz, rows, variance, points=_plain(data))
+            name = f"{len(on_grid.low.inverse)} modes and a circulant"
+            return on_grid, info | {"space": "grid", "preconditioner": name}, seen
+        cells = self.cells(kernel, grid, data, rows) if joint else None
+        if cells is not None:
+            variance, info["residual"] = noise, "joint"
+            seen = seen._replace(block=cells.block)
+        if near is None and k != 0:
+            near = vecchia.neighbourhoods(kernel, data, k)
+        factor, weights = side_by_side(
+            lambda: None if near is None else vecchia.factor_of(kernel, near, variance, dtype),
+            lambda: LocalWeights.of(rows, dtype) if isinstance(rows, Stencilled) else rows,
+        )
+        name = "none" if factor is None else f"Vecchia, {factor.description}"
+        shared = None if cells is None else cells.residuals(dtype)
+        system = DataSystem(toeplitz, weights, on_device(variance, dtype), factor, shared)
+        return system, info | {"space": "data", "preconditioner": name}, seen
+
+    def rows(
+        self, kernel: Kernel, grid: Grid, data: Data, toeplitz: Callable[[], Toeplitz]
+    ) -> tuple[Weights | Stencilled, str]:
+        """W, its entries where it is local, and a word on it; `toeplitz` gives K, where it is needed."""
+        match self.weights:
+            case "exact":
+                exact = exact_weights(kernel, toeplitz(), data)
+                return exact, f"exact, {exact.unconverged} of {len(data)} solves stopped short"
+            case "traced":
+                return traced_weights(kernel, grid, data, data.dtype), "traced in each product"
+            case _:
+                p = self.points_per_axis(data)
+                if (size := stored_size(grid, data, p)) > MUCH:
+                    warnings.warn(
+                        f"the weights of these {len(data):,} lines will take about {size / 2**30:,.0f} GiB; "
+                        'Batch(weights="traced") keeps none, and is meant for a GPU',
+                        stacklevel=4,
+                    )
+                return stencilled(kernel, grid, data, p), f"local, stencil {p}"
+
+    def cells(self, kernel: Kernel, grid: Grid, data: Data, rows: Weights | Stencilled) -> Cells | None:
+        """Points by cell, with what their rows of W leave."""
+        if not isinstance(rows, Stencilled):
+            return None
+        x = np.concatenate([np.asarray(block.functional.places()[:, 0], float) for block in data.blocks])
+        return cells_of(kernel, grid, self.points_per_axis(data), x, rows.matrix)
+
+    def points_per_axis(self, data: Data) -> int:
+        """The stencil's width."""
+        if self.stencil is not None:
+            return self.stencil
+        return STENCIL if data.ndim <= 2 or _single(data) else 2
+
+    def _in_grid_space(self, data: Data, grid: Grid, hard: Callable[[], float], joint: bool) -> bool:
+        if self.space == "grid" and self.weights != "local":
+            raise ValueError(f'space: "grid" needs weights="local", got weights="{self.weights}"')
+        if self.space != "auto" or self.neighbours is not None or self.weights != "local":
+            return self.space == "grid"
+        many = len(data) / grid.size
+        if _plain(data):
+            return not joint and many > MANY_POINTS and hard() < (STEPS_SAVED * many) ** 2
+        return many > (1 if data.ndim <= 2 else MANY_OTHERS)
+
+    def _checkpoint(self, path: Any, *problem: Any) -> Checkpoint | None:
+        return None if path is None else Checkpoint(path, fingerprint(STATE, self, *problem))
+
+
+def _single(data: Data) -> bool:
+    """Whether all observations have but one node."""
+    return all(block.functional.single for block in data.blocks)
+
+
+def _plain(data: Data) -> bool:
+    """Whether all observations are values at points."""
+    return all(isinstance(block.functional, Points) for block in data.blocks)
+
+
+def _recorded(
+    report: Callable[[int, float], None], trace: list[tuple[int, float]]
+) -> Callable[[int, float], None]:
+    def both(steps: int, nats: float) -> None:
+        trace.append((steps, nats))
+        report(steps, nats)
+
+    return both

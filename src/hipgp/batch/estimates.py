@@ -1,0 +1,86 @@
+"""What a fit, a prediction or draws will take of memory, before they are begun.
+
+What is surely too much is refused. Predictions at many places are made some at a time, which bounds what they hold.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int
+
+from hipgp.model.data import Data, observe
+from hipgp.model.functionals import Functional, LineIntegrals
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.runtime import memory
+from hipgp.weights.matrix_free import stored_size
+from hipgp.weights.stencils import stencil_shape
+from hipgp.weights.toeplitz import least_torus
+
+if TYPE_CHECKING:
+    from hipgp.batch.engine import Batch
+
+COARSER = "use a grid with a larger spacing, or one that covers less"
+KEPT = 24  # bytes of an entry of W that are held in any case: once as computed, and once laid out
+AT_PEAK = 60  # and those while it is computed, transposed and laid out
+NEAR_POINT, NEAR_OTHER = 2_000, 16_000  # bytes that the neighbours of one place take
+PIECE = 0.25  # of all memory, that one piece of a prediction may take
+LEAST = 1024  # places in one
+
+
+def check_grid(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> None:
+    """Refuse a grid on whose torus no solve fits into memory."""
+    torus = least_torus(kernel, grid, wrap)
+    what = f"{' x '.join(map(str, grid.shape))} grid points on a torus of {' x '.join(map(str, torus))}"
+    memory.check("grid", what, memory.torus_bytes(np.prod(torus, dtype=float)), COARSER)
+
+
+def check_weights(grid: Grid, data: Data, method: "Batch") -> None:
+    """Refuse data whose local weights do not fit into memory."""
+    if method.weights != "local":
+        return
+    p = method.points_per_axis(data)
+    entries = sum(_entries(grid, block.functional, p, data.dtype) for block in data.blocks)
+    lines = all(isinstance(block.functional, LineIntegrals) for block in data.blocks)
+    advice = 'use Batch(weights="traced")' if lines else "use fewer observations, or Batch(stencil=2)"
+    what = f"{len(data):,} observations with {entries:.3g} weights"
+    memory.check("data", what, KEPT * entries, advice)
+
+
+def check_places(functional: Functional) -> None:
+    """Refuse more places than even the answers for fit into memory."""
+    what = f"{len(functional):,} functionals"
+    memory.check("functional", what, 32.0 * len(functional), "predict some of them at a time")
+
+
+def check_draws(count: int, places: int, itemsize: int) -> None:
+    """Refuse more draws than fit into memory."""
+    what = f"{count:,} draws of {places:,} values"
+    needed = (8.0 + itemsize) * count * places  # as they are made, and together
+    memory.check("count", what, needed, "draw fewer at a time, with another key each, or at fewer places")
+
+
+def pieces(
+    functional: Functional, grid: Grid, p: int, dtype: Any, samples: int
+) -> Iterator[Int[np.ndarray, " n"]]:
+    """Numbers of all functionals, as many at a time as take a quarter of the memory to predict."""
+    count = len(functional)
+    near = NEAR_POINT if functional.single else NEAR_OTHER
+    each = AT_PEAK * _entries(grid, functional, p, dtype) / count + near + 32.0 * samples
+    size = max(LEAST, int(PIECE * memory.bytes_available() / each))
+    for begin in range(0, count, size):
+        yield np.arange(begin, min(begin + size, count))
+
+
+def _entries(grid: Grid, functional: Functional, p: int, dtype: Any) -> float:
+    """About how many entries these rows of W have: exact for one node each, for lines from the cells they cross."""
+    count, width = len(functional), float(np.prod(stencil_shape(grid, p)))
+    if functional.single:
+        return count * width
+    if isinstance(functional, LineIntegrals):
+        as_data = observe(functional, np.zeros(count, dtype))
+        return stored_size(grid, as_data, p) / (2 * (np.dtype(dtype).itemsize + 4))
+    some = np.linspace(0, count - 1, min(count, 16)).astype(int)
+    nodes = np.mean([functional.nodes_each(some[i : i + 1], grid.spacing) for i in range(len(some))])
+    return count * float(nodes) + count * width  # nodes that see the same grid points share entries

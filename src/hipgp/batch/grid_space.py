@@ -1,0 +1,297 @@
+"""The system of the grid's unknowns, for data that tell more than there are grid points.
+
+In place of A = W K W' + N, conjugate gradients on the whitened L = I + R' G R with G = W' N^-1 W; of points G is a fixed
+stencil, and after one pass over the data a step does not depend on N. The unknowns are the Fourier modes of the white noise
+on the torus, so that a step takes one pair of FFTs and the preconditioner none. There KL = rho' L^-1 rho / 2 <=
+rho' rho / 2, and
+
+    A^-1 z = N^-1 (z - W field),    field = R L^-1 R' W' N^-1 z.
+
+**The preconditioner.** The modes are those of a torus several times as large as the grid, on which alone the data lie; but
+what makes L hard to solve are few of them, the largest. For these `LowModes` has the matrix that L is among them, densely
+factored. Of points G is taken for its row sums, which leaves two Fourier coefficients of those to look up for each entry;
+otherwise each mode is measured as some of the observations see it. The rest counts as if all had the same density of data.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from jaxtyping import Array, Float, Int
+
+from hipgp.batch.ordering import by_number
+from hipgp.batch.systems import System
+from hipgp.linalg.csr import Entries, turned
+from hipgp.linalg.sparse import Rows, rows_of
+from hipgp.runtime.buckets import roughly
+from hipgp.runtime.precision import on_device
+from hipgp.runtime.threads import in_threads, side_by_side
+from hipgp.weights.stencils import LocalWeights, Stencilled
+from hipgp.weights.toeplitz import Toeplitz, Torus
+
+POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved for densely
+LEAST_GAIN = 0.1  # what the data tell of a mode, against the prior, below which it needs no help
+LINES = 20_000  # observations that modes are measured with
+MODES_AT_ONCE = 64
+GROUP, AT_ONCE = 8, 2**15  # rows of W multiplied with one another; rows of products held at once
+
+
+class LowModes(eqx.Module):
+    """The modes that the data tell most of, and the inverse of L among them.
+
+    A mode's coefficient is read off, and written to, two places of the unknowns, for where rfftn keeps a mode and its
+    mirror image both; elsewhere the second counts for nothing.
+    """
+
+    places: Int[Array, "2 r"]
+    shares: Float[Array, "2 r"]
+    inverse: Float[Array, "r r"]
+
+    def take(self, x: Float[Array, "B n"]) -> Float[Array, "B r"]:
+        return jnp.sum(self.shares * x[:, self.places], axis=1)
+
+    def put(self, x: Float[Array, "B n"], own: Float[Array, "B r"]) -> Float[Array, "B n"]:
+        """x with these coefficients added."""
+        for place, share in zip(self.places, self.shares, strict=True):
+            x = x.at[:, place].add(share * own)
+        return x
+
+
+class GridSystem(System):
+    """L = I + R' G R."""
+
+    toeplitz: Toeplitz
+    weights: LocalWeights
+    noise: Float[Array, " N"]
+    stencil: Rows | None  # G, of points
+    density: Float[Array, ""]  # of G, over the torus
+    low: LowModes
+
+    residuals: None = None  # each counts as noise of its own
+
+    def spread(self, v: Float[Array, "B N"]) -> Float[Array, "B N"]:
+        """N v."""
+        return self.noise * v
+
+    def root(self, x: Float[Array, "B n"]) -> Float[Array, "B M"]:
+        torus = self.toeplitz.torus
+        parts = x.reshape(-1, 2, *self.toeplitz.eigenvalues.shape)
+        scale = self.toeplitz.amplitudes() * jnp.asarray(np.sqrt(torus.size / torus.multiplicity()), x.dtype)
+        return self.toeplitz.from_modes(scale * jax.lax.complex(parts[:, 0], parts[:, 1])).reshape(len(x), -1)
+
+    def root_transpose(self, u: Float[Array, "B M"]) -> Float[Array, "B n"]:
+        return self.unknowns(self.toeplitz.amplitudes() * self.modes(u, self.toeplitz.shape))
+
+    def modes(self, v: Float[Array, "B k"], shape: tuple[int, ...]) -> Array:
+        return self.toeplitz.modes(v.reshape(-1, *shape))
+
+    def unknowns(self, modes: Array) -> Float[Array, "B n"]:
+        """Modes as real numbers with the torus' own scalar product."""
+        torus = self.toeplitz.torus
+        modes = modes * jnp.asarray(np.sqrt(torus.multiplicity() / torus.size), modes.real.dtype)
+        return jnp.stack([modes.real, modes.imag], axis=1).reshape(len(modes), -1)
+
+    def information(self, u: Float[Array, "B M"]) -> Float[Array, "B M"]:
+        """G u."""
+        if self.stencil is not None:
+            return self.stencil.matmul(u)
+        return self.weights.transpose_matmul(self.weights.matmul(u) / self.noise)
+
+    def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
+        gain = 1 / (1 + self.density * self.toeplitz.eigenvalues)
+        rest = (r.reshape(-1, *gain.shape) * gain).reshape(r.shape)
+        low = self.low.take(r)
+        return self.low.put(rest, low @ self.low.inverse - self.low.take(rest))
+
+    def nats(self, r: Float[Array, "B n"]) -> Float[Array, " B"]:
+        return 0.5 * jnp.sum(r**2, axis=-1)
+
+    def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
+        return self.root_transpose(self.weights.transpose_matmul(z / self.noise))
+
+    def answer(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
+        field = self.root(x)
+        return x + self.root_transpose(self.information(field)), field
+
+    def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
+        return (z - self.weights.matmul(field)) / self.noise
+
+
+def grid_system(
+    toeplitz: Toeplitz, weights: Stencilled, noise: Float[np.ndarray, " N"], points: bool
+) -> GridSystem:
+    """The grid-space form of W K W' + N; `noise` are variances, and `points` says that all data are values at points."""
+    dtype = toeplitz.eigenvalues.dtype
+    measured = _of_points if points else _of_lines
+    (stencil, density, low), local = side_by_side(
+        lambda: measured(toeplitz, weights.matrix, noise),
+        lambda: LocalWeights.of(weights, dtype, often=not points),
+    )
+    return GridSystem(toeplitz, local, on_device(noise, dtype), stencil, on_device(density, dtype), low)
+
+
+def _of_points(
+    toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
+) -> tuple[Rows, float, LowModes]:
+    """G, its density over the torus, and the modes that the data tell most of."""
+    torus, product = toeplitz.torus, _product(matrix, 1 / noise)
+    row_sums = np.maximum(np.asarray(product.sum(axis=1)), 0.0)
+    density = float(np.sum(row_sums)) / torus.size
+    modes = _largest(toeplitz, point_modes(torus), LEAST_GAIN / max(density, 1e-300))
+    low = _low(toeplitz, modes, _looked_up(torus, row_sums, modes))
+    return rows_of(Entries.of(product), toeplitz.eigenvalues.dtype), density, low
+
+
+def _of_lines(
+    toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
+) -> tuple[None, float, LowModes]:
+    """The same without G, which would be full."""
+    torus, modes = toeplitz.torus, _largest(toeplitz, LINE_MODES, 0.0)
+    products, count = _integrated(torus, matrix, noise, modes), len(modes.q)
+    density = float(np.mean(np.diagonal(products)[:count][count // 2 :])) * 2 / torus.size
+    return None, density, _low(toeplitz, modes, products)
+
+
+def point_modes(torus: Torus) -> int:
+    """How many pairs of modes are solved for densely."""
+    return int(np.clip(torus.size // 200, *POINT_MODES))
+
+
+def hardness(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) -> float:
+    """What points would tell of the largest mode that is left to the iteration: steps grow with its square root."""
+    eigenvalues = np.sort(np.asarray(toeplitz.eigenvalues, float), axis=None)[::-1]
+    largest = eigenvalues[min(point_modes(toeplitz.torus), len(eigenvalues) - 1)]
+    return float(np.sum(1 / noise)) / toeplitz.torus.size * largest
+
+
+def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
+    """W' N^-1 W of points.
+
+    All rows have one pattern of columns from their first on. Those of one first column are brought together, in groups of
+    GROUP, short ones filled up with zeros: a product of small dense matrices each, whose entries belong to diagonals.
+    """
+    count, size = matrix.shape
+    width = len(matrix.indices) // count
+    columns, values = matrix.indices.reshape(-1, width), matrix.data.reshape(-1, width)
+    order = by_number(columns[:, 0])
+    firsts, begin, number = np.unique(columns[order, 0], return_index=True, return_counts=True)
+    groups = -(-number // GROUP)  # of each first column
+    place = np.arange(count) + np.repeat(GROUP * (np.cumsum(groups) - groups) - begin, number)
+    owner = np.repeat(firsts, groups)
+
+    def summed(low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+        """First columns of some of the groups, and the products of their rows, (P, P, first columns)."""
+        some = slice(*np.searchsorted(place, (low * GROUP, high * GROUP)))
+        rows = np.zeros((high - low, GROUP, width))
+        scaled = np.sqrt(precision[order[some], None]) * values[order[some]]
+        rows.reshape(-1, width)[place[some] - low * GROUP] = scaled
+        products = np.matmul(rows.transpose(0, 2, 1), rows).reshape(high - low, -1)
+        own, at = np.unique(owner[low:high], return_index=True)
+        of_each = scipy.sparse.csr_array((np.ones(high - low), np.arange(high - low), [*at, high - low]))
+        return own, turned(of_each @ products, float).reshape(width, width, -1)
+
+    diagonals: dict[int, np.ndarray] = {}
+    steps, at_once = (columns[0] - columns[0, 0]).tolist(), max(AT_ONCE // width, 1)
+    pieces = ((low, min(low + at_once, len(owner))) for low in range(0, len(owner), at_once))
+    for own, products in in_threads(summed, pieces):
+        for a, step in enumerate(steps):
+            for b, other in enumerate(steps[a:], a):
+                diagonals.setdefault(other - step, np.zeros(size))[own + step] += products[a, b]
+    offsets = [*diagonals, *(-o for o in diagonals if o)]
+    every = [diagonals[abs(o)][: size - abs(o)] for o in offsets]
+    return scipy.sparse.csr_array(scipy.sparse.diags_array(every, offsets=offsets, shape=(size, size)))  # type: ignore[arg-type]
+
+
+class Modes(NamedTuple):
+    """Modes in rfftn's layout, one of each pair of mirror images, as cosines (all) and sines (those with a mirror)."""
+
+    q: Int[np.ndarray, "r D"]
+    mirror: Int[np.ndarray, "r D"]
+
+    @property
+    def paired(self) -> np.ndarray:
+        return np.any(self.q != self.mirror, axis=1)
+
+
+def _largest(toeplitz: Toeplitz, most: int, least: float) -> Modes:
+    """The modes with the largest eigenvalues, down to `least` and some more: data that tell a little more find as many."""
+    eigenvalues, shape = np.asarray(toeplitz.eigenvalues, float), toeplitz.torus.shape
+    order = np.argsort(-eigenvalues, axis=None, kind="stable")[:most]
+    order = order[: roughly(int(np.count_nonzero(eigenvalues.ravel()[order] > least)), 8)]
+    q = np.stack(np.unravel_index(order, eigenvalues.shape), axis=1)
+    mirror = -q % np.asarray(shape)
+    here, there = (np.ravel_multi_index(tuple(k.T), shape) for k in (q, mirror))
+    first = (q[:, -1] != mirror[:, -1]) | (here <= there)
+    return Modes(q[first], mirror[first])
+
+
+def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: Modes) -> Float[np.ndarray, "k k"]:
+    """Sums over the grid of its row sums times two of the cosines and sines: products of these are cosines and sines."""
+    padded = np.zeros(torus.shape)
+    padded[tuple(slice(n) for n in torus.grid.shape)] = row_sums.reshape(torus.grid.shape)
+    table, q, paired = np.fft.fftn(padded), modes.q, modes.paired
+    at = lambda k: table[tuple(np.moveaxis(k % np.asarray(torus.shape), -1, 0))]
+    less, more = at(q[:, None] - q), at(q[:, None] + q)
+    cosines, sines = (less + more).real / 2, (less - more).real / 2
+    mixed = (less - more).imag / 2  # of a cosine and a sine
+    return np.block([[cosines, mixed[:, paired]], [mixed[:, paired].T, sines[np.ix_(paired, paired)]]])
+
+
+def _integrated(torus: Torus, matrix: Any, noise: np.ndarray, modes: Modes) -> Float[np.ndarray, "k k"]:
+    """Sums over some of the observations, in place of all, of two of the cosines and sines as they see them."""
+    count = matrix.shape[0]
+    some = np.sort(np.random.default_rng(0).permutation(count)[:LINES])
+    chosen = matrix[some]
+    scaled = scipy.sparse.csr_array(
+        (
+            chosen.data / np.repeat(np.sqrt(noise[some]), np.diff(chosen.indptr)),
+            chosen.indices,
+            chosen.indptr,
+        ),
+        shape=chosen.shape,
+    )
+    seen: Any = np.empty((len(some), len(modes.q)), complex)
+    for begin in range(0, len(modes.q), MODES_AT_ONCE):
+        part = slice(begin, begin + MODES_AT_ONCE)
+        waves = np.ascontiguousarray(_waves(torus, modes.q[part]).T)
+        seen[:, part] = (scaled @ waves.view(float)).view(complex)
+    table = np.concatenate([seen.real, seen.imag[:, modes.paired]], axis=1)
+    return (count / len(some)) * (table.T @ table)
+
+
+def _waves(torus: Torus, q: Int[np.ndarray, "r D"]) -> np.ndarray:
+    """exp(i q x) on the grid, (r, M)."""
+    out = np.ones((len(q), 1), complex)
+    for axis, (n, m) in enumerate(zip(torus.grid.shape, torus.shape, strict=True)):
+        along = np.exp(2j * np.pi / m * q[:, axis, None] * np.arange(n))
+        out = (out[:, :, None] * along[:, None, :]).reshape(len(q), -1)
+    return out
+
+
+def _low(toeplitz: Toeplitz, modes: Modes, products: Float[np.ndarray, "k k"]) -> LowModes:
+    """Where the modes' coefficients are among the unknowns, and the inverse of L there."""
+    eigenvalues, paired = toeplitz.eigenvalues, modes.paired
+    both = (modes.q[:, -1] == modes.mirror[:, -1]) & paired  # rfftn keeps the two of them
+    flat = lambda k: np.ravel_multi_index(tuple(k.T), eigenvalues.shape)
+    places = np.stack([flat(modes.q), flat(np.where(both[:, None], modes.mirror, modes.q))])
+    share, other = np.where(both, np.sqrt(0.5), 1.0), np.where(both, np.sqrt(0.5), 0.0)
+    shares = np.concatenate([[share, other], np.stack([-share, other])[:, paired]], axis=1)
+    own = np.asarray(eigenvalues, float).ravel()[places[0]]
+    scale = np.sqrt(own * np.where(paired, 2.0, 1.0) / toeplitz.torus.size)
+    scale = np.concatenate([scale, scale[paired]])
+    matrix = np.eye(len(scale)) + scale[:, None] * products * scale
+    inverse = _inverse(matrix) if len(scale) else matrix
+    places = np.concatenate([places, places[:, paired] + eigenvalues.size], axis=1)
+    as_dtype = lambda a: on_device(a, eigenvalues.dtype)
+    return LowModes(on_device(places, np.int32), as_dtype(shares), as_dtype(inverse))
+
+
+def _inverse(matrix: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "r r"]:
+    """Of a positive matrix, from its Cholesky factor; LAPACK fills in one half."""
+    potri: Any = scipy.linalg.get_lapack_funcs("potri", (matrix,))
+    half = potri(scipy.linalg.cholesky(matrix, lower=True), lower=1)[0]
+    return np.tril(half) + np.tril(half, -1).T

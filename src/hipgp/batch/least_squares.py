@@ -1,0 +1,106 @@
+"""The trend's coefficients by generalised least squares, within the certified solve.
+
+With a flat prior on beta, y = X beta + L f + noise has alpha = A^-1 (y - X beta) with X' alpha = 0. For any alpha and
+beta with X' alpha = 0 the KL from the exact joint posterior of field and coefficients is at most r' N^-1 r / 2 with
+r = y - X beta - A alpha, as without a trend (docs/certificate.md). Two things keep that honest in all units: an
+ordinary fit is taken out of y first, and the columns are scaled to what is left, so that neither large coefficients
+multiply a residual nor a column counts as solved because its units are small.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from hipgp.batch.systems import Solved, System, solve
+from hipgp.runtime.programs import bounded_jit
+
+COLUMN_SHARE = 0.1  # of the tolerance, for the columns' own solves
+
+
+class Rows(NamedTuple):
+    """The right-hand sides: what an ordinary fit leaves of y, then the scaled columns."""
+
+    z: Float[np.ndarray, "B N"]
+    beta: Float[np.ndarray, " p"]  # the ordinary fit
+    scale: Float[np.ndarray, " p"]  # of each column
+
+
+class Fit(NamedTuple):
+    """The combined solution, and how far it is from the exact one."""
+
+    alpha: Float[Array, " N"]
+    field: Float[Array, " M"]
+    beta: Float[np.ndarray, " p"]
+    covariance: Float[np.ndarray, "p p"]
+    nats: float
+    steps: int
+
+
+def right_hand_sides(
+    y: Float[np.ndarray, " N"], columns: Float[np.ndarray, "N p"], noise_std: Float[np.ndarray, " N"]
+) -> Rows:
+    """An ordinary least-squares fit, weighted by the noise; a ValueError where the data do not determine the trend."""
+    y = np.asarray(y, float)
+    p = columns.shape[1]
+    size = np.sqrt(np.mean(columns**2, axis=0))
+    unit = columns / np.where(size > 0, size, 1.0) / np.asarray(noise_std, float)[:, None]
+    rank = int(np.linalg.matrix_rank(unit)) if p else 0
+    if rank < p:
+        raise ValueError(
+            f"trend: expected data that determine its {p} coefficients, got data that determine {rank} of them; use a "
+            "simpler trend"
+        )
+    beta = np.linalg.lstsq(unit, y / noise_std, rcond=None)[0] / np.where(size > 0, size, 1.0)
+    rest = y - columns @ beta
+    left = np.sqrt(np.mean(rest**2))
+    scale = (left if left > 1e-12 * np.sqrt(np.mean(y**2)) else float(np.mean(noise_std))) / size
+    return Rows(np.concatenate([rest[None], (columns * scale).T]), beta, scale)
+
+
+def row_tolerances(tolerance: float, p: int) -> Float[np.ndarray, " B"]:
+    """Per right-hand side, so that their combination stays within `tolerance`: root nats add."""
+    share = tolerance / (1 + p) ** 2
+    return np.array([share] + [COLUMN_SHARE * share] * p)
+
+
+def combine(
+    system: System, solved: Solved, rows: Rows, tolerance: float, max_iterations: int, dtype: Any
+) -> Fit:
+    """beta, its covariance, and alpha = A^-1 (y - X beta), from A^-1 of y's rest and of the columns."""
+    p = len(rows.beta)
+    if p == 0:
+        return Fit(
+            solved.alpha[0], solved.field[0], rows.beta, np.zeros((0, 0)), float(solved.nats[0]), solved.steps
+        )
+    total, first, steps = np.zeros(p), solved, solved.steps
+    for attempt in range(2):
+        part, alpha, field, nats = _orthogonal(system, first, solved, rows)
+        total = total + part
+        if nats <= tolerance or attempt == 1:
+            break
+        z = rows.z[0] - total @ rows.z[1:]
+        first = solve(system, jnp.asarray(z[None], dtype), tolerance / 4, max_iterations)
+        steps += first.steps
+    inner = rows.z[1:] @ np.asarray(solved.alpha[1:], float).T
+    covariance = np.linalg.inv((inner + inner.T) / 2) * np.outer(rows.scale, rows.scale)
+    return Fit(alpha, field, rows.beta + rows.scale * total, covariance, nats, steps)
+
+
+def _orthogonal(
+    system: System, first: Solved, solved: Solved, rows: Rows
+) -> tuple[np.ndarray, Array, Array, float]:
+    """The coefficients that make X' alpha = 0, and the combination's alpha, field and distance in nats."""
+    inner = rows.z[1:] @ np.asarray(solved.alpha[1:], float).T
+    beta = np.linalg.solve(inner, rows.z[1:] @ np.asarray(first.alpha[0], float))
+    arrays = lambda s: (s.alpha, s.field, s.residual)
+    alpha, field, nats = _mixed(system, beta, arrays(first), arrays(solved))
+    return beta, alpha, field, float(nats)
+
+
+@bounded_jit()
+def _mixed(system: System, beta: Any, own: tuple[Array, ...], others: tuple[Array, ...]) -> tuple[Array, ...]:
+    """alpha and field of the one less beta times the others, and the distance in nats of such residuals."""
+    alpha, field, residual = (a[0] - beta.astype(b.dtype) @ b[1:] for a, b in zip(own, others, strict=True))
+    return alpha, field, system.nats(residual[None])[0]

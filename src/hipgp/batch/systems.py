@@ -1,0 +1,216 @@
+"""The one linear system behind the exact full-rank posterior, and its certified solve.
+
+With A = W K W' + N, everything is A^-1 applied to data-sized vectors: the posterior mean on the grid is K W' A^-1 y.
+There are two forms of it with the same answer. In *data space*, here: conjugate gradients on A itself, preconditioned by
+the Vecchia factor. The distance of the approximate posterior from the exact one is KL <= r' N^-1 r / 2 nats, r the
+residual (proof in docs/certificate.md). For *grid space* see `grid_space.py`.
+"""
+
+import abc
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from hipgp.batch.checkpoint import Checkpoint
+from hipgp.linalg.krylov import State, advance, start
+from hipgp.runtime.programs import bounded_jit
+from hipgp.vecchia.factor import Vecchia
+from hipgp.weights.exact import Weights
+from hipgp.weights.joint_residuals import Residuals
+from hipgp.weights.toeplitz import Toeplitz
+
+REFINEMENTS = 8  # restarts from the true residual, in float64, before a solve is given up
+
+
+class Solved(NamedTuple):
+    """A^-1 z for several z (rows), what it means on the grid, and how good it is."""
+
+    alpha: Float[Array, "B N"]
+    field: Float[Array, "B M"]  # K W' alpha
+    nats: Float[np.ndarray, " B"]  # bound on the KL from the exact posterior
+    steps: int
+    residual: Float[Array, "B n"]  # of the system solved, in float64
+
+
+class System(eqx.Module):
+    """A symmetric positive system: product, preconditioner, and the error in nats of a residual."""
+
+    def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
+        return self.answer(v)[0]
+
+    @abc.abstractmethod
+    def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]: ...
+
+    @abc.abstractmethod
+    def nats(self, r: Float[Array, "B n"]) -> Float[Array, " B"]: ...
+
+    @abc.abstractmethod
+    def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
+        """The right-hand side that stands for data z."""
+
+    @abc.abstractmethod
+    def answer(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
+        """The product with x, and the field K W' alpha that x stands for."""
+
+    @abc.abstractmethod
+    def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
+        """A^-1 z, from the solution x for data z, and its field."""
+
+
+class DataSystem(System):
+    """A = W K W' + R + N, R where residuals of points are held jointly (`residuals.py`)."""
+
+    toeplitz: Toeplitz
+    weights: Weights
+    noise: Float[Array, " N"]  # variances
+    vecchia: Vecchia | None
+    residuals: Residuals | None = None
+
+    def spread(self, v: Float[Array, "B N"]) -> Float[Array, "B N"]:
+        """(N + R) v."""
+        own = self.noise * v
+        return own if self.residuals is None else own + self.residuals.covariance.matmul(v)
+
+    def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
+        return r / self.noise if self.vecchia is None else self.vecchia.precondition(r)
+
+    def nats(self, r: Float[Array, "B n"]) -> Float[Array, " B"]:
+        return 0.5 * jnp.sum(r**2 / self.noise, axis=-1)
+
+    def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
+        return z
+
+    def answer(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
+        field = self.toeplitz.flat_matmul(self.weights.transpose_matmul(x))
+        return self.weights.matmul(field) + self.spread(x), field
+
+    def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
+        return x
+
+
+def in_float64(tree: Any) -> Any:
+    """The same with every array of floats in float64."""
+    return jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, tree)
+
+
+# Each of these is compiled as one, and they are few: to compile takes longer than to solve a small problem.
+
+
+def _from(system: System, r: Array, dtype: Any) -> tuple[State, Array]:
+    """A solve for the residual in units of its largest entry, which keeps float32 far from under- and overflow."""
+    scale = jnp.max(jnp.abs(r), axis=-1, keepdims=True)
+    return start((r / jnp.where(scale > 0, scale, 1)).astype(dtype), system.nats), scale
+
+
+@bounded_jit()
+def _begin(system: System, z: Array) -> tuple[Array, Array, Array, tuple[State, Array]]:
+    """The right-hand side in float64, and the solve from zero."""
+    rhs = system.from_data(z).astype(jnp.float64)
+    return rhs, jnp.zeros_like(rhs), in_float64(system).nats(rhs), _from(system, rhs, z.dtype)
+
+
+_again = bounded_jit()(_from)
+
+
+@bounded_jit(donate="all-except-first")
+def _advance(system: System, state: State, target: Any, steps: Any) -> State:
+    """`state` is no more after it."""
+    return advance(system.matmul, system.precondition, system.nats, target, state, steps)
+
+
+class _Refined(NamedTuple):
+    """What has been found, and how good it is, in float64; alpha and field as the data are."""
+
+    x: Float[Array, "B n"]
+    residual: Float[Array, "B n"]
+    nats: Float[Array, " B"]
+    alpha: Float[Array, "B N"]
+    field: Float[Array, "B M"]
+
+
+@bounded_jit()
+def _refined(system: System, z: Array, rhs: Array, x: Array, scale: Array, value: Array) -> _Refined:
+    """x with another value added, and its true residual, whatever the solver's own precision."""
+    x, exact = x + scale * value.astype(x.dtype), in_float64(system)
+    product, field = exact.answer(x)
+    r, field = rhs - product, field.astype(z.dtype)
+    return _Refined(x, r, exact.nats(r), system.alpha(z, x.astype(z.dtype), field), field)
+
+
+def solve(
+    system: System,
+    z: Float[Array, "B N"],
+    tolerance: float | Float[np.ndarray, " B"],
+    max_iterations: int,
+    report: Callable[[int, float], None] = lambda steps, nats: None,
+    checkpoint: Checkpoint | None = None,
+) -> Solved:
+    """A^-1 z to `tolerance` nats (per row, if an array), the certificate taken from the true residual in float64.
+
+    In float32 the recurrence's residual drifts from the true one: the solve is then restarted from the true residual
+    (iterative refinement), which costs one product each time.
+    """
+    target = np.broadcast_to(np.asarray(tolerance, z.dtype), (z.shape[0],))
+    rhs, x, found_nats, (state, scale) = _begin(system, z)
+    steps, nats, found = 0, np.asarray(found_nats), None
+    if checkpoint is not None and (saved := checkpoint.load(rhs.shape)) is not None:
+        x, steps, (state, scale) = saved
+        nats = np.full_like(nats, np.inf)
+    for _ in range(REFINEMENTS):
+        if np.all(nats <= target) or steps >= max_iterations:
+            break
+        if found is not None:
+            x, (state, scale) = found.x, _again(system, found.residual, z.dtype)
+            found = None  # nothing is kept that the steps do not need
+        before = steps
+        value, steps = _run(system, x, state, scale, target, steps, max_iterations, report, checkpoint)
+        found = _refined(system, z, rhs, x, scale, value)
+        after = np.asarray(found.nats)
+        stuck = bool(np.all(after > 0.5 * nats)) or steps == before
+        nats = after
+        if stuck:
+            break
+    if found is None:
+        found = _refined(system, z, rhs, x, scale, state.value)
+    return Solved(found.alpha, found.field, np.asarray(found.nats), steps, found.residual)
+
+
+def _run(
+    system: System,
+    x: Array,
+    state: State,
+    scale: Array,
+    target: Float[np.ndarray, " B"],
+    steps: int,
+    max_iterations: int,
+    report: Callable[[int, float], None],
+    checkpoint: Checkpoint | None,
+) -> tuple[Array, int]:
+    """Advance in pieces of about a second, so that progress shows and checkpoints are written; the value found."""
+    piece, done, size = 5, int(np.asarray(state.iterations).max()), np.asarray(scale)[:, 0]
+    inner = (0.5 * target / np.where(size > 0, size**2, 1)).astype(target.dtype)
+    while steps + done < max_iterations:
+        began = time.perf_counter()
+        state = _advance(system, state, inner, np.asarray(min(piece, max_iterations - steps - done)))
+        active = bool(np.asarray(state.active).any())
+        spent = time.perf_counter() - began
+        done = int(np.asarray(state.iterations).max())
+        report(steps + done, float(np.max(np.asarray(state.error) * size**2)))
+        if checkpoint is not None:
+            checkpoint.save(x, steps, state, scale)
+        if not active:
+            break
+        piece = int(np.clip(piece * 1.0 / max(spent, 1e-3), 5, 50))
+    return state.value, steps + done
+
+
+def machine_memory(system: System) -> int:
+    """Bytes held by the system's arrays."""
+    leaves = jax.tree.leaves(eqx.filter(system, eqx.is_array))
+    return int(sum(leaf.nbytes for leaf in leaves))

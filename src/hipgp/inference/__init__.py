@@ -1,1 +1,0 @@
-"""The two engines, and learning: how a posterior is found."""

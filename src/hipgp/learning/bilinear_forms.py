@@ -1,0 +1,130 @@
+"""How forms a' A b, A = W K W' + N, change with the kernel: all that the gradient of the collapsed bound needs.
+
+With u = K W' held on both sides, d(a' A b) = (W'a)' dK (W'b) + a' dW u_b + b' dW u_a + sum a_n b_n dv_n: the first
+through the torus' eigenvalues, the others node by node, in pieces, through the stencils' weights. No entry of A is
+formed, and nothing is kept but fields on the grid.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from hipgp.batch.systems import DataSystem
+from hipgp.model.data import Data
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.model.nodes import Nodes
+from hipgp.weights.stencils import nodes_at_once, place, stencil_steps, stencil_weights
+from hipgp.weights.toeplitz import on_torus
+
+
+class Forms(eqx.Module):
+    """sum over i of weight_i a_i' A b_i."""
+
+    a: Float[Array, "F N"]
+    b: Float[Array, "F N"]
+    weight: Float[Array, " F"]
+
+    def diagonal(self) -> Float[Array, " N"]:
+        """What each observation's own variance is multiplied by."""
+        return self.weight @ (self.a * self.b)
+
+
+class Piece(eqx.Module):
+    """Some functionals, as the gradient needs them; filled up to a round number with some of weight zero."""
+
+    offset: Float[Array, "n*Q D"]
+    value: Float[Array, " n*Q"] | None
+    direction: Float[Array, "n*Q D"] | None
+    share: Float[Array, "n Q"]  # the nodes' weights
+    start: Int[Array, "n Q"]  # the stencils' first grid points
+    residual: Float[Array, " n"]
+    diagonal: Float[Array, " n"]
+    forms: Forms
+
+
+def kernel_gradient(
+    kernel: Kernel, grid: Grid, data: Data, p: int, system: DataSystem, forms: Forms
+) -> Kernel:
+    """The forms' gradient in the parameters of `kernel`, whose system this is, with p-point stencils."""
+    kernel = jax.tree.map(jnp.asarray, kernel)
+    total, fields = _through_grid(kernel, system, forms)
+    begin = 0
+    for block in data.blocks:
+        for rows in block.functional.pieces(grid.spacing, nodes_at_once()):
+            part = block.functional.nodes_of(rows, grid.spacing)
+            piece = _piece(grid, p, part, begin + rows, system.weights.residual, forms)
+            total = jax.tree.map(jnp.add, total, _through_weights(kernel, grid, p, piece, *fields))
+        begin += len(block.y)
+    return total
+
+
+@eqx.filter_jit
+def _through_grid(kernel: Kernel, system: DataSystem, forms: Forms) -> tuple[Kernel, tuple[Array, Array]]:
+    """The part through K with W held, and K W' of both sides for the part through W."""
+    toeplitz = system.toeplitz
+    modes = lambda v: toeplitz.modes(system.weights.transpose_matmul(v).reshape(toeplitz.shape))
+    field = lambda m: toeplitz.from_modes(toeplitz.eigenvalues * m).ravel()
+
+    def one(total: Array, form: Forms) -> tuple[Array, tuple[Array, Array]]:
+        of_a, of_b = modes(form.a), modes(form.b)
+        return total + form.weight * (jnp.conj(of_a) * of_b).real, (field(of_a), field(of_b))
+
+    spectrum, fields = jax.lax.scan(one, jnp.zeros_like(toeplitz.eigenvalues), forms)
+    pull = spectrum * toeplitz.torus.multiplicity() / toeplitz.torus.size
+    return jax.grad(lambda k: jnp.sum(pull * on_torus(k, toeplitz.torus).eigenvalues))(kernel), fields
+
+
+def _piece(grid: Grid, p: int, part: Nodes, own: np.ndarray, residual: Array, forms: Forms) -> Piece:
+    count, per = part.x.shape[:2]
+    missing = (1 << (count - 1).bit_length()) - count  # few shapes: few compilations
+    start, offset = place(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
+
+    def full(v: Any, mode: Any = "edge") -> Array:
+        v = np.asarray(v)
+        return jnp.asarray(np.pad(v, [(0, missing)] + [(0, 0)] * (v.ndim - 1), mode=mode))
+
+    node = lambda v: None if v is None else jnp.repeat(full(np.asarray(v, float)), per, axis=0)
+    at = jnp.asarray(own)
+    some = lambda v: jnp.pad(v[:, at], ((0, 0), (0, missing)))
+    chosen = Forms(some(forms.a), some(forms.b), forms.weight)
+    return Piece(
+        full(offset.reshape(count, per, -1)).reshape(-1, grid.ndim),
+        node(part.value),
+        node(part.direction),
+        full(np.asarray(part.weights, float), "constant"),
+        full(start.reshape(count, per)),
+        full(residual[at]),
+        chosen.diagonal(),
+        chosen,
+    )
+
+
+@eqx.filter_jit
+def _through_weights(
+    kernel: Kernel, grid: Grid, p: int, piece: Piece, field_a: Array, field_b: Array
+) -> Kernel:
+    """The part through W and the residual variances of some functionals, the grid's fields held."""
+    places = piece.start[..., None] + jnp.asarray(stencil_steps(grid, p)[1])
+
+    def add(total: Array, form: tuple[Forms, Array, Array]) -> tuple[Array, None]:
+        one, of_a, of_b = form
+        seen = one.a[:, None, None] * of_b[places] + one.b[:, None, None] * of_a[places]
+        return total + one.weight * seen, None
+
+    seen = jax.lax.scan(add, jnp.zeros(places.shape), (piece.forms, field_a, field_b))[0]
+    pull = (piece.share[..., None] * seen).reshape(-1, seen.shape[-1])  # what each weight is multiplied by
+
+    def value(k: Kernel) -> Array:
+        w, v = stencil_weights(k, grid, p, piece.offset, piece.value, piece.direction)
+        alone = jnp.sum(v.reshape(piece.share.shape) * piece.share**2, axis=1)
+        # v of a sum of nodes is `alone` times what their correlation makes of it, and that is held
+        now = jax.lax.stop_gradient(alone)
+        ratio = jnp.where(now > 0, piece.residual / jnp.where(now > 0, now, 1.0), 0.0)
+        return jnp.sum(pull * w) + jnp.sum(piece.diagonal * ratio * alone)
+
+    return jax.grad(value)(kernel)

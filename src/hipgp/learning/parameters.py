@@ -1,0 +1,133 @@
+"""A kernel and a noise as one vector of logarithms, for optimisers; with bounds and names."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.model.kernels import Kernel, Product, Stationary
+from hipgp.runtime.precision import AnyArray
+
+WIDE = 100.0  # how far an unknown kind of parameter may go from its starting value, as a factor
+
+
+class Layout(eqx.Module):
+    """How the free parameters sit in the vector: every kernel parameter in tree order, then the noise if it is free.
+
+    In a product of kernels only the first factor's variance is free: the data see only the product of the variances.
+    """
+
+    template: Kernel
+    noise_free: bool = eqx.field(static=True)
+    free: tuple[bool, ...] = eqx.field(static=True)  # per kernel leaf
+
+    @staticmethod
+    def of(kernel: Kernel, noise_free: bool) -> "Layout":
+        plain = jax.tree.map(
+            lambda a: np.array(a, float), kernel
+        )  # copies: one object used twice has two leaves
+        fixed = {id(part.variance) for part in _fixed_factors(plain)}
+        return Layout(plain, noise_free, tuple(id(leaf) not in fixed for leaf in jax.tree.leaves(plain)))
+
+    def names(self) -> list[str]:
+        """A readable name per entry of the vector."""
+        names = []
+        for path, leaf in jax.tree_util.tree_flatten_with_path(self.template)[0]:
+            part = self.template
+            for step in path[:-1]:
+                part = getattr(part, step.name)
+            label = f"{type(part).__name__}.{path[-1].name}"
+            names += [label] if leaf.ndim == 0 else [f"{label}[{i}]" for i in range(leaf.size)]
+        names = [n for n, keep in zip(names, self._mask(), strict=True) if keep]
+        return names + ["noise"] * self.noise_free
+
+    def pack(self, kernel: Kernel, noise: float | None) -> Float[np.ndarray, " p"]:
+        logs = np.concatenate([np.log(np.ravel(np.asarray(leaf, float))) for leaf in jax.tree.leaves(kernel)])
+        logs = logs[self._mask()]
+        return np.append(logs, np.log(noise)) if self.noise_free and noise is not None else logs
+
+    def unpack(self, vector: Float[AnyArray, " p"]) -> tuple[Kernel, Any]:
+        """The kernel and the noise std (None where it is not free); of a JAX array differentiable."""
+        xp: Any = np if isinstance(vector, np.ndarray) else jnp
+        leaves, structure = jax.tree.flatten(self.template)
+        out, at = [], 0
+        for leaf, free in zip(leaves, self.free, strict=True):
+            size = np.size(leaf)
+            out.append(xp.exp(vector[at : at + size]).reshape(np.shape(leaf)) if free else xp.asarray(leaf))
+            at += size if free else 0
+        noise = xp.exp(vector[at]) if self.noise_free else None
+        return jax.tree.unflatten(structure, out), noise
+
+    def _mask(self) -> np.ndarray:
+        leaves = jax.tree.leaves(self.template)
+        return np.concatenate([np.full(np.size(a), f) for a, f in zip(leaves, self.free, strict=True)])
+
+
+def _fixed_factors(kernel: Kernel) -> list[Stationary]:
+    """The factors of products whose variance is not free."""
+    if isinstance(kernel, Stationary):
+        return []
+    left, right = kernel.left, kernel.right  # type: ignore[attr-defined]
+    below = _fixed_factors(left) + _fixed_factors(right)
+    return below + ([_first(right)] if isinstance(kernel, Product) else [])
+
+
+def _first(kernel: Kernel) -> Stationary:
+    """The part that carries a composite's scale; the others' variances are relative to it."""
+    return kernel if isinstance(kernel, Stationary) else _first(kernel.left)  # type: ignore[attr-defined]
+
+
+class Bounds(NamedTuple):
+    """Lower and upper logarithms per entry of the vector."""
+
+    lower: Float[np.ndarray, " p"]
+    upper: Float[np.ndarray, " p"]
+
+    def clip(self, vector: np.ndarray) -> np.ndarray:
+        return np.clip(vector, self.lower, self.upper)
+
+    def touching(self, vector: np.ndarray) -> np.ndarray:
+        """Which entries lie on a bound."""
+        return (vector <= self.lower + 1e-3) | (vector >= self.upper - 1e-3)
+
+
+def bounds(
+    layout: Layout,
+    spread: float,
+    spacing: np.ndarray,
+    extent: np.ndarray,
+    user: dict[str, Any],
+    data_spread: float | None = None,
+) -> Bounds:
+    """Wide bounds; `user` gives (low, high) by name, e.g. "Matern32.lengthscale".
+
+    From the field's `spread`, the data's (the same for points), and the grid; a kernel's other parameters are kept
+    within a factor of WIDE of the values given.
+    """
+    noise = spread if data_spread is None else data_spread
+    wide = {
+        "variance": (1e-8 * spread**2, 1e4 * spread**2),
+        "lengthscale": (0.3 * float(np.min(spacing)), 10 * float(np.max(extent))),
+        "alpha": (1e-2, 1e2),
+        "noise": (1e-4 * noise, 3 * noise),
+    }
+    for axis, (h, e) in enumerate(zip(spacing, extent, strict=True)):
+        wide[f"lengthscale[{axis}]"] = (0.3 * float(h), 10 * float(e))
+    rows, known = [], set()
+    for name, value in zip(layout.names(), np.exp(layout.pack(layout.template, 1.0)), strict=True):
+        own = name.split(".")[-1]
+        keys = (name, name.split("[")[0], own, own.split("[")[0])
+        known |= set(keys)
+        given = next((user[key] for key in keys if key in user), None)
+        usual = wide.get(own, wide.get(own.split("[")[0], (value / WIDE, value * WIDE)))
+        rows.append(usual if given is None else given)
+    if unknown := set(user) - known:
+        raise ValueError(f"bounds: expected names among {sorted(known)}, got {sorted(unknown)}")
+    for row in rows:
+        if np.shape(row) != (2,) or not 0 < row[0] < row[1]:
+            raise ValueError(f"bounds: expected (low, high) with 0 < low < high, got {row!r}")
+    table = np.log(np.asarray(rows, float))
+    return Bounds(table[:, 0], table[:, 1])

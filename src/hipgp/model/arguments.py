@@ -1,0 +1,61 @@
+"""What functionals are made of, as arrays: places, pairs of places and directions, checked, with errors that name them."""
+
+from typing import Any
+
+import numpy as np
+
+from hipgp.runtime.precision import as_float
+
+
+def as_points(name: str, x: Any) -> np.ndarray:
+    array = as_float(name, x, ndim=(1, 2))
+    array = array[:, None] if array.ndim == 1 else array
+    check_not_empty(name, array)
+    return array
+
+
+def as_pair(first: str, a: Any, second: str, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    x, y = (as_float(name, value, ndim=(0, 1, 2)) for name, value in ((first, a), (second, b)))
+    x, y = (np.atleast_1d(v)[None, :] if v.ndim < 2 else v for v in (x, y))
+    check_not_empty(first, x)
+    check_not_empty(second, y)
+    if x.shape[1] != y.shape[1] or (len(x) != len(y) and 1 not in (len(x), len(y))):
+        raise ValueError(
+            f"{second}: expected (N, D) like {first} (or one point shared by all), got {y.shape} beside {x.shape}"
+        )
+    dtype = np.result_type(x, y)
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    return np.broadcast_to(x, shape).astype(dtype), np.broadcast_to(y, shape).astype(dtype)
+
+
+def as_direction(n: int, d: int, dtype: Any, axis: int | None, direction: Any) -> np.ndarray:
+    if direction is None:
+        axis = 0 if axis is None else axis
+        if not isinstance(axis, int | np.integer) or not 0 <= axis < d:
+            raise ValueError(
+                f"axis: expected a whole number from 0 to {d - 1} for data in {d} dimensions, got {axis!r}"
+            )
+        return np.tile(np.eye(d, dtype=dtype)[axis], (n, 1))
+    if axis is not None:
+        raise ValueError("axis, direction: expected one of the two, got both")
+    v = as_float("direction", direction, ndim=(1, 2)).astype(dtype)
+    if v.shape not in ((d,), (n, d)):
+        raise ValueError(f"direction: expected shape {(d,)} or {(n, d)}, got {v.shape}")
+    v = np.broadcast_to(v, (n, d)).copy()
+    if np.any(np.all(v == 0, axis=1)):
+        raise ValueError("direction: expected vectors of positive length, got a zero vector")
+    return v
+
+
+def check_not_empty(name: str, array: np.ndarray) -> None:
+    if 0 in array.shape:
+        raise ValueError(
+            f"{name}: expected at least one functional in at least one dimension, got shape {array.shape}"
+        )
+
+
+def check_rule(rule: str, count: int | None) -> None:
+    if rule not in ("gauss", "monte-carlo"):
+        raise ValueError(f'rule: expected "gauss" or "monte-carlo", got {rule!r}')
+    if count is not None and count < 1:
+        raise ValueError(f"nodes: expected a positive number of nodes, got {count}")

@@ -1,0 +1,130 @@
+"""Observations: functionals, measured values and their noise; any mixture of kinds in one data set.
+
+>>> import numpy as np
+>>> from hipgp.model.functionals import Derivatives, Points
+>>> x = np.linspace(0, 1, 5)
+>>> data = observe(Points(x), np.sin(x), noise=0.1) + observe(Derivatives(x), np.cos(x), noise=0.2)
+>>> len(data)
+10
+"""
+
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.model.functionals import Functional
+from hipgp.model.grid import Grid
+from hipgp.model.nodes import Nodes
+from hipgp.runtime.precision import as_float
+
+
+class Observations(eqx.Module):
+    """One kind of functional with its measured values; `noise` is a std per observation, or None: to be learned."""
+
+    functional: Functional
+    y: Float[np.ndarray, " N"]
+    noise: Float[np.ndarray, " N"] | None
+
+
+class Data(eqx.Module):
+    """Observations of one field, in blocks of one kind each. Add two to fuse them."""
+
+    blocks: tuple[Observations, ...]
+
+    def __add__(self, other: "Data") -> "Data":
+        if not isinstance(other, Data):
+            raise ValueError(f"data: expected something made by observe(...), got {type(other).__name__}")
+        if other.ndim != self.ndim:
+            raise ValueError(
+                f"data: expected functionals in {self.ndim} dimensions like the others, got {other.ndim}"
+            )
+        return Data(self.blocks + other.blocks)
+
+    def __len__(self) -> int:
+        return sum(len(block.y) for block in self.blocks)
+
+    @property
+    def ndim(self) -> int:
+        return self.blocks[0].functional.ndim
+
+    @property
+    def dtype(self) -> np.dtype:
+        """float32 where everything is, float64 otherwise."""
+        return np.result_type(*[a for b in self.blocks for a in (b.y.dtype, b.functional.dtype)])
+
+    @property
+    def y(self) -> Float[np.ndarray, " N"]:
+        return np.concatenate([block.y for block in self.blocks])
+
+    @property
+    def noise_known(self) -> np.ndarray:
+        """Whether each observation came with its noise."""
+        return np.concatenate([np.full(len(b.y), b.noise is not None) for b in self.blocks])
+
+    @property
+    def derivative(self) -> bool:
+        return any(block.functional.derivative for block in self.blocks)
+
+    def noise_std(self, unknown: float | None) -> Float[np.ndarray, " N"]:
+        """The noise std of every observation, with `unknown` where none was given."""
+        if unknown is None and not np.all(self.noise_known):
+            raise ValueError(
+                "noise: expected the noise of every observation, got observe(..., noise=None) and a GP without one; "
+                "give noise= to observe or to GP, or call gp.learn(data) first"
+            )
+        fill = lambda b: np.full(len(b.y), unknown, self.dtype) if b.noise is None else b.noise
+        return np.concatenate([fill(b) for b in self.blocks])
+
+    def nodes(self, spacing: Any) -> Nodes:
+        """All functionals in one set of nodes."""
+        return Nodes.concatenate([block.functional.nodes(spacing) for block in self.blocks])
+
+
+def observe(functional: Functional, y: Any, noise: Any = None) -> Data:
+    """Measured values `y` of `functional`; `noise`: a standard deviation, one per observation, or None to learn it."""
+    if not isinstance(functional, Functional):
+        raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
+    values = as_float("y", y, ndim=(1,))
+    if values.shape != (len(functional),):
+        raise ValueError(
+            f"y: expected one value per functional, shape {(len(functional),)}, got {values.shape}"
+        )
+    if noise is None:
+        return Data((Observations(functional, values, None),))
+    std = as_float("noise", noise, ndim=(0, 1)).astype(values.dtype)
+    if std.shape not in ((), values.shape):
+        raise ValueError(
+            f"noise: expected a number or one per observation, shape {values.shape}, got {std.shape}"
+        )
+    if np.any(std <= 0):
+        raise ValueError(f"noise: expected positive standard deviations, got {float(np.min(std))}")
+    return Data((Observations(functional, values, np.broadcast_to(std, values.shape).copy()),))
+
+
+def check_inside(functional: Functional, grid: Grid) -> None:
+    """Raise a ValueError where a functional does not fit the grid."""
+    if functional.ndim != grid.ndim:
+        raise ValueError(f"grid: expected {functional.ndim} dimensions like the data, got {grid.ndim}")
+    places = functional.places()
+    far = np.max(grid.outside(places), axis=1)
+    out = np.flatnonzero(far > 0)
+    if len(out):
+        lower, upper = (f(places.reshape(-1, grid.ndim), axis=0) for f in (np.min, np.max))
+        show = lambda v: "(" + ", ".join(f"{float(a):.6g}" for a in v) + ")"
+        raise ValueError(
+            f"data: expected places within the grid, got {len(out)} of {len(functional)} {type(functional).__name__} "
+            f"that reach outside the grid (first: number {out[0]}; farthest: number {int(np.argmax(far))}, by "
+            f"{float(np.max(far)):.4g}); cover them with "
+            f"Grid.cover({show(np.minimum(lower, grid.lower))}, {show(np.maximum(upper, grid.upper))}, ...)"
+        )
+
+
+def check_differentiable(differentiable: int, observed: Data | Functional) -> None:
+    """Raise a ValueError where derivatives are asked for of a kernel whose draws have none."""
+    if observed.derivative and differentiable < 1:
+        raise ValueError(
+            "kernel: expected one whose draws have a derivative (Matern32, Matern52, SquaredExponential, ...) for "
+            "derivative data, got one without (Matern12, or Gneiting with alpha < 2)"
+        )

@@ -1,0 +1,341 @@
+"""Linear functionals of a field: what a measurement sees.
+
+Every functional is a set of nodes and weights, L_n f = sum_q c_nq (d f)(x_nq), where d is the identity or a derivative
+along a direction. A point has one node; a line integral has Gauss-Legendre nodes, some per grid cell; a box average
+their tensor product; random nodes are the paper's Monte Carlo (section 5.5).
+
+    >>> rays = LineIntegrals(start=(0.0, 0.0), end=[[1.0, 0.0], [0.0, 2.0]])
+    >>> len(rays), rays.ndim
+    (2, 2)
+"""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float, Int
+
+from hipgp.model.arguments import as_direction, as_pair, as_points, check_not_empty, check_rule
+from hipgp.model.nodes import Nodes, Segments, gauss
+from hipgp.runtime.precision import as_float
+
+NODES_PER_CELL = 2.0  # nodes per grid cell along a line or box edge
+
+Rule = Literal["gauss", "monte-carlo"]
+F = TypeVar("F", bound="Functional")
+
+
+class Functional(eqx.Module):
+    """N linear functionals of one kind. Subclasses give their nodes at a resolution and the places they touch."""
+
+    @abc.abstractmethod
+    def nodes(self, spacing: Any) -> Nodes:
+        """Nodes and weights fine enough for a field that varies on the scale `spacing` (a number, or one per axis)."""
+
+    @abc.abstractmethod
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        """Places whose convex hull holds each functional's support."""
+
+    @abc.abstractmethod
+    def take(self, rows: Int[np.ndarray, " n"]) -> "Functional":
+        """The functionals numbered `rows`."""
+
+    def __getitem__(self, index: Any) -> "Functional":
+        """The functionals at `index` (a number, a slice, a mask or an array of numbers)."""
+        return self.take(np.atleast_1d(np.arange(len(self))[index]))
+
+    def finer(self) -> "Functional":
+        """The same functionals with nothing but the resolution to decide on their nodes."""
+        return self
+
+    def nodes_of(self, rows: Int[np.ndarray, " n"], spacing: Any) -> Nodes:
+        """The nodes of some of the functionals; no more per functional than these need."""
+        if getattr(self, "rule", "gauss") == "monte-carlo":
+            return self.nodes(spacing)[rows]  # each keeps its own random nodes
+        return self.take(rows).nodes(spacing)
+
+    def pieces(self, spacing: Any, most: int) -> Iterator[Int[np.ndarray, " n"]]:
+        """All functionals in pieces of about `most` nodes (or of one functional), the longest first.
+
+        Pieces hold functionals of like size, so that a short ray is not given a long one's nodes.
+        """
+        if self.single:
+            for begin in range(0, len(self), most):
+                yield np.arange(begin, min(begin + most, len(self)))
+            return
+        size = np.linalg.norm(extents(self.places()) / np.asarray(spacing), axis=1)
+        order = np.argsort(-size, kind="stable")
+        begin = 0
+        while begin < len(order):
+            rows = order[begin : begin + max(1, most // self.nodes_each(order[begin : begin + 1], spacing))]
+            while len(rows) > 1 and len(rows) * self.nodes_each(rows, spacing) > 2 * most:
+                rows = rows[: len(rows) // 2]
+            yield rows
+            begin += len(rows)
+
+    def nodes_each(self, rows: Int[np.ndarray, " n"], spacing: Any) -> int:
+        """How many nodes each of these functionals has, the longest first."""
+        return self.nodes_of(rows[:1], spacing).x.shape[1]
+
+    @property
+    def single(self) -> bool:
+        """Whether each functional has but one node."""
+        return self.places().shape[1] == 1
+
+    @property
+    def derivative(self) -> bool:
+        """Whether it needs the field's first derivative."""
+        return False
+
+    def __len__(self) -> int:
+        return self.places().shape[0]
+
+    @property
+    def ndim(self) -> int:
+        return self.places().shape[-1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.places().dtype
+
+
+def _some(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
+    """Some rows of what a functional of this kind holds, which has been checked; what a subclass adds is left behind."""
+    if len(rows) == 0:
+        raise ValueError(
+            f"index: expected at least one functional to be picked, got none of {len(functional)}"
+        )
+    out = object.__new__(kind)
+    for field in dataclasses.fields(kind):
+        value = getattr(functional, field.name)
+        object.__setattr__(out, field.name, value[rows] if isinstance(value, np.ndarray) else value)
+    return out
+
+
+def extents(places: Float[np.ndarray, "N C D"]) -> Float[np.ndarray, "N D"]:
+    """How far each functional reaches along each axis; NumPy's reductions over two are slow."""
+    return np.abs(places[:, 1] - places[:, 0]) if places.shape[1] == 2 else np.ptp(places, axis=1)
+
+
+class Points(Functional):
+    """The field's value at each row of x, (N, D); in one dimension (N,) will do."""
+
+    x: Float[np.ndarray, "N D"]
+
+    def __init__(self, x: Any):
+        self.x = as_points("x", x)
+
+    def nodes(self, spacing: Any) -> Nodes:
+        return Nodes(self.x[:, None, :], np.ones((len(self.x), 1), self.x.dtype))
+
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        return self.x[:, None, :]
+
+    def take(self, rows: Int[np.ndarray, " n"]) -> "Points":
+        return _some(Points, self, rows)
+
+
+class Derivatives(Functional):
+    """The field's derivative at each row of x, along `axis` (0 unless told) or along a `direction` vector.
+
+    The direction is used as it is: its length scales the derivative. It may differ from row to row.
+    """
+
+    x: Float[np.ndarray, "N D"]
+    direction: Float[np.ndarray, "N D"]
+
+    def __init__(self, x: Any, axis: int | None = None, direction: Any = None):
+        self.x = as_points("x", x)
+        self.direction = as_direction(self.x.shape[0], self.x.shape[1], self.x.dtype, axis, direction)
+
+    @property
+    def derivative(self) -> bool:
+        return True
+
+    def nodes(self, spacing: Any) -> Nodes:
+        n = len(self.x)
+        ones = np.ones((n, 1), self.x.dtype)
+        return Nodes(self.x[:, None, :], ones, np.zeros(n, self.x.dtype), self.direction)
+
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        return self.x[:, None, :]
+
+    def take(self, rows: Int[np.ndarray, " n"]) -> "Derivatives":
+        return _some(Derivatives, self, rows)
+
+
+class LineIntegrals(Functional):
+    """The integral of the field along straight lines from `start` to `end`, or its average with `average=True`.
+
+    `start` and `end` are (N, D); either may be one point shared by all. `nodes_per_ray` and `rule` override the
+    quadrature: "gauss" (composite Gauss-Legendre) or "monte-carlo" (random nodes, reproducible from `seed`).
+    """
+
+    start: Float[np.ndarray, "N D"]
+    end: Float[np.ndarray, "N D"]
+    average: bool = eqx.field(static=True)
+    nodes_per_ray: int | None = eqx.field(static=True)
+    rule: Rule = eqx.field(static=True)
+    seed: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        start: Any,
+        end: Any,
+        average: bool = False,
+        *,
+        nodes_per_ray: int | None = None,
+        rule: Rule = "gauss",
+        seed: int = 0,
+    ):
+        self.start, self.end = as_pair("start", start, "end", end)
+        zero = np.flatnonzero(np.all(self.start == self.end, axis=1))
+        if len(zero):
+            raise ValueError(
+                f"end: expected rays of positive length, got {len(zero)} of zero length (first: ray {zero[0]}); "
+                "use Points for a value at a place"
+            )
+        check_rule(rule, nodes_per_ray)
+        self.average, self.nodes_per_ray, self.rule, self.seed = bool(average), nodes_per_ray, rule, seed
+
+    @property
+    def length(self) -> Float[np.ndarray, " N"]:
+        return np.linalg.norm(self.end - self.start, axis=1)
+
+    def nodes(self, spacing: Any) -> Nodes:
+        if self.rule == "gauss":
+            return self.segments(spacing).nodes()
+        start, delta, size = self._geometry(slice(None))
+        count = self._count(delta, spacing)
+        t = np.random.default_rng(self.seed).uniform(size=(len(delta), count)).astype(start.dtype)
+        x = start[:, None, :] + t[:, :, None] * delta[:, None, :]
+        return Nodes(x, np.repeat(size[:, None] / count, count, axis=1).astype(start.dtype))
+
+    def segments(self, spacing: Any, rows: Any = slice(None)) -> Segments:
+        """Some of the lines with a Gauss-Legendre rule that serves them all."""
+        start, delta, size = self._geometry(rows)
+        return Segments(start, delta, size, *gauss(self._count(delta, spacing)))
+
+    def _geometry(self, rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of some lines the start, the way from there to the end, and what their weights add up to."""
+        start, delta = self.start[rows], self.end[rows] - self.start[rows]
+        size = np.ones(len(delta), delta.dtype) if self.average else np.linalg.norm(delta, axis=1)
+        return start, delta, size
+
+    @property
+    def ruled(self) -> bool:
+        """Whether `segments` are its nodes: a subclass may have others."""
+        return self.rule == "gauss" and type(self).nodes is LineIntegrals.nodes
+
+    def _count(self, delta: Float[np.ndarray, "N D"], spacing: Any) -> int:
+        cells = np.max(np.linalg.norm(delta / np.asarray(spacing), axis=1))
+        return self.nodes_per_ray or int(np.ceil(NODES_PER_CELL * cells))
+
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        return np.stack([self.start, self.end], axis=1)
+
+    def finer(self) -> "LineIntegrals":
+        return LineIntegrals(self.start, self.end, self.average)
+
+    def take(self, rows: Int[np.ndarray, " n"]) -> "LineIntegrals":
+        return _some(LineIntegrals, self, rows)
+
+
+class BoxAverages(Functional):
+    """The average of the field over axis-aligned boxes from `lower` to `upper`, (N, D) each or one shared."""
+
+    lower: Float[np.ndarray, "N D"]
+    upper: Float[np.ndarray, "N D"]
+    nodes_per_box: int | None = eqx.field(static=True)
+    rule: Rule = eqx.field(static=True)
+    seed: int = eqx.field(static=True)
+
+    def __init__(
+        self, lower: Any, upper: Any, *, nodes_per_box: int | None = None, rule: Rule = "gauss", seed: int = 0
+    ):
+        self.lower, self.upper = as_pair("lower", lower, "upper", upper)
+        flat = np.flatnonzero(np.any(self.upper <= self.lower, axis=1))
+        if len(flat):
+            raise ValueError(
+                f"upper: expected more than lower on every axis, got {len(flat)} boxes of no volume"
+            )
+        check_rule(rule, nodes_per_box)
+        self.nodes_per_box, self.rule, self.seed = nodes_per_box, rule, seed
+
+    def nodes(self, spacing: Any) -> Nodes:
+        n, d = self.lower.shape
+        size = self.upper - self.lower
+        dtype = self.lower.dtype
+        if self.rule == "monte-carlo":
+            count = self.nodes_per_box or 10**d
+            t = np.random.default_rng(self.seed).uniform(size=(n, count, d))
+            c = np.full((n, count), 1 / count)
+        else:
+            rules = self._rules(size, spacing)
+            t = np.stack(np.meshgrid(*[r[0] for r in rules], indexing="ij"), axis=-1).reshape(1, -1, d)
+            c = np.prod(np.stack(np.meshgrid(*[r[1] for r in rules], indexing="ij")), axis=0).reshape(1, -1)
+            c = np.broadcast_to(c, (n, c.shape[1]))
+        return Nodes(self.lower[:, None, :] + t.astype(dtype) * size[:, None, :], c.astype(dtype))
+
+    def nodes_each(self, rows: Int[np.ndarray, " n"], spacing: Any) -> int:
+        if self.rule == "monte-carlo":
+            return super().nodes_each(rows, spacing)
+        return math.prod(len(t) for t, _ in self._rules(self.upper[rows] - self.lower[rows], spacing))
+
+    def _rules(self, size: Float[np.ndarray, "N D"], spacing: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+        """A rule per axis that serves boxes of all these sizes."""
+        cells, ndim = np.max(size / np.asarray(spacing), axis=0), size.shape[1]
+        fixed = None if self.nodes_per_box is None else max(1, round(self.nodes_per_box ** (1 / ndim)))
+        return [gauss(fixed or int(np.ceil(NODES_PER_CELL * m))) for m in cells]
+
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        return np.stack([self.lower, self.upper], axis=1)
+
+    def finer(self) -> "BoxAverages":
+        return BoxAverages(self.lower, self.upper)
+
+    def take(self, rows: Int[np.ndarray, " n"]) -> "BoxAverages":
+        return _some(BoxAverages, self, rows)
+
+
+class Functionals(Functional):
+    """Anything linear: sum_q weights_nq f(nodes_nq), nodes (N, Q, D) and weights (N, Q) or (Q,).
+
+    With `axis` or `direction` the nodes see the derivative instead of the value. Pad with weight zero where
+    functionals have different numbers of nodes.
+    """
+
+    positions: Float[np.ndarray, "N Q D"]
+    weights: Float[np.ndarray, "N Q"]
+    direction: Float[np.ndarray, "N D"] | None
+
+    def __init__(self, nodes: Any, weights: Any, axis: int | None = None, direction: Any = None):
+        self.positions = as_float("nodes", nodes, ndim=(3,))
+        n, q, d = self.positions.shape
+        check_not_empty("nodes", self.positions)
+        c = as_float("weights", weights, ndim=(1, 2)).astype(self.positions.dtype)
+        if c.shape not in ((n, q), (q,)):
+            raise ValueError(
+                f"weights: expected shape {(n, q)} or {(q,)} to go with nodes {(n, q, d)}, got {c.shape}"
+            )
+        self.weights = np.broadcast_to(c, (n, q)).copy()
+        plain = axis is None and direction is None
+        self.direction = None if plain else as_direction(n, d, self.positions.dtype, axis, direction)
+
+    @property
+    def derivative(self) -> bool:
+        return self.direction is not None
+
+    def nodes(self, spacing: Any) -> Nodes:
+        value = None if self.direction is None else np.zeros(len(self.positions), self.positions.dtype)
+        return Nodes(self.positions, self.weights, value, self.direction)
+
+    def places(self) -> Float[np.ndarray, "N C D"]:
+        return self.positions
+
+    def take(self, rows: Int[np.ndarray, " n"]) -> "Functionals":
+        return _some(Functionals, self, rows)

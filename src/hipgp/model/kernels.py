@@ -1,0 +1,316 @@
+"""Stationary covariance functions, written for one pair of points.
+
+A kernel is k(x, y) = variance * g(s) with s = sum_d ((x_d - y_d) / lengthscale_d)^2. Kernels compose with `+` and `*`.
+
+    >>> kernel = Matern32(variance=2.0, lengthscale=(0.5, 1.0)) + Matern12(lengthscale=3.0)
+    >>> kernel([[0.0, 0.0]], [[0.0, 0.0]])
+    array([[3.]])
+
+Derivatives come from automatic differentiation of `evaluate`. Writing g as a function of the *squared* distance, with
+its derivatives given explicitly (`_profile`), makes them right at distance zero, where a square root has none.
+"""
+
+import abc
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from hipgp.runtime.precision import as_float, float64_available
+
+Profile = Callable[[Array], Array]
+
+SMOOTH = 99  # stands for infinitely many derivatives
+
+
+class Kernel(eqx.Module):
+    """A stationary covariance. Subclasses write `evaluate` for one difference x - y; all else follows."""
+
+    @abc.abstractmethod
+    def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
+        """The covariance of f(x) and f(y), given x - y.
+
+        Written for one pair, (D,); further axes behind the first are many pairs, elementwise.
+        """
+
+    @property
+    @abc.abstractmethod
+    def differentiable(self) -> int:
+        """How many mean-square derivatives a draw has (SMOOTH for infinitely many)."""
+
+    @property
+    @abc.abstractmethod
+    def parts(self) -> tuple["Stationary", ...]:
+        """The elementary kernels this one is made of."""
+
+    def __call__(self, x: Any, y: Any) -> Float[np.ndarray, "N M"]:
+        """The Gram matrix between two sets of points, (N, D) and (M, D)."""
+        a, b = (as_float(name, points, ndim=(2,)) for name, points in (("x", x), ("y", y)))
+        if a.shape[1] != b.shape[1]:
+            raise ValueError(f"y: expected points of {a.shape[1]} coordinates like x, got {b.shape[1]}")
+        self.check_dimension(a.shape[1])
+        return np.asarray(_gram(self, a, b))
+
+    def __add__(self, other: "Kernel") -> "Kernel":
+        return Sum(self, _kernel(other))
+
+    def __mul__(self, other: "Kernel") -> "Kernel":
+        return Product(self, _kernel(other))
+
+    def check_dimension(self, ndim: int) -> None:
+        """Raise a ValueError where a lengthscale per axis does not fit `ndim` axes."""
+        for part in self.parts:
+            size = np.size(part.lengthscale)
+            if np.ndim(part.lengthscale) == 1 and size != ndim:
+                raise ValueError(
+                    f"lengthscale: expected one number or {ndim} (one per axis of the grid and data), got {size}"
+                )
+            if isinstance(part, Gneiting) and ndim > 3:
+                raise ValueError(
+                    f"kernel: expected at most 3 dimensions for Gneiting (no covariance beyond), got {ndim}"
+                )
+
+
+@float64_available
+def _gram(kernel: "Kernel", a: np.ndarray, b: np.ndarray) -> Array:
+    return kernel.evaluate(differences(jnp.asarray(a).T[:, :, None], jnp.asarray(b).T[:, None, :]))
+
+
+def differences(x: Iterable[Array], y: Iterable[Array]) -> Float[Array, "D ..."]:
+    """x - y from their components one by one: XLA then fuses them into the kernel, where it would write a difference of
+    whole arrays to memory first (five times slower on a CPU)."""
+    return jnp.stack([a - b for a, b in zip(x, y, strict=True)])
+
+
+class Sum(Kernel):
+    """The covariance of the sum of two independent fields."""
+
+    left: Kernel
+    right: Kernel
+
+    def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
+        return self.left.evaluate(difference) + self.right.evaluate(difference)
+
+    @property
+    def differentiable(self) -> int:
+        return min(self.left.differentiable, self.right.differentiable)
+
+    @property
+    def parts(self) -> tuple["Stationary", ...]:
+        return self.left.parts + self.right.parts
+
+
+class Product(Kernel):
+    """The covariance of the product of two independent fields."""
+
+    left: Kernel
+    right: Kernel
+
+    def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
+        return self.left.evaluate(difference) * self.right.evaluate(difference)
+
+    @property
+    def differentiable(self) -> int:
+        return min(self.left.differentiable, self.right.differentiable)
+
+    @property
+    def parts(self) -> tuple["Stationary", ...]:
+        return self.left.parts + self.right.parts
+
+
+class Stationary(Kernel):
+    """An elementary kernel: a variance, a lengthscale (one, or one per axis) and a profile g(s)."""
+
+    variance: Float[Array, ""] = eqx.field(converter=lambda v: _positive("variance", v, (0,)), default=1.0)
+    lengthscale: Float[Array, "..."] = eqx.field(
+        converter=lambda v: _positive("lengthscale", v, (0, 1)), default=1.0
+    )
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0):
+        self.variance = variance
+        self.lengthscale = lengthscale
+
+    @abc.abstractmethod
+    def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
+        """The correlation at squared scaled distance s."""
+
+    def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
+        scale = jnp.broadcast_to(1 / jnp.asarray(self.lengthscale, difference.dtype), difference.shape[:1])
+        # Spelt out axis by axis: XLA then fuses it into one loop, which a reduction over D would not be.
+        s = functools.reduce(operator.add, [(d * one) ** 2 for d, one in zip(difference, scale, strict=True)])
+        return jnp.asarray(self.variance, difference.dtype) * self.profile(s)
+
+    @property
+    def parts(self) -> tuple["Stationary", ...]:
+        return (self,)
+
+
+def _profile(*derivatives: Profile) -> Profile:
+    """g(s) whose derivative in s is the next function in the list (the last one is differentiated as it is)."""
+    if len(derivatives) == 1:
+        return derivatives[0]
+    g = jax.custom_jvp(derivatives[0])
+    slope = _profile(*derivatives[1:])
+
+    @g.defjvp
+    def _jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+        return g(primals[0]), slope(primals[0]) * tangents[0]
+
+    return g
+
+
+def _root(s: Array) -> Array:
+    """sqrt(s) with derivative zero, not infinity, at s = 0."""
+    return jnp.where(s > 0, jnp.sqrt(jnp.where(s > 0, s, 1.0)), 0.0)
+
+
+def _over_root(value: Array, s: Array) -> Array:
+    """value / sqrt(s), zero at s = 0: such terms are multiplied by a distance, and vanish there."""
+    return jnp.where(s > 0, value / jnp.sqrt(jnp.where(s > 0, s, 1.0)), 0.0)
+
+
+def _decay(rate: float) -> Profile:
+    return lambda s: jnp.exp(-rate * _root(s))
+
+
+_A3, _A5 = math.sqrt(3.0), math.sqrt(5.0)
+_matern12 = _profile(_decay(1.0), lambda s: -0.5 * _over_root(_decay(1.0)(s), s))
+_matern32 = _profile(
+    lambda s: (1 + _A3 * _root(s)) * _decay(_A3)(s),
+    lambda s: -1.5 * _decay(_A3)(s),
+    lambda s: 0.75 * _A3 * _over_root(_decay(_A3)(s), s),
+)
+_matern52 = _profile(
+    lambda s: (1 + _A5 * _root(s) + 5 / 3 * s) * _decay(_A5)(s),
+    lambda s: -5 / 6 * (1 + _A5 * _root(s)) * _decay(_A5)(s),
+    lambda s: 25 / 12 * _decay(_A5)(s),
+    lambda s: -25 / 24 * _A5 * _over_root(_decay(_A5)(s), s),
+)
+
+
+class Matern12(Stationary):
+    """Matern with nu = 1/2 (the exponential): rough draws, no derivative."""
+
+    @property
+    def differentiable(self) -> int:
+        return 0
+
+    def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
+        return _matern12(s)
+
+
+class Matern32(Stationary):
+    """Matern with nu = 3/2: draws with one derivative."""
+
+    @property
+    def differentiable(self) -> int:
+        return 1
+
+    def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
+        return _matern32(s)
+
+
+class Matern52(Stationary):
+    """Matern with nu = 5/2: draws with two derivatives."""
+
+    @property
+    def differentiable(self) -> int:
+        return 2
+
+    def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
+        return _matern52(s)
+
+
+class SquaredExponential(Stationary):
+    """exp(-s / 2): infinitely smooth draws."""
+
+    @property
+    def differentiable(self) -> int:
+        return SMOOTH
+
+    def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
+        return jnp.exp(-s / 2)
+
+
+class RationalQuadratic(Stationary):
+    """(1 + s / (2 alpha))^-alpha: a mixture of squared exponentials of many lengthscales."""
+
+    alpha: Float[Array, ""] = eqx.field(converter=lambda v: _positive("alpha", v, (0,)), default=1.0)
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, alpha: Any = 1.0):
+        super().__init__(variance, lengthscale)
+        self.alpha = alpha
+
+    def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
+        alpha = jnp.asarray(self.alpha, s.dtype)
+        return jnp.exp(-alpha * jnp.log1p(s / (2 * alpha)))
+
+    @property
+    def differentiable(self) -> int:
+        return SMOOTH
+
+
+_bump = _profile(  # (1 - t) cos(pi t) + sin(pi t) / pi up to t = sqrt(s) = 1, zero beyond
+    lambda s: jnp.where(
+        s < 1, (1 - _root(s)) * jnp.cos(jnp.pi * _root(s)) + jnp.sin(jnp.pi * _root(s)) / jnp.pi, 0.0
+    ),
+    lambda s: jnp.where(s < 1, -(jnp.pi**2) / 2 * (1 - _root(s)) * jnp.sinc(_root(s)), 0.0),
+)
+
+
+class Gneiting(Stationary):
+    """Gneiting's compactly supported kernel: (1 + t^alpha)^-3 ((1 - t) cos(pi t) + sin(pi t) / pi), zero from t = 1 on.
+
+    The form used for interstellar dust (Sale & Magorrian 2014). Its draws are rough for alpha < 2 and have one
+    derivative for alpha = 2. Valid in up to three dimensions.
+    """
+
+    alpha: float = eqx.field(static=True, default=1.0)
+
+    def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, alpha: float = 1.0):
+        super().__init__(variance, lengthscale)
+        if not 0 < alpha <= 2:
+            raise ValueError(f"alpha: expected a number above 0 and at most 2, got {alpha!r}")
+        self.alpha = float(alpha)
+
+    @property
+    def differentiable(self) -> int:
+        return 1 if self.alpha == 2 else 0
+
+    def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
+        power = s if self.alpha == 2 else _power(s, self.alpha / 2)
+        return (1 + power) ** -3 * _bump(s)
+
+
+def _power(s: Array, exponent: float) -> Array:
+    return jnp.where(s > 0, jnp.where(s > 0, s, 1.0) ** exponent, 0.0)
+
+
+def _positive(name: str, value: Any, ndim: tuple[int, ...]) -> Any:
+    if isinstance(value, Tracer):
+        return value  # its number is not known here
+    array = as_float(name, value, ndim=ndim).astype(np.float64)
+    if array.size == 0 or np.any(array <= 0):
+        raise ValueError(f"{name}: expected positive numbers, got {value!r}")
+    return array
+
+
+def _kernel(other: Any) -> Kernel:
+    if not isinstance(other, Kernel):
+        raise ValueError(f"kernel: expected a kernel to add or multiply, got {type(other).__name__}")
+    return other
+
+
+@functools.cache
+def elementary() -> dict[str, type[Stationary]]:
+    """Every elementary kernel by its public name."""
+    classes = (Matern12, Matern32, Matern52, SquaredExponential, RationalQuadratic, Gneiting)
+    return {cls.__name__: cls for cls in classes}

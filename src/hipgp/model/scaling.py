@@ -1,0 +1,141 @@
+"""The unit that a problem is computed in, where its numbers are too large or too small to be squared.
+
+A Gaussian process scales: with y, the noise and the root of the kernel's variance times c, the posterior mean and
+standard deviation are c times as large. So a problem of extreme numbers is solved in another unit. It is a power of two,
+and multiplying by one rounds nothing.
+"""
+
+import warnings
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from hipgp.model.data import Data, Observations
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel, Product, Stationary, Sum
+from hipgp.model.trend import Trend
+
+# Powers of two. Within SAFE, products of two squares are in the range of the type; beyond LARGEST, squares are not.
+SAFE = {np.dtype(np.float32): 30, np.dtype(np.float64): 250}
+LARGEST = {np.dtype(np.float32): 62, np.dtype(np.float64): 510}
+LOWEST_DEVIATION, HIGHEST_DEVIATION = 1e-150, 1e150  # whose squares float64 holds
+FAR = 100.0  # from zero, in standard deviations, that data may be without a trend before it is said
+
+
+def prior_variance(kernel: Kernel) -> float | None:
+    """The kernel at distance zero; None of kinds of kernels that are not known here."""
+    if isinstance(kernel, Stationary):
+        return float(kernel.variance)
+    if not isinstance(kernel, Sum | Product):
+        return None
+    left, right = prior_variance(kernel.left), prior_variance(kernel.right)
+    if left is None or right is None:
+        return None
+    return left + right if isinstance(kernel, Sum) else left * right
+
+
+def exponent(kernel: Kernel | None, data: Data, noise: float | None) -> int:
+    """The unit to compute in, as a power of two; 0 where the numbers are fine as they are.
+
+    `kernel` is None where it is to be learned.
+    """
+    stds = [np.asarray(b.noise, float) for b in data.blocks if b.noise is not None]
+    if noise is not None:
+        stds.append(np.array([noise]))
+    variance = 1.0 if kernel is None else prior_variance(kernel)
+    if variance is None:
+        return 0
+    found = [float(np.max(np.abs(data.y)))] + [f(s) for s in stds for f in (np.min, np.max)]
+    found += [] if kernel is None else [float(np.sqrt(variance))]
+    powers = np.log2([size for size in found if size > 0] or [1.0])
+    if np.max(np.abs(powers)) <= SAFE[data.dtype]:
+        return 0
+    middle = round((np.min(powers) + np.max(powers)) / 2)
+    if np.max(np.abs(powers - middle)) > LARGEST[data.dtype]:
+        raise ValueError(
+            f"y, noise, variance: expected values, noise and root of the variance that {data.dtype} can hold the "
+            f"squares of together, got sizes from {min(s for s in found if s > 0):.3g} to {max(found):.3g}; give "
+            "float64 data, or look for a wrong unit"
+        )
+    return int(middle)
+
+
+def scaled(kernel: Any, data: Data, noise: float | None, power: int) -> tuple[Any, Data, float | None]:
+    """A whole problem times 2^power; the kernel may be None."""
+    if power == 0:
+        return kernel, data, noise
+    own = None if kernel is None else scaled_kernel(kernel, power)
+    return own, scaled_data(data, power), scaled_noise(noise, power)
+
+
+def scaled_kernel(kernel: Kernel, power: int) -> Kernel:
+    """The kernel of the field times 2^power; a product's first factor carries its scale."""
+    if isinstance(kernel, Sum):
+        return Sum(scaled_kernel(kernel.left, power), scaled_kernel(kernel.right, power))
+    if isinstance(kernel, Product):
+        return Product(scaled_kernel(kernel.left, power), kernel.right)
+    assert isinstance(kernel, Stationary)
+    variance = np.ldexp(np.asarray(kernel.variance, float), 2 * power)
+    return eqx.tree_at(lambda k: k.variance, kernel, variance)
+
+
+def scaled_data(data: Data, power: int) -> Data:
+    """The same measurements with values and noise times 2^power."""
+    times = lambda a: None if a is None else np.ldexp(a, power)
+    return Data(tuple(Observations(b.functional, np.ldexp(b.y, power), times(b.noise)) for b in data.blocks))
+
+
+def scaled_noise(noise: float | None, power: int) -> float | None:
+    return None if noise is None else float(np.ldexp(noise, power))
+
+
+def scaled_bounds(bounds: dict[str, Any] | None, power: int) -> dict[str, Any] | None:
+    """The user's bounds of parameters in another unit: of variances and of the noise."""
+    if not bounds or power == 0:
+        return bounds
+    factor = {"variance": 2, "noise": 1}
+    return {
+        name: tuple(np.ldexp(np.asarray(pair, float), power * factor.get(name.split(".")[-1], 0)))
+        for name, pair in bounds.items()
+    }
+
+
+def check_learnable(data: Data) -> None:
+    """Raise a ValueError where the variance to be learned is out of float64's range."""
+    size = float(np.max(np.abs(data.y)))
+    if size > 0 and not LOWEST_DEVIATION <= size <= HIGHEST_DEVIATION:
+        raise ValueError(
+            f"y: expected values between {LOWEST_DEVIATION:g} and {HIGHEST_DEVIATION:g} in size, whose variance can "
+            f"be learned, got {size:.3g}; give y in another unit"
+        )
+
+
+def warn_if_far_from_zero(data: Data, grid: Grid, trend: Trend, kernel: Kernel | None) -> None:
+    """Warn where there is no trend and the data lie far from zero, which is then the prior's mean.
+
+    Far is said in the kernel's standard deviations; in those of the data where it is None, to be learned.
+    """
+    if trend.kind is not None:
+        return
+    y = np.asarray(scaled_data(data, power := -_power(data)).y, float)
+    columns = Trend("constant").of_data(data, grid)[:, 0]
+    level = float(columns @ y) / max(float(columns @ columns), np.finfo(float).tiny)
+    variance = None if kernel is None else prior_variance(kernel)
+    if variance is None:
+        size, spread = np.sqrt(np.mean((level * columns) ** 2)), np.std(y - level * columns)
+        size = 0.0 if spread < 1e-14 * size else size  # all values are the same
+    else:
+        size, spread = abs(level), np.ldexp(np.sqrt(variance), power)
+    if size > FAR * spread:
+        warnings.warn(
+            f"the data lie about {size / spread:.2g} standard deviations from zero, the mean of a field without a trend: "
+            'the posterior will bend back to zero between them; give GP(..., trend="constant"), or subtract a constant '
+            "from y",
+            stacklevel=4,
+        )
+
+
+def _power(data: Data) -> int:
+    size = float(np.max(np.abs(data.y)))
+    return int(np.frexp(size)[1]) if size > 0 else 0

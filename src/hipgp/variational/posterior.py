@@ -1,0 +1,139 @@
+"""The variational posterior: mean, std and draws of the field on the grid and of any functional."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from hipgp.model.data import check_differentiable, check_inside
+from hipgp.model.functionals import Functional
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.runtime.precision import float64_available
+from hipgp.variational.families import Gaussian, root_variances
+from hipgp.variational.minibatch_weights import Rows, Source, compiled_rows, exact_source, local_source, parts
+from hipgp.variational.natural import Problem, survey
+from hipgp.variational.whitening import ToeplitzWhitening, Whitening
+
+AT_ONCE = 2**24  # numbers in one chunk of whitened correlations
+
+
+class VariationalPosterior(eqx.Module):
+    """q(e) = N(m, S) on the whitened field, u = R e; see `diagnostics` for how it was found.
+
+    A functional has mean k'm and variance k'S k + v, where v is what the grid values leave open.
+    """
+
+    kernel: Kernel
+    grid: Grid
+    noise: float | None
+    whitening: Whitening
+    q: Gaussian
+    problem: Problem | None  # None in a map read from a file
+    settings: Any = eqx.field(static=True)
+    diagnostics: dict[str, Any] = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
+
+    @property
+    def whitened_mean(self) -> Float[np.ndarray, "..."]:
+        """m, in the shape of the torus (or, with the Cholesky whitening, of the grid)."""
+        return np.asarray(self.q.mean).reshape(self.whitening.shape)
+
+    @property
+    def whitened_covariance(self) -> Float[np.ndarray, "B n n"]:
+        """S by blocks; `q.blocks.index` says which whitened points each holds."""
+        return np.asarray(self._covariance())
+
+    @float64_available
+    def _covariance(self) -> Array:
+        return self.q.covariance
+
+    @float64_available
+    def elbo(self) -> float:
+        """The bound on the data's log evidence, exactly: one pass over the data."""
+        if self.problem is None:
+            return self.diagnostics["elbo"]
+        batches = max(1, -(-len(self.problem.y) // self.settings.batch_size))
+        return survey(self.q, self.problem, self.kernel, self.whitening, batches).bound
+
+    @float64_available
+    def grid_mean(self) -> Float[np.ndarray, "..."]:
+        return self._on_grid(self.whitening.root(self.q.mean))
+
+    @float64_available
+    def grid_std(self) -> Float[np.ndarray, "..."]:
+        lags = int(np.prod([2 * b - 1 for b in self.q.blocks.block_shape]))
+        if isinstance(self.whitening, ToeplitzWhitening) and lags < self.grid.size:
+            return self._on_grid(jnp.sqrt(jnp.maximum(_torus_variances(self.q, self.whitening), 0.0)))
+        chunk = max(1, min(self.grid.size, AT_ONCE // self.whitening.size))
+        variance = []
+        for begin in range(0, self.grid.size, chunk):
+            points = jnp.minimum(jnp.arange(begin, begin + chunk), self.grid.size - 1)
+            variance.append(_point_variances(self.q, self.whitening, points, self.grid.size))
+        return self._on_grid(jnp.sqrt(jnp.concatenate(variance)[: self.grid.size]))
+
+    @float64_available
+    def predict(self, functional: Functional) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """Mean and std of every functional, without observation noise."""
+        source = self._source(functional)
+        mean, std = np.zeros(len(functional)), np.zeros(len(functional))
+        for selection in parts((len(functional),), self._chunks(len(functional))):
+            rows = compiled_rows(source, self.kernel, self.whitening, selection.index)
+            found = _moments(self.q, self.whitening, rows)
+            at = selection.index[0][selection.mask]
+            mean[at], std[at] = (np.asarray(a)[selection.mask] for a in found)
+        return mean.astype(self.dtype), std.astype(self.dtype)
+
+    @float64_available
+    def sample(
+        self, count: int, key: Array, functional: Functional | None = None
+    ) -> Float[np.ndarray, "count ..."]:
+        """Draws of q on the grid, or of a functional; what the grid leaves open is drawn independently for each."""
+        white_key, rest_key = jax.random.split(key)
+        draws = self.whitening.root(self.q.sample(white_key, count))
+        if functional is None:
+            return np.asarray(draws, self.dtype).reshape(count, *self.grid.shape)
+        source = self._source(functional)
+        drawn = np.zeros((count, len(functional)))
+        rest = np.asarray(jax.random.normal(rest_key, drawn.shape, float))
+        for selection in parts((len(functional),), self._chunks(len(functional))):
+            rows = compiled_rows(source, self.kernel, self.whitening, selection.index)
+            at = selection.index[0][selection.mask]
+            open_std = np.sqrt(np.asarray(rows.v)[selection.mask])
+            drawn[:, at] = np.asarray(draws @ rows.w.T)[:, selection.mask] + open_std * rest[:, at]
+        return drawn.astype(self.dtype)
+
+    def _source(self, functional: Functional) -> Source:
+        check_inside(functional, self.grid)
+        check_differentiable(self.kernel.differentiable, functional)
+        if self.settings.weights == "local":
+            return local_source(self.grid, [functional], self.settings.stencil)
+        limits = self.settings.tolerance, self.settings.predict_max_iterations
+        return exact_source(self.kernel, self.grid, [functional], *limits)
+
+    def _chunks(self, count: int) -> int:
+        return max(1, -(-count * self.whitening.size // AT_ONCE))
+
+    def _on_grid(self, values: Any) -> np.ndarray:
+        return np.asarray(values, self.dtype).reshape(self.grid.shape)
+
+
+@eqx.filter_jit
+def _moments(q: Gaussian, whitening: Whitening, rows: Rows) -> tuple[Array, Array]:
+    k = whitening.root_transpose(rows.w)
+    return k @ q.mean, jnp.sqrt(q.spread(k) + rows.v)
+
+
+@eqx.filter_jit
+def _point_variances(q: Gaussian, whitening: Whitening, points: Array, size: int) -> Array:
+    return q.spread(whitening.root_transpose(jax.nn.one_hot(points, size, dtype=float)))
+
+
+@eqx.filter_jit
+def _torus_variances(q: Gaussian, whitening: ToeplitzWhitening) -> Array:
+    toeplitz = whitening.toeplitz
+    row = jnp.fft.irfftn(toeplitz.amplitudes(), s=toeplitz.torus.shape)
+    return root_variances(q, row)[tuple(slice(0, n) for n in toeplitz.shape)]

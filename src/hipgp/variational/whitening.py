@@ -1,0 +1,123 @@
+"""From grid values to white noise and back: u = R e with R R' = K, and k_n = R' w_n (paper, section 3.2).
+
+Two roots: the Toeplitz one (R = crop . C^1/2, e on the torus, FFTs only), which is the paper's, and the Cholesky
+factor of K (e on the grid), which is the standard SVGP and the baseline. All in float64: this is set-up.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float
+
+from hipgp.linalg.krylov import Solution
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.model.nodes import Nodes
+from hipgp.weights.exact import conditional, grid_covariances
+from hipgp.weights.toeplitz import Toeplitz, embed, on_torus
+
+LARGEST_CHOLESKY = 2**14  # grid points; beyond it a dense K takes more than 2 GiB
+
+
+class Whitening(eqx.Module):
+    """A root R of the grid covariance K. Vectors are flat, batched in front."""
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Of the array that the white noise lives on."""
+
+    @abc.abstractmethod
+    def root(self, e: Float[Array, "... T"]) -> Float[Array, "... M"]:
+        """R e."""
+
+    @abc.abstractmethod
+    def root_transpose(self, w: Float[Array, "... M"]) -> Float[Array, "... T"]:
+        """R' w."""
+
+    @abc.abstractmethod
+    def conditional(
+        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
+    ) -> tuple[Array, Array, Solution]:
+        """w = K^-1 k*, v = k** - w'k*, and what the solve did."""
+
+    @abc.abstractmethod
+    def rebuilt(self, kernel: Kernel) -> "Whitening":
+        """The same root for another kernel; differentiable in its parameters."""
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+class ToeplitzWhitening(Whitening):
+    toeplitz: Toeplitz
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.toeplitz.torus.shape
+
+    def root(self, e: Float[Array, "... T"]) -> Float[Array, "... M"]:
+        return self.toeplitz.root(e.reshape(*e.shape[:-1], *self.shape)).reshape(*e.shape[:-1], -1)
+
+    def root_transpose(self, w: Float[Array, "... M"]) -> Float[Array, "... T"]:
+        on_grid = w.reshape(*w.shape[:-1], *self.toeplitz.shape)
+        return self.toeplitz.root_transpose(on_grid).reshape(*w.shape[:-1], -1)
+
+    def conditional(
+        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
+    ) -> tuple[Array, Array, Solution]:
+        return conditional(self.toeplitz, cross, variance, tolerance, max_iterations)
+
+    def rebuilt(self, kernel: Kernel) -> "ToeplitzWhitening":
+        return ToeplitzWhitening(on_torus(kernel, self.toeplitz.torus))
+
+
+class CholeskyWhitening(Whitening):
+    grid: Grid
+    factor: Float[Array, "M M"]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.grid.shape
+
+    def root(self, e: Float[Array, "... T"]) -> Float[Array, "... M"]:
+        return e @ self.factor.T
+
+    def root_transpose(self, w: Float[Array, "... M"]) -> Float[Array, "... T"]:
+        return w @ self.factor
+
+    def conditional(
+        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
+    ) -> tuple[Array, Array, Solution]:
+        w = cho_solve((self.factor, True), cross.T).T
+        k = self.root_transpose(w)
+        v = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(k**2, axis=-1)
+        none = jnp.zeros(len(cross))
+        return w, jnp.maximum(v, 0.0), Solution(w, none.astype(jnp.int32), none, none == 0)
+
+    def rebuilt(self, kernel: Kernel) -> "CholeskyWhitening":
+        return CholeskyWhitening(self.grid, _factor(kernel, self.grid))
+
+
+def _factor(kernel: Kernel, grid: Grid) -> Float[Array, "M M"]:
+    points = jnp.asarray(grid.coordinates())
+    gram = grid_covariances(kernel, Nodes(points[:, None, :], jnp.ones((len(points), 1))), grid)[0]
+    # Smooth kernels on a fine grid are singular to rounding; this much moves nothing else.
+    jitter = 10 * jnp.finfo(gram.dtype).eps * jnp.trace(gram)
+    return jnp.linalg.cholesky(gram + jitter * jnp.eye(len(points)))
+
+
+def whiten(kernel: Kernel, grid: Grid, kind: str) -> Whitening:
+    if kind == "toeplitz":
+        return ToeplitzWhitening(embed(kernel, grid))
+    if grid.size > LARGEST_CHOLESKY:
+        raise ValueError(
+            f'whitening: "cholesky" needs {grid.size**2 * 8 / 2**30:,.0f} GiB for {grid.size} grid points; expected at '
+            f'most {LARGEST_CHOLESKY}: use whitening="toeplitz"'
+        )
+    return CholeskyWhitening(grid, eqx.filter_jit(_factor)(kernel, grid))

@@ -1,0 +1,311 @@
+"""Nearest-neighbour (Vecchia) conditionals of the data: one idea, three uses.
+
+Order the observations; given a few nearest predecessors each observation is Gaussian with mean b'y_neighbours and
+variance d, both from one small dense system with the noise included. Then
+
+- A^-1 ~ S'S with S = D^(-1/2) (I - B), sparse: the preconditioner of the batch engine, two products and no triangular
+  solve. Functionals of several nodes go in groups: the last rows of the inverse factor of a group's and its
+  neighbours' covariance, which are computed once for all of the group;
+- sum_n log N(y_n | b_n'y, d_n): a likelihood without a single large solve, to learn from;
+- the same conditional for a functional not observed: its variance, deterministic and nearly exact for points.
+
+Covariances between functionals are double sums over a few nodes each (`few_nodes`), exact for points.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float, Int
+
+from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
+from hipgp.linalg.sparse import Blocks, Sparse
+from hipgp.model.data import Data
+from hipgp.model.kernels import Kernel
+from hipgp.model.nodes import Nodes, Segments
+from hipgp.runtime.buckets import power_of_two, roughly
+from hipgp.runtime.precision import AnyArray, float64_available, on_device
+from hipgp.runtime.programs import bounded_jit
+from hipgp.runtime.threads import in_threads, one_blas_thread
+from hipgp.vecchia.aggregation import Binned, as_points, bins_of
+from hipgp.vecchia.conditioning_sets import Groups, features, in_groups
+from hipgp.vecchia.group_covariances import (
+    MOST_NODES,
+    compact_nodes,
+    covariances,
+    plain_points,
+    typical_lengthscale,
+)
+from hipgp.weights.toeplitz import evaluate_all
+
+NEIGHBOURS = 20  # of a point
+GROUP, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
+# Of the preconditioner where there is a GPU, to which covariances are cheap: half the steps, and fewer by a quarter again.
+GPU_GROUP, GPU_GROUP_NEIGHBOURS, GPU_MOST_NODES = 64, 192, 32
+ENTRIES_AT_ONCE = 2**18  # of the small matrices in one chunk: they stay in cache
+
+
+class Conditionals(NamedTuple):
+    """Targets given their neighbours: target ~ N(coefficients . y_neighbours, variance), group by group."""
+
+    coefficients: Float[np.ndarray, "G b k"]
+    variance: Float[np.ndarray, " T"]
+    near: Int[np.ndarray, "G k"]
+    places: Int[np.ndarray, " T"]  # where in (G b) each target is
+
+    def mean(self, y: Float[np.ndarray, "s N"]) -> Float[np.ndarray, "s T"]:
+        """What the neighbours' values say of each target."""
+        g, b, k = self.coefficients.shape
+        columns = np.broadcast_to(self.near[:, None, :], (g, b, k)).ravel()
+        entries = self.coefficients.ravel(), columns, np.arange(0, g * b * k + 1, k)
+        rows = scipy.sparse.csr_array(entries, shape=(g * b, y.shape[-1]))[self.places]
+        return (rows @ y.T).T
+
+
+class Vecchia(eqx.Module):
+    """The factor S with A^-1 ~ S'S (rows in any order), and log|A| ~ log_determinant."""
+
+    factor: Sparse | Blocks | Binned
+    log_determinant: Float[Array, ""]
+    description: str = eqx.field(static=True)
+
+    def precondition(self, r: Float[Array, "... N"]) -> Float[Array, "... N"]:
+        return self.factor.transpose_matmul(self.factor.matmul(r))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def deviance(matrix: Float[Array, "T k k"], y: Float[Array, "T k"], own: int) -> Float[Array, ""]:
+    """-2 log p(the last `own` of y | the others) but for constants, summed over T Gaussians with these covariances.
+
+    With L the Cholesky factor, z = L^-1 y and S the last rows of L^-1, it is |z_own|^2 + 2 sum log L_own. Its gradient
+    in the covariance, S'S - S'z_own (S'z_own + 2 a)' with a = (others' covariance)^-1 y_others, is written out: one
+    more triangular solve, where differentiating through the factorisation costs six times the whole evaluation.
+    Differentiable in the covariance alone.
+    """
+    return _factored(matrix, y, own)[0]
+
+
+def _factored(matrix: Array, y: Array, own: int) -> tuple[Array, Array, Array]:
+    def one(matrix: Array, y: Array) -> tuple[Array, Array]:
+        factor = cholesky(matrix)
+        return factor, solve_lower(factor, y)
+
+    factor, z = map_matrices(one, matrix, y)
+    logs = jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)[:, -own:])
+    return jnp.sum(z[:, -own:] ** 2) + 2 * jnp.sum(logs), factor, z
+
+
+def _forward(matrix: Array, y: Array, own: int) -> tuple[Array, tuple[Array, Array]]:
+    value, factor, z = _factored(matrix, y, own)
+    return value, (factor, z)
+
+
+def _backward(own: int, saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
+    factor, z = saved
+    k = z.shape[1]
+    last = jnp.broadcast_to(jnp.eye(k)[:, -own:], (len(z), k, own))
+    others = jnp.where(jnp.arange(k) < k - own, z, 0.0)
+    sides = jnp.concatenate([last, others[..., None]], axis=2)
+    solved = map_matrices(solve_lower_transposed, factor, sides)
+    rows, a = solved[..., :-1], solved[..., -1]
+    pull = jnp.einsum("tkb,tb->tk", rows, z[:, -own:])
+    gradient = jnp.einsum("tkb,tlb->tkl", rows, rows) - pull[:, :, None] * (pull + 2 * a)[:, None, :]
+    return cotangent * gradient, None
+
+
+deviance.defvjp(_forward, _backward)
+
+
+@bounded_jit(most=64)
+def _conditional_chunk(
+    kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, own: int
+) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
+    # Targets have no noise, and two of them may be the same: only the neighbours' own covariance is factored.
+    matrix = covariances(kernel, nodes, noise, index, used)
+
+    def one(matrix: Array) -> tuple[Array, Array]:
+        factor = cholesky(matrix[:-own, :-own])
+        half = solve_lower(factor, matrix[:-own, -own:])
+        return solve_lower_transposed(factor, half), half
+
+    coefficients, half = map_matrices(one, matrix)
+    prior = jnp.diagonal(matrix[:, -own:, -own:], axis1=1, axis2=2)
+    variance = jnp.maximum(prior - jnp.sum(half**2, axis=1), jnp.finfo(matrix.dtype).eps * prior)
+    return jnp.swapaxes(coefficients, 1, 2), variance
+
+
+@bounded_jit(most=64)
+def _factor_chunk(
+    kernel: Kernel, nodes: Nodes | Segments, noise: Array, index: Array, used: Array, own: int, dtype: Any
+) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
+    """The last `own` rows of each matrix's inverse Cholesky factor, and their diagonal, one where there is no row."""
+    last = jnp.eye(index.shape[1])[:, -own:]
+    last_columns = lambda matrix: solve_lower_transposed(cholesky(matrix), last)
+    columns = map_matrices(last_columns, covariances(kernel, nodes, noise, index, used))
+    rows = jnp.swapaxes(columns, 1, 2) * used[:, None, :] * used[:, -own:, None]
+    diagonal = jnp.diagonal(rows[:, :, -own:], axis1=1, axis2=2)
+    return rows.astype(dtype), jnp.where(used[:, -own:], diagonal, 1.0)
+
+
+def _in_chunks(
+    function: Any, kernel: Kernel, nodes: Nodes | Segments, noise: Any, index: Any, used: Any
+) -> Iterator[tuple[Any, int]]:
+    """Yield `function` of some thousands of rows of `index` at a time, and how many rows these are.
+
+    The last chunk is filled up by repeating its last row. On a CPU the chunks are computed by several threads.
+    """
+    (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
+    most = max(1, ENTRIES_AT_ONCE * (1 if on_cpu else 128) // k**2)
+    each = -(-count // -(-count // most))  # all alike
+    size = min(power_of_two(each), roughly(each, 8)) if count < 16 * most else most
+    room = roughly(len(nodes), 8)
+    filled = nodes.filled_up(room), np.pad(noise, (0, room - len(nodes)))
+    nodes, noise = jax.tree.map(on_device, filled)
+
+    def chunk(begin: int) -> tuple[Any, int]:
+        at = np.minimum(np.arange(begin, begin + size), count - 1)
+        found = function(kernel, nodes, noise, on_device(index[at]), on_device(used[at]))
+        return jax.block_until_ready(found) if on_cpu else found, min(size, count - begin)
+
+    begins = range(0, count, size)
+    yield from in_threads(chunk, ((begin,) for begin in begins)) if on_cpu else map(chunk, begins)
+
+
+@one_blas_thread
+@float64_available
+def conditionals(
+    kernel: Kernel,
+    nodes: Nodes,
+    noise: Float[np.ndarray, " N"],
+    targets: Nodes,
+    groups: Groups,
+) -> Conditionals:
+    """Every target, seen without noise, given its neighbours, in float64. `noise` are variances."""
+    both, own = Nodes.concatenate([nodes, targets]), groups.own
+    spread = np.concatenate([noise, np.zeros(len(targets))])
+    chunk = functools.partial(_conditional_chunk, own=own)
+    parts = _in_chunks(chunk, kernel, both, spread, groups.index, groups.used)
+    here = (tuple(np.asarray(a)[:n] for a in part) for part, n in parts)
+    coefficients, variance = (np.concatenate(a) for a in zip(*here, strict=True))
+    real = np.flatnonzero(groups.used[:, -own:])
+    places = real[np.argsort(groups.index[:, -own:].ravel()[real])]
+    kept = np.where(groups.used[:, None, :-own], coefficients, 0.0)
+    return Conditionals(kept, variance.ravel()[places], groups.index[:, :-own], places)
+
+
+def group_sizes(nodes: Nodes | Segments) -> tuple[int, int]:
+    """How many go together, and on how many they are conditioned: points stand alone."""
+    return (1, NEIGHBOURS) if nodes.per == 1 else (GROUP, GROUP_NEIGHBOURS)
+
+
+class Neighbourhoods(NamedTuple):
+    """Who is conditioned on whom: no matter of the noise, but for points, whose bins it decides on (`groups` is None)."""
+
+    nodes: Nodes | Segments
+    groups: Groups | None
+    k: int
+    scale: Float[np.ndarray, " D"]
+
+
+@float64_available
+def neighbourhoods(
+    kernel: Kernel, data: Data, k: int | None = None, group: int | None = None
+) -> Neighbourhoods:
+    """The data in groups with their `k` neighbours.
+
+    By default points, or bins of them where they crowd in their noise (`bins.py`), stand alone and have 20 neighbours;
+    functionals of several nodes come in groups of 32 with 96, or on a GPU of 64 with 192.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    nodes = compact_nodes(data, kernel, MOST_NODES if on_cpu else GPU_MOST_NODES)
+    alone = nodes.per == 1
+    usual = group_sizes(nodes) if on_cpu or alone else (GPU_GROUP, GPU_GROUP_NEIGHBOURS)
+    group, k = usual[0] if group is None else group, usual[1] if k is None else k
+    scale = typical_lengthscale(kernel, data.ndim)
+    binned = group == 1 and plain_points(nodes)
+    groups = None if binned else in_groups(nodes, features(nodes, scale), group, k)
+    return Neighbourhoods(nodes, groups, k, scale)
+
+
+@one_blas_thread
+@float64_available
+def factor_of(
+    kernel: Kernel, near: Neighbourhoods, noise: Float[np.ndarray, " N"], dtype: Any = np.float64
+) -> Vecchia:
+    """The factor S of the data's covariance plus `noise` (variances), from these neighbours."""
+    noise = np.asarray(noise, float)
+    if near.groups is not None:
+        return _of_groups(kernel, near.nodes, near.groups, noise, dtype)
+    x = np.asarray(near.nodes.ends()[0])
+    alone = lambda nodes: in_groups(nodes, features(nodes, near.scale), 1, near.k)
+    bins = bins_of(kernel, x, noise, near.scale)
+    if bins is None:
+        return _of_groups(kernel, near.nodes, alone(near.nodes), noise, dtype)
+    means, spread = as_points(x, bins, noise)
+    inner = _rows(kernel, means, alone(means), spread, np.float64)
+    logs = np.sum(np.log(noise)) - np.sum(np.log(spread)) + inner.log_determinant
+    factor = Binned.of(inner.matrix(), bins, noise, dtype)
+    return Vecchia(factor, jnp.asarray(logs, dtype), f"{inner.description} of {len(means)} bins")
+
+
+def _of_groups(
+    kernel: Kernel, nodes: Nodes | Segments, groups: Groups, noise: np.ndarray, dtype: Any
+) -> Vecchia:
+    found = _rows(kernel, nodes, groups, noise, dtype)
+    factor = (
+        Blocks.of(found.blocks, groups.index, groups.used, len(nodes))
+        if groups.own > 1
+        else Sparse.from_scipy(found.matrix(), dtype)
+    )
+    return Vecchia(factor, jnp.asarray(found.log_determinant, dtype), found.description)
+
+
+class _Rows(NamedTuple):
+    """The rows of S, group by group, and log|A| as they have it."""
+
+    blocks: Float[AnyArray, "G b k"]
+    log_determinant: float
+    groups: Groups
+
+    def matrix(self) -> Any:
+        """Of groups of one, the matrix, its rows in the order of the data: neighbours in memory are neighbours in space."""
+        order = np.argsort(self.groups.index[:, -1])
+        blocks = np.asarray(self.blocks)
+        entries = blocks[order].ravel(), self.groups.index[order].ravel()
+        starts = np.arange(len(order) + 1) * blocks.shape[2]
+        return scipy.sparse.csr_array((*entries, starts), shape=(len(order), len(order)))
+
+    @property
+    def description(self) -> str:
+        own = self.groups.own
+        return f"{self.groups.index.shape[1] - own} neighbours" + f" of groups of {own}" * (own > 1)
+
+
+def _rows(kernel: Kernel, nodes: Nodes | Segments, groups: Groups, noise: np.ndarray, dtype: Any) -> _Rows:
+    chunk = functools.partial(_factor_chunk, own=groups.own, dtype=dtype)
+    if _in_float32(kernel, nodes, noise):
+        kernel, nodes = jax.tree.map(lambda a: np.asarray(a, np.float32), (kernel, nodes))
+    parts = list(_in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used))
+    logs = sum(float(np.sum(np.log(np.asarray(diagonal)[:n]))) for (_, diagonal), n in parts)
+    # those of points go to the host; blocks stay where they are
+    rows = [(np.asarray(blocks) if groups.own == 1 else blocks)[:n] for (blocks, _), n in parts]
+    together = np if groups.own == 1 else jnp
+    return _Rows(rows[0] if len(rows) == 1 else together.concatenate(rows), -2 * logs, groups)
+
+
+def _in_float32(kernel: Kernel, nodes: Nodes | Segments, noise: np.ndarray) -> bool:
+    """Whether covariances may be summed in float32, in 40% of the time: where there are many nodes, and noise hides rounding.
+
+    What is factored is in float64 in any case, and stays positive: a group's rounding is below 1e-4 of the largest variance.
+    """
+    if isinstance(nodes, Nodes) and (nodes.per == 1 or nodes.direction is not None):
+        return False
+    longest = nodes.heaviest()
+    x, c = np.asarray(longest.x[0], float), np.asarray(longest.weights[0], float)
+    between = evaluate_all(kernel, (x[:, None] - x).reshape(-1, x.shape[1])).reshape(len(c), -1)
+    return bool(np.min(noise) > 2e-4 * (c @ between @ c))

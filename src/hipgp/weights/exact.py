@@ -1,0 +1,150 @@
+"""Conditional weights: how each functional is read off the grid values u.
+
+Given u, a functional L_n f has mean w_n' u and residual variance v_n = Var(L_n f - w_n' u).
+
+Here *exact* ones, w_n = K^-1 k*_n by conjugate gradients with the circulant inverse as preconditioner (paper, section 3.2);
+each w_n touches the whole grid. Differentiable by the implicit rule (paper, appendix B.2; here in D dimensions, since the
+derivative is that of the Toeplitz product itself). *Local* ones are in `stencils.py`.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from hipgp.linalg.krylov import Solution, conjugate_gradients
+from hipgp.model.data import Data
+from hipgp.model.functionals import Functional, LineIntegrals
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel, SquaredExponential
+from hipgp.model.nodes import Nodes
+from hipgp.runtime.precision import float64_available
+from hipgp.weights.covariance import (
+    closed_form,
+    line_variances,
+    line_with_points,
+    variances,
+    with_points,
+)
+from hipgp.weights.toeplitz import Toeplitz
+
+
+class Weights(eqx.Module):
+    """The operator W (one row w_n a functional) with its transpose and residual variances; batched in front."""
+
+    residual: eqx.AbstractVar[Float[Array, " N"]]
+
+    @abc.abstractmethod
+    def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        """W u: every functional's conditional mean given grid values (flat, C order)."""
+
+    @abc.abstractmethod
+    def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        """W' a."""
+
+
+class ExactWeights(Weights):
+    """W as a dense (N, M) array: the paper's weights, for problems small enough to hold them."""
+
+    rows: Float[Array, "N M"]
+    residual: Float[Array, " N"]
+    # solves that stopped short: their `residual` is right, their w not the best
+    unconverged: int = eqx.field(static=True, default=0)
+
+    def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        return u @ self.rows.T
+
+    def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        return a @ self.rows
+
+
+def solve_grid(
+    toeplitz: Toeplitz, rhs: Float[Array, "B M"], tolerance: float = 1e-10, max_iterations: int = 1000
+) -> Solution:
+    """K^-1 rhs by preconditioned conjugate gradients; differentiable in K and rhs by the implicit rule."""
+    fixed = jax.lax.stop_gradient(toeplitz)
+    precondition = lambda v: fixed.circulant_inverse(v.reshape(-1, *toeplitz.shape)).reshape(v.shape)
+
+    def solve(matvec: Any, b: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        found = conjugate_gradients(
+            matvec,
+            b,
+            precondition=precondition,
+            tolerance=tolerance,
+            max_iterations=max_iterations,
+        )
+        return found.value, (found.iterations.astype(b.dtype), found.error, found.converged.astype(b.dtype))
+
+    value, (iterations, error, converged) = jax.lax.custom_linear_solve(
+        toeplitz.flat_matmul, rhs, solve, symmetric=True, has_aux=True
+    )
+    return Solution(value, iterations.astype(jnp.int32), error, converged > 0)
+
+
+def prepared(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegrals | Nodes:
+    """What `grid_covariances` works from: the line integrals themselves where they have a closed form, else nodes."""
+    if closed_form(kernel, functional):
+        assert isinstance(functional, LineIntegrals)
+        return functional
+    return jax.tree.map(lambda a: np.asarray(a, float), functional.nodes(grid.spacing))
+
+
+def grid_covariances(kernel: Kernel, source: LineIntegrals | Nodes, grid: Grid) -> tuple[Array, Array]:
+    """k* with every grid point, (N, M), and k**, (N,); in closed form where there is one."""
+    points = jnp.asarray(grid.coordinates())
+    if isinstance(source, LineIntegrals):
+        assert isinstance(kernel, SquaredExponential)
+        ends = jnp.asarray(source.start, float), jnp.asarray(source.end, float)
+        cross = line_with_points(kernel, points, *ends, source.average)
+        return cross, line_variances(kernel, *ends, source.average)
+    return with_points(kernel, points, source), variances(kernel, source)
+
+
+def conditional(
+    toeplitz: Toeplitz, cross: Array, variance: Array, tolerance: float = 1e-10, max_iterations: int = 1000
+) -> tuple[Array, Array, Solution]:
+    """Exact weights w and residual variances v from k* and k**, with what the solve did.
+
+    v = k** - 2 w'k* + w'K w holds for any w, converged or not, and is never below the best one's.
+    """
+    found = solve_grid(toeplitz, cross, tolerance, max_iterations)
+    w = found.value
+    product = toeplitz.flat_matmul(w)
+    v = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(w * product, axis=-1)
+    return w, jnp.maximum(v, 0.0), found
+
+
+def exact_weights(
+    kernel: Kernel, toeplitz: Toeplitz, data: Data, tolerance: float = 1e-10, max_iterations: int = 1000
+) -> ExactWeights:
+    """W by one solve per observation, in float64."""
+    size = len(data) * toeplitz.torus.grid.size
+    if size > 2**30:
+        raise ValueError(
+            f'weights: "exact" would need {size * 8 / 2**30:,.0f} GiB for {len(data)} x {toeplitz.torus.grid.size} '
+            'weights; expected at most 8 GiB: use weights="local"'
+        )
+    rows, residual, unconverged = [], [], 0
+    for block in data.blocks:
+        source = prepared(kernel, block.functional, toeplitz.torus.grid)
+        w, v, solution = _conditional_block(kernel, toeplitz, source, tolerance, max_iterations)
+        rows.append(w)
+        residual.append(v)
+        unconverged += int(jnp.sum(~solution.converged))
+    dtype = toeplitz.eigenvalues.dtype
+    return ExactWeights(
+        jnp.concatenate(rows).astype(dtype), jnp.concatenate(residual).astype(dtype), unconverged
+    )
+
+
+@float64_available
+@eqx.filter_jit
+def _conditional_block(
+    kernel: Kernel, toeplitz: Toeplitz, source: LineIntegrals | Nodes, tolerance: float, max_iterations: int
+) -> tuple[Array, Array, Solution]:
+    cross, variance = grid_covariances(kernel, source, toeplitz.torus.grid)
+    return conditional(toeplitz.astype(jnp.float64), cross, variance, tolerance, max_iterations)

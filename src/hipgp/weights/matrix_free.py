@@ -1,0 +1,217 @@
+"""Line integrals traced through the grid anew in each product: W without its memory.
+
+A line of n cells has n nodes of equal weight, and each is read off the 2^D corners of its cell: multilinear interpolation,
+times a gain. Between grid points the interpolated field varies less than the field itself; the gain that makes the error
+least, t'k / t'K t with t the shares of the corners, makes up for it (a polynomial in the place within the cell, fitted once).
+Nothing is kept but the lines themselves, 10 numbers each where a stored row takes a thousand and more: what millions of
+lines through tens of millions of cells need. Each product costs 2^D gathers a node, and its transpose as many scattered
+additions, which a GPU does well; where W fits into memory, *local* weights (`stencils.py`) are as accurate and faster.
+Residual variances are those of these very weights against the lines' own integrals, computed for some lines and
+interpolated in their length.
+"""
+
+import itertools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float, Int
+
+from hipgp.linalg.csr import Entries
+from hipgp.model.data import Data
+from hipgp.model.functionals import LineIntegrals
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.runtime.precision import float64_available
+from hipgp.weights.exact import Weights
+from hipgp.weights.residual_variance import residual_of_sums
+from hipgp.weights.toeplitz import evaluate_all
+
+RUNS = 24  # lines of like length are traced together
+FEWEST = 64  # of them
+IN_A_TURN = 4  # nodes, of the loop
+
+
+class TracedWeights(Weights):
+    """W of straight lines, in runs of like length, the longest first; the last run is filled up with lines of no weight."""
+
+    first: Float[Array, "R D n"]  # the first node, in cells from the grid's origin
+    step: Float[Array, "R D n"]  # from one node to the next
+    weight: Float[Array, "R n"]  # of each node
+    counts: Int[Array, "R n"]  # nodes
+    gain: Float[Array, " b"]
+    order: Int[Array, " Rn"]  # of the observations, in which the above are
+    back: Int[Array, " N"]
+    residual: Float[Array, " N"]
+    shape: tuple[int, ...] = eqx.field(static=True)
+
+    def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        sides = u.reshape(-1, u.shape[-1]).T  # a gather brings all sides of a point at once
+
+        def trace(_: None, run: tuple[Array, ...]) -> tuple[None, Array]:
+            def add(at: Array, share: Array, total: Array) -> Array:
+                return total + share[:, None] * jnp.take(sides, at, axis=0, mode="clip")
+
+            *lines, weight = run
+            nothing = jnp.zeros((len(weight), sides.shape[1]), u.dtype)
+            return None, weight[:, None] * self._along(lines, add, nothing)
+
+        runs = (self.first, self.step, self.counts, self.weight)
+        lines = jax.lax.scan(trace, None, runs)[1].reshape(-1, sides.shape[1])
+        return lines[self.back].T.reshape(*u.shape[:-1], -1)
+
+    def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        lines = a.reshape(-1, a.shape[-1]).T[self.order] * self.weight.reshape(-1, 1)
+
+        def trace(total: Array, run: tuple[Array, ...]) -> tuple[Array, None]:
+            *lines, values = run
+
+            def add(at: Array, share: Array, total: Array) -> Array:
+                return total.at[at].add(share[:, None] * values, mode="promise_in_bounds")
+
+            return self._along(lines, add, total), None
+
+        nothing = jnp.zeros((int(np.prod(self.shape)), lines.shape[1]), a.dtype)
+        runs = (self.first, self.step, self.counts, lines.reshape(*self.weight.shape, -1))
+        return jax.lax.scan(trace, nothing, runs)[0].T.reshape(*a.shape[:-1], -1)
+
+    def _along(self, lines: list[Array], add: Any, total: Array) -> Array:
+        """`add` with the corners and shares of one node of each line after the other."""
+        first, step, counts = lines
+
+        def visit(turn: Array, total: Array) -> Array:
+            for i in range(IN_A_TURN):
+                q = turn * IN_A_TURN + i
+                place = first + q.astype(first.dtype) * step
+                corner = [
+                    jnp.clip(jnp.floor(p).astype(jnp.int32), 0, n - 2)
+                    for p, n in zip(place, self.shape, strict=True)
+                ]
+                within = [p - c for p, c in zip(place, corner, strict=True)]
+                gain = sum(c * b for c, b in zip(self.gain, _basis(within), strict=True))
+                for at, share in _corners(corner, within, self.shape, jnp.where(q < counts, gain, 0.0)):
+                    total = add(at, share, total)
+            return total
+
+        return jax.lax.fori_loop(0, -(-jnp.max(counts) // IN_A_TURN), visit, total)
+
+
+def _corners(
+    corner: list[Any], within: list[Any], shape: tuple[int, ...], gain: Any
+) -> list[tuple[Any, Any]]:
+    """The 2^D grid points around, numbered as the grid's, with their shares."""
+    strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+    flat = sum(c * s for c, s in zip(corner, strides, strict=True))
+    out = []
+    for upper in itertools.product((0, 1), repeat=len(shape)):
+        share = gain
+        for w, up in zip(within, upper, strict=True):
+            share = share * (w if up else 1 - w)
+        out.append((flat + sum(up * s for up, s in zip(upper, strides, strict=True)), share))
+    return out
+
+
+def _basis(within: list[Any]) -> list[Any]:
+    """Polynomials of the place in a cell that do not change under reflections: those of s = t (1 - t) per axis."""
+    s = [t * (1 - t) for t in within]
+    pairs = [a * b for a, b in itertools.combinations_with_replacement(s, 2)]
+    return [0 * s[0] + 1, *s, *pairs, *(a * b * c for a, b, c in itertools.combinations(s, 3))]
+
+
+def gain_of(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
+    """Coefficients of the gain t'k / t'K t in `_basis`, fitted at Gauss-Legendre places in a cell."""
+    axis = (np.polynomial.legendre.leggauss(8)[0] + 1) / 2
+    within = np.stack(np.meshgrid(*[axis] * grid.ndim, indexing="ij"), axis=-1).reshape(-1, grid.ndim)
+    upper = np.array(list(itertools.product((0, 1), repeat=grid.ndim)))
+    shares = np.prod(np.where(upper, within[:, None], 1 - within[:, None]), axis=2)
+    between = lambda d: evaluate_all(kernel, (d * np.asarray(grid.spacing)).reshape(-1, grid.ndim))
+    cross = between(upper[None] - within[:, None]).reshape(shares.shape)
+    corners = between(upper[:, None] - upper[None]).reshape(len(upper), -1)
+    gain = np.sum(shares * cross, axis=1) / np.sum(shares * (shares @ corners), axis=1)
+    return np.asarray(np.linalg.lstsq(np.stack(_basis(list(within.T)), axis=1), gain, rcond=None)[0])
+
+
+@float64_available
+def traced_weights(kernel: Kernel, grid: Grid, data: Data, dtype: Any = np.float64) -> TracedWeights:
+    """W of line integrals; other observations have no business here."""
+    lines, gain = _lines(data), gain_of(kernel, grid)
+    first, step, weight, counts = _nodes(grid, lines)
+    stored = lambda some: _stored(grid, gain, first[some], step[some], weight[some], counts[some])
+    rows = lambda some: Entries.of(stored(some)).some(np.arange(len(some)))
+    residual = residual_of_sums(kernel, grid, lines, rows, 2 ** (grid.ndim - 1) * counts, counts * weight**2)
+    order = np.lexsort((*np.round(8 * step.T).astype(np.int8), -counts))  # like directions together
+    runs = min(RUNS, -(-len(order) // FEWEST))
+    missing = -len(order) % runs
+    pad = lambda a: np.pad(a[order], [(0, missing)] + [(0, 0)] * (a.ndim - 1)).reshape(runs, -1, *a.shape[1:])
+    return TracedWeights(
+        first=jnp.asarray(np.swapaxes(pad(first), 1, 2), dtype),
+        step=jnp.asarray(np.swapaxes(pad(step), 1, 2), dtype),
+        weight=jnp.asarray(pad(weight), dtype),
+        counts=jnp.asarray(pad(counts), jnp.int32),
+        gain=jnp.asarray(gain, dtype),
+        order=jnp.asarray(np.pad(order, (0, missing)), jnp.int32),
+        back=jnp.asarray(np.argsort(order), jnp.int32),
+        residual=jnp.asarray(residual, dtype),
+        shape=grid.shape,
+    )
+
+
+def stored_size(grid: Grid, data: Data, p: int) -> float:
+    """About how many bytes local weights of p points an axis take, if all data are lines; 0 otherwise."""
+    functionals = [block.functional for block in data.blocks]
+    if not all(isinstance(f, LineIntegrals) for f in functionals):
+        return 0.0
+    cells = sum(np.sum(_nodes(grid, f)[3]) for f in functionals)  # type: ignore[arg-type]
+    return 1.3 * p ** (grid.ndim - 1) * cells * 2 * (data.dtype.itemsize + 4)  # by rows and by columns
+
+
+def _lines(data: Data) -> LineIntegrals:
+    """All observations as one set of lines."""
+    parts = [block.functional for block in data.blocks]
+    for f in parts:
+        if not isinstance(f, LineIntegrals) or f.rule != "gauss" or f.nodes_per_ray is not None:
+            raise ValueError(
+                'weights: "traced" takes LineIntegrals with their own choice of nodes alone, got '
+                f'{type(f).__name__}; use weights="local"'
+            )
+    if len(parts) == 1:
+        return parts[0]  # type: ignore[return-value]
+    if len({f.average for f in parts}) > 1:  # type: ignore[attr-defined]
+        raise ValueError(
+            'weights: "traced" takes integrals or averages along lines, not both; use weights="local"'
+        )
+    start, end = (np.concatenate([getattr(f, name) for f in parts]) for name in ("start", "end"))
+    return LineIntegrals(start, end, parts[0].average)  # type: ignore[attr-defined]
+
+
+def _nodes(grid: Grid, lines: LineIntegrals) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of each line: its first node in cells, the step to the next, the weight of each, and how many; one a cell."""
+    start = (np.asarray(lines.start, float) - np.asarray(grid.origin)) / np.asarray(grid.spacing)
+    whole = (np.asarray(lines.end, float) - np.asarray(lines.start, float)) / np.asarray(grid.spacing)
+    counts = np.maximum(1, np.ceil(np.linalg.norm(whole, axis=1))).astype(int)
+    step = whole / counts[:, None]
+    size = np.ones(len(counts)) if lines.average else np.asarray(lines.length, float)
+    return start + 0.5 * step, step, size / counts, counts
+
+
+def _stored(
+    grid: Grid, gain: np.ndarray, first: np.ndarray, step: np.ndarray, weight: np.ndarray, counts: np.ndarray
+) -> Any:
+    """These lines' rows of W as a sparse matrix."""
+    line = np.repeat(np.arange(len(counts)), counts)
+    nth = np.arange(len(line)) - np.repeat(np.cumsum(counts) - counts, counts)
+    place = first[line] + nth[:, None] * step[line]
+    corner = np.clip(np.floor(place).astype(int), 0, np.asarray(grid.shape) - 2)
+    within = list((place - corner).T)
+    gains = np.stack(_basis(within), axis=1) @ gain
+    corners = _corners(list(corner.T), within, grid.shape, gains)
+    at, share = (np.concatenate(c) for c in zip(*corners, strict=True))
+    lines = np.tile(line, len(corners))
+    matrix = scipy.sparse.coo_array(
+        (share * weight[lines], (lines, at)), shape=(len(counts), grid.size)
+    ).tocsr()
+    matrix.sum_duplicates()
+    return matrix
