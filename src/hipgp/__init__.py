@@ -5,6 +5,8 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+import hipgp.runtime.processes as _processes  # noqa: F401  (notices when this process is forked)
+
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
     from hipgp.estimator import HIPGPRegressor as HIPGPRegressor

@@ -13,6 +13,7 @@ beyond it are those of the same model, from the covariance with the data instead
 the standard deviation to the prior's, as far from the data as the kernel says.
 """
 
+import warnings
 from typing import Any, Literal, Self
 
 import equinox as eqx
@@ -58,7 +59,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
     grid : Grid or None
         None: covers the data, with `points_per_lengthscale` and `margin`.
     points_per_lengthscale : float
-        Of the automatic grid, along each axis.
+        Of the automatic grid, along each axis; more where the data tell of finer detail.
     margin : float
         Of the automatic grid on every side, as a share of the data's range.
     max_grid_points : int
@@ -118,13 +119,25 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             self.kernel_, self.noise_ = learned.kernel, self.noise if learned.noise is None else learned.noise
         else:
             learned, self.kernel_, self.noise_ = None, kernel, self.noise
-        self.grid_ = self._automatic_grid(X) if self.grid is None else self.grid
-        gp = GP(self.kernel_, self.grid_, self.noise_, self.trend)
-        if learned is not None:
-            gp = eqx.tree_at(lambda g: g.learned, gp, learned.learned, is_leaf=lambda a: a is None)
-        self.gp_ = gp
-        self.posterior_ = gp.condition(data, self._method(), progress=False)
+        self._condition(data, self._automatic_grid(X) if self.grid is None else self.grid, learned)
         return self
+
+    def _condition(self, data: Data, grid: Grid, learned: GP | None) -> None:
+        """Condition on the data; an automatic grid that proves too coarse is refined, up to `max_grid_points`."""
+        for last in (False, False, True):
+            gp = GP(self.kernel_, grid, self.noise_, self.trend)
+            if learned is not None:
+                gp = eqx.tree_at(lambda g: g.learned, gp, learned.learned, is_leaf=lambda a: a is None)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                posterior = gp.condition(data, self._method(), progress=False)
+            finer = _finer(grid, posterior.diagnostics.get("grid_needed"), self.max_grid_points)
+            if last or finer is None or self.grid is not None:
+                break
+            grid = finer
+        self.grid_, self.gp_, self.posterior_ = grid, gp, posterior
+        for warning in told:
+            warnings.warn(warning.message, stacklevel=3)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The field's mean at X, and with `return_std` its standard deviation (without the observations' noise)."""
@@ -209,6 +222,14 @@ def _box(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     size = np.abs(lower)
     flat = extent <= 1e-12 * size
     return lower, np.where(flat | (extent == 0), np.where(size > 0, size, 1.0), extent)
+
+
+def _finer(grid: Grid, shape: tuple[int, ...] | None, most: int) -> Grid | None:
+    """The same box with `shape` points; None where there is no such shape, or it has too many."""
+    if shape is None or np.prod(shape, dtype=float) > most:
+        return None
+    cells = (np.asarray(grid.shape) - 1) / (np.asarray(shape) - 1)
+    return Grid(grid.origin, np.asarray(grid.spacing) * cells, tuple(shape))
 
 
 def _widened(grid: Grid, X: np.ndarray, most: int) -> Grid:

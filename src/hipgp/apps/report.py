@@ -54,7 +54,7 @@ def page(path: str | os.PathLike[str]) -> str:
         "BROWSER": browser(post, held) if post.grid.ndim == 3 else "",
         "PROVENANCE": html.escape(json.dumps(record.model["provenance"])),
     }
-    text = files("hipgp").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    text = files("hipgp.apps").joinpath(TEMPLATE).read_text(encoding="utf-8")
     # in one pass: a label such as {{PICTURES}} is text, not a place to be filled
     return re.sub("{{(" + "|".join(parts) + ")}}", lambda place: parts[place[1]], text)
 

@@ -1,7 +1,7 @@
 """What the batch engine knows after the data: means, and exact draws by Matheron's rule.
 
 One solve of A gave the mean of every functional; another, with simulated data as right-hand side, gives an exact draw of the
-whole posterior: u + K W' A^-1 (y - W u - e). No covariance is ever formed. For standard deviations see `variances.py`.
+whole posterior: u + K W' A^-1 (y - W u - e). No covariance is ever formed. For standard deviations see `batch/variances.py`.
 """
 
 import dataclasses

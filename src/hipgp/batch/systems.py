@@ -3,7 +3,7 @@
 With A = W K W' + N, everything is A^-1 applied to data-sized vectors: the posterior mean on the grid is K W' A^-1 y.
 There are two forms of it with the same answer. In *data space*, here: conjugate gradients on A itself, preconditioned by
 the Vecchia factor. The distance of the approximate posterior from the exact one is KL <= r' N^-1 r / 2 nats, r the
-residual (proof in docs/certificate.md). For *grid space* see `grid_space.py`.
+residual (proof in docs/certificate.md). For *grid space* see `batch/grid_space.py`.
 """
 
 import abc
@@ -64,7 +64,7 @@ class System(eqx.Module):
 
 
 class DataSystem(System):
-    """A = W K W' + R + N, R where residuals of points are held jointly (`residuals.py`)."""
+    """A = W K W' + R + N, R where residuals of points are held jointly (`weights/joint_residuals.py`)."""
 
     toeplitz: Toeplitz
     weights: Weights

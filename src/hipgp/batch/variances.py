@@ -8,7 +8,7 @@
   the two predictors' errors on the same simulation, and var_V the mean of d_V^2 over ROUGH times as many others, which no
   solve is needed for. d is uncorrelated with d_V - d, so the best c is near (var / var_V)^2: near one where Vecchia is
   good and few draws go far, near zero where it is poor, as it is among lines and areas: they have none.
-- *exact*: see `exact_variances.py`.
+- *exact*: see `batch/exact_variances.py`.
 
 `automatic` says which is best.
 """
@@ -62,7 +62,7 @@ class Local(NamedTuple):
 def local_conditional(post: BatchPosterior, functional: Functional) -> Local:
     """Each functional given its nearest observations.
 
-    Points that crowd in their noise are taken together first (`bins.py`): the nearest thirty of them would not reach far.
+    Points that crowd in their noise are taken together first (`vecchia/aggregation.py`): the nearest thirty of them would not reach far.
     """
     nodes, noise = coarse.data_nodes(post.data, post.kernel), np.asarray(post.noise_variance, float)
     targets = coarse.few_nodes(functional, post.kernel)

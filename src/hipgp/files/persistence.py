@@ -230,8 +230,10 @@ def provenance() -> Json:
     import datetime
     from importlib.metadata import version
 
+    import hipgp
+
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    packages = {name: version(name) for name in ("hipgp", "jax", "numpy")}
+    packages = {"hipgp": hipgp.__version__} | {name: version(name) for name in ("jax", "numpy")}
     return {
         "created": now,
         "packages": packages,

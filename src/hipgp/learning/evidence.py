@@ -5,7 +5,7 @@
 log|A| = log|P| + tr log(S A S') with P^-1 = S'S the preconditioner, whose own determinant is known; the rest is small,
 and estimated by stochastic Lanczos quadrature with its Monte Carlo error. The same steps give (S A S')^-1 e for each
 probe e, and with h = S'e, g = S' (S A S')^-1 e the gradient's trace, tr(A^-1 dA) = E g' dA h; its fit is
--alpha' dA alpha. So all of the gradient is that of a few forms a' A b (`forms.py`).
+-alpha' dA alpha. So all of the gradient is that of a few forms a' A b (`learning/bilinear_forms.py`).
 """
 
 from typing import Any, NamedTuple

@@ -1,8 +1,8 @@
-"""Learning kernel, noise and trend from the data: by the Vecchia likelihood (`likelihood.py`), then by the exact bound.
+"""Learning kernel, noise and trend from the data: by the Vecchia likelihood (`learning/likelihood.py`), then by the exact bound.
 
 The search goes from coarse to fine: many starts on few data (a lengthscale cannot be found from one bad start), the
 best one on more, then on all (of points; of lines and areas, whose likelihood is dear, on some thousands). None of that
-needs a large solve. The last steps are Newton's on the collapsed bound of all the data (`evidence.py`), each a solve
+needs a large solve. The last steps are Newton's on the collapsed bound of all the data (`learning/evidence.py`), each a solve
 with a few more right-hand sides, with the Vecchia likelihood's curvature.
 """
 

@@ -1,4 +1,4 @@
-"""A sparse matrix row by row, on the host or where JAX computes: what products are laid out from (`sparse.py`).
+"""A sparse matrix row by row, on the host or where JAX computes: what products are laid out from (`linalg/sparse.py`).
 
 On a GPU entries are transposed and brought into their places there; those of lines and areas are made there too, and
 the host knows only where rows begin.

@@ -3,9 +3,7 @@
 import ctypes
 import functools
 import os
-
-import jax
-from jax._src import xla_bridge
+import sys
 
 
 class _Process:
@@ -15,7 +13,8 @@ class _Process:
 
 
 def _after_fork() -> None:
-    _Process.forked = xla_bridge.backends_are_initialized()
+    bridge = sys.modules.get("jax._src.xla_bridge")  # JAX is not imported for this
+    _Process.forked = bridge is not None and bridge.backends_are_initialized()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
@@ -38,4 +37,6 @@ def keep_backend() -> None:
 
     In jaxlib 0.10 a compilation goes on in a thread of its own after Ctrl-C, and crashes once its backend is gone.
     """
+    import jax
+
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(jax.local_devices()[0].client))

@@ -218,7 +218,7 @@ def neighbourhoods(
 ) -> Neighbourhoods:
     """The data in groups with their `k` neighbours.
 
-    By default points, or bins of them where they crowd in their noise (`bins.py`), stand alone and have 20 neighbours;
+    By default points, or bins of them where they crowd in their noise (`vecchia/aggregation.py`), stand alone and have 20 neighbours;
     functionals of several nodes come in groups of 32 with 96, or on a GPU of 64 with 192.
     """
     on_cpu = jax.default_backend() == "cpu"

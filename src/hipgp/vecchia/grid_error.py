@@ -74,7 +74,7 @@ Entries = Callable[[Nodal, slice, slice], np.ndarray]  # covariances of some nod
 def grid_error(kernel: Kernel, grid: Grid, problems: Problems, view: View, vecchia: bool) -> GridError:
     """The error of the posterior on `grid`, at the centres of the problems and at grid points by them.
 
-    `vecchia`: standard deviations come from the kernel itself, given the nearest observations (`variances.py`).
+    `vecchia`: standard deviations come from the kernel itself, given the nearest observations (`batch/variances.py`).
     """
     on_grid = _looked_up(kernel, grid) if grid.size <= TABLE else _evaluated(kernel)
     found = []

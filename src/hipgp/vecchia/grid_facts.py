@@ -1,6 +1,6 @@
 """Whether the grid is fine enough for the data, which spacing would be, and the words for it.
 
-`grid_error.py` says how far the posterior is from that of the same model without a grid. Here an engine asks it, and
+`vecchia/grid_error.py` says how far the posterior is from that of the same model without a grid. Here an engine asks it, and
 where the answer is too far, asks again on finer grids until one will do.
 """
 

@@ -1,6 +1,6 @@
 """Covariances of groups of observations, from few nodes each: exact for points, close for lines and areas.
 
-What stands on nearest neighbours (`vecchia.py`) needs many small covariance matrices, not precise ones.
+What stands on nearest neighbours (`vecchia/factor.py`) needs many small covariance matrices, not precise ones.
 """
 
 import jax

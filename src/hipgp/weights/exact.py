@@ -4,7 +4,7 @@ Given u, a functional L_n f has mean w_n' u and residual variance v_n = Var(L_n 
 
 Here *exact* ones, w_n = K^-1 k*_n by conjugate gradients with the circulant inverse as preconditioner (paper, section 3.2);
 each w_n touches the whole grid. Differentiable by the implicit rule (paper, appendix B.2; here in D dimensions, since the
-derivative is that of the Toeplitz product itself). *Local* ones are in `stencils.py`.
+derivative is that of the Toeplitz product itself). *Local* ones are in `weights/stencils.py`.
 """
 
 import abc

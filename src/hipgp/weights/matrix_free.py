@@ -5,7 +5,7 @@ times a gain. Between grid points the interpolated field varies less than the fi
 least, t'k / t'K t with t the shares of the corners, makes up for it (a polynomial in the place within the cell, fitted once).
 Nothing is kept but the lines themselves, 10 numbers each where a stored row takes a thousand and more: what millions of
 lines through tens of millions of cells need. Each product costs 2^D gathers a node, and its transpose as many scattered
-additions, which a GPU does well; where W fits into memory, *local* weights (`stencils.py`) are as accurate and faster.
+additions, which a GPU does well; where W fits into memory, *local* weights (`weights/stencils.py`) are as accurate and faster.
 Residual variances are those of these very weights against the lines' own integrals, computed for some lines and
 interpolated in their length.
 """

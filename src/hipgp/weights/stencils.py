@@ -1,7 +1,7 @@
 """Local conditional weights: each node is read off the p^D grid points around it.
 
 The grid is regular and the kernel stationary, so one small matrix serves every node, with no FFT and no solve:
-w = K_s^-1 k(s, x), and the residual variance as for any weights (`weights.py`). Sums and derivatives of nodes follow.
+w = K_s^-1 k(s, x), and the residual variance as for any weights (`weights/exact.py`). Sums and derivatives of nodes follow.
 """
 
 from collections.abc import Callable

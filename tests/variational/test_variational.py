@@ -4,6 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import dense
+from hipgp.model.data import observe
+from hipgp.model.functionals import Derivatives, Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Matern12, SquaredExponential
+from hipgp.variational.engine import Variational
+from hipgp.variational.minibatch_weights import parts
+from hipgp.variational.natural import survey
+from hipgp.variational.whitening import whiten
 from variational_problem import (
     CASES,
     COUNT,
@@ -17,16 +27,6 @@ from variational_problem import (
     observed,
     slow,
 )
-
-import dense
-from hipgp.model.data import observe
-from hipgp.model.functionals import Derivatives, Points
-from hipgp.model.grid import Grid
-from hipgp.model.kernels import Matern12, SquaredExponential
-from hipgp.variational.engine import Variational
-from hipgp.variational.minibatch_weights import parts
-from hipgp.variational.natural import survey
-from hipgp.variational.whitening import whiten
 
 
 def dense_root(whitening):

@@ -1,13 +1,13 @@
 """Nearest-neighbour conditionals: exact with all predecessors, the right neighbours, and gradients written by hand."""
 
-import batch_problem as problem
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from batch_problem import DENSE_KERNEL, KERNEL
 
+import batch_problem as problem
 import dense
+from batch_problem import DENSE_KERNEL, KERNEL
 from hipgp.model.data import observe
 from hipgp.model.functionals import Derivatives, LineIntegrals, Points
 from hipgp.model.kernels import Matern32, RationalQuadratic

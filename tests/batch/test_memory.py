@@ -15,6 +15,8 @@ GRID = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(20, 22))
 ROUGH = hg.Matern12(lengthscale=0.5)  # on this grid, with residuals that are held jointly
 SMOOTH = hg.Matern52(lengthscale=0.3)
 
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")  # grids here are small on purpose
+
 
 def points(rng: np.random.Generator, count: int) -> hg.Data:
     x = rng.uniform(size=(count, 2))

@@ -1,14 +1,14 @@
 """Learning: the likelihood and its gradient against the dense ones, recovery of known parameters, honest limits."""
 
-import batch_problem as problem
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from batch_problem import DENSE_KERNEL, GRID, KERNEL
 
+import batch_problem as problem
 import dense
 import hipgp as hg
+from batch_problem import DENSE_KERNEL, GRID, KERNEL
 from hipgp.learning import likelihood
 from hipgp.learning.parameters import Layout, bounds
 

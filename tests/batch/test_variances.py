@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from batch_problem import GRID, KERNEL, mixture, pair
 
 import hipgp as hg
+from batch_problem import GRID, KERNEL, mixture, pair
 from hipgp.batch import exact_variances, variances
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from test_weights import GRIDS, KERNEL, every_dimension
 
 from hipgp.model import kernels as hk
 from hipgp.model.data import observe
@@ -10,7 +11,6 @@ from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineI
 from hipgp.model.grid import Grid
 from hipgp.weights import residual_variance as sums
 from hipgp.weights import stencils
-from test_weights import GRIDS, KERNEL, every_dimension
 
 KERNEL_2D = hk.Matern32(1.0, 0.2)
 

@@ -1,13 +1,13 @@
 """The collapsed bound's gradient against differences of the dense bound."""
 
-import batch_problem as problem
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from batch_problem import GRID, KERNEL
 
+import batch_problem as problem
 import hipgp as hg
+from batch_problem import GRID, KERNEL
 from hipgp.learning import evidence
 from hipgp.learning.parameters import Layout
 

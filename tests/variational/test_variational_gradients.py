@@ -4,17 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from variational_problem import (
-    CASES,
-    GRIDS,
-    LENGTHSCALE,
-    VARIANCE,
-    close,
-    every_dimension,
-    kernels,
-    observed,
-    slow,
-)
 
 import dense
 from hipgp.model.data import observe
@@ -26,6 +15,17 @@ from hipgp.variational.hyperparameters import Logs, expected_log
 from hipgp.variational.minibatch_weights import exact_source, local_source, parts
 from hipgp.weights.exact import solve_grid
 from hipgp.weights.toeplitz import embed, on_torus
+from variational_problem import (
+    CASES,
+    GRIDS,
+    LENGTHSCALE,
+    VARIANCE,
+    close,
+    every_dimension,
+    kernels,
+    observed,
+    slow,
+)
 
 
 def differentiable_problem(dimension, residual="bound", weights="exact"):

@@ -21,6 +21,8 @@ GRID = hg.Grid.cover((0, 0), (1, 1), shape=(9, 8), margin=0.05)
 KERNEL = hg.Matern52(0.7, (0.3, 0.4))
 LITTLE = 2**24  # bytes
 
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")  # grids here are small on purpose
+
 
 @pytest.fixture(scope="module")
 def maps(tmp_path_factory):

@@ -2,14 +2,14 @@
 
 import re
 
-import batch_problem as problem
 import jax
 import numpy as np
 import pytest
-from batch_problem import DENSE_KERNEL, GRID, KERNEL, KINDS, mixture, pair
 
+import batch_problem as problem
 import dense
 import hipgp as hg
+from batch_problem import DENSE_KERNEL, GRID, KERNEL, KINDS, mixture, pair
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
