@@ -26,10 +26,10 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
         hg.LineIntegrals(SUN, sky.stars[rows]), sky.measured[rows], sky.noise[rows]
     )
 
-    grid = hg.Grid.cover((-1, -1, -0.4), (1, 1, 0.4), shape=(45, 45, 18), margin=0.02)
+    grid = hg.Grid.cover((-1, -1, -0.4), (1, 1, 0.4), shape=(61, 61, 25), margin=0.02)
     gp = hg.GP(hg.Matern32(variance=1.0, lengthscale=(0.2, 0.2, 0.2)), grid, trend="constant")
     gp = gp.learn(stars(train[:LEARN_FROM]), start="kernel", progress=progress)
-    post = gp.condition(stars(train), progress=progress)
+    post = gp.condition(stars(train), hg.Batch(stencil=4), progress=progress)
     # exact draws of the whole map: every uncertainty below comes from them
     draws = post.sample(DRAWS, key=seed, progress=progress)
     std = np.sqrt(uniform_filter(np.mean((draws - post.mean) ** 2, axis=0), 3))

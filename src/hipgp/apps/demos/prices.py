@@ -19,7 +19,7 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     test = np.arange(len(houses.places)) % 10 == 0
     data = hg.observe(hg.Points(houses.places[~test]), houses.measured[~test])  # noise not known: learned
 
-    grid = hg.Grid.cover((0, 0), (1, 1), shape=(160, 160))
+    grid = hg.Grid.cover((0, 0), (1, 1), shape=(320, 320))
     gp = hg.GP(hg.Matern32() + hg.Matern12(), grid, trend="constant").learn(data, progress=progress)
     post = gp.condition(data, progress=progress)
     std = post.std(progress=progress)
