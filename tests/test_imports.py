@@ -5,7 +5,17 @@ import sys
 
 import pytest
 
-HEAVY = ["pandas", "xarray", "zarr", "matplotlib", "scipy.optimize", "typer", "optax"]
+HEAVY = [
+    "pandas",
+    "xarray",
+    "zarr",
+    "matplotlib",
+    "scipy.optimize",
+    "scipy.spatial",
+    "scipy.fft",
+    "typer",
+    "optax",
+]
 CASES = {
     "hipgp; hipgp.GP; hipgp.Grid; hipgp.Points; hipgp.Matern32": HEAVY,
     "hipgp.batch.engine, hipgp.learning.search, hipgp.files.io": [*HEAVY, "rich"],

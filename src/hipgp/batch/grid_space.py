@@ -19,7 +19,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
