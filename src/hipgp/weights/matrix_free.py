@@ -174,7 +174,7 @@ def _lines(data: Data) -> LineIntegrals:
     for f in parts:
         if not isinstance(f, LineIntegrals) or f.rule != "gauss" or f.nodes_per_ray is not None:
             raise ValueError(
-                'weights: "traced" expected LineIntegrals alone, without rule= and nodes_per_ray=, got '
+                'weights: "traced" expected LineIntegrals alone, with their own choice of nodes, got '
                 f'{type(f).__name__}; use weights="local"'
             )
     if len(parts) == 1:
