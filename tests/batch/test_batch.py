@@ -150,8 +150,9 @@ def test_samples_on_the_grid_are_reproducible_and_certified():
 def test_the_certificate_is_an_upper_bound(space, trend):
     data, *_ = mixture(("points", "derivatives"), noise=0.02)
     gp = hg.GP(KERNEL, GRID, trend=trend)
+    few = 2 if space == "data" else None  # a poor preconditioner: the solve takes more than one step
     for tolerance in (100.0, 1.0, 0.01):
-        post = gp.condition(data, hg.Batch(tolerance=tolerance, space=space, neighbours=2))
+        post = gp.condition(data, hg.Batch(tolerance=tolerance, space=space, neighbours=few))
         truth = problem.true_kl(post)
         assert truth <= post.diagnostics["kl_nats"] * (1 + 1e-6) <= tolerance * (1 + 1e-6)
         assert truth > 0

@@ -1,11 +1,15 @@
 """Every bad input at the border is a ValueError that names the argument, what was expected and what came."""
 
+import functools
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
 
+import hipgp as hg
 from hipgp.model import kernels as hk
 from hipgp.model.data import check_inside, observe
 from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
@@ -27,6 +31,15 @@ class Metres:
 
     def __array__(self, dtype=None, copy=None):
         return np.array(self.magnitude, dtype)
+
+
+GRID, DATA = Grid.cover(0.0, 1.0, shape=8), observe(Points(X), Y, 0.1)
+GP = hg.GP(hk.Matern32(), GRID, noise=0.1)
+
+
+@functools.cache
+def posterior():
+    return GP.condition(DATA, progress=False)
 
 
 CASES = {  # what is done, the argument to be named, what came
@@ -100,11 +113,11 @@ CASES = {  # what is done, the argument to be named, what came
     "half a point to cover": (lambda: Grid.cover(0.0, 1.0, shape=2.5), "shape", "2.5"),
     "far too large": (lambda: Grid(0.0, 1.0, (10**6, 10**6)), "shape", "GiB"),
     "inside out": (lambda: Grid.cover(1.0, 0.0, shape=3), "upper", "0.0"),
-    "neither shape nor spacing": (lambda: Grid.cover(0.0, 1.0), "shape, spacing", "exactly one"),
+    "neither shape nor spacing": (lambda: Grid.cover(0.0, 1.0), "shape, spacing", "None and None"),
     "both shape and spacing": (
         lambda: Grid.cover(0.0, 1.0, shape=3, spacing=1.0),
         "shape, spacing",
-        "exactly one",
+        "3 and 1.0",
     ),
     # dimensions of grid, kernel and data
     "grid and data": (lambda: check_inside(Points(PLANE), Grid(0.0, 1.0, 3)), "grid", "1"),
@@ -140,6 +153,91 @@ CASES = {  # what is done, the argument to be named, what came
     "x for a functional": (lambda: observe(X, Y), "functional", "ndarray"),
     "a number to a kernel": (lambda: hk.Matern12() + 1.0, "kernel", "float"),
     "a number to data": (lambda: observe(Points(X), Y) + 1.0, "data", "float"),
+    # the model
+    "kernel by name": (lambda: hg.GP("matern32", GRID), "kernel", "str"),
+    "grid a number": (lambda: hg.GP(hk.Matern32(), 8), "grid", "int"),
+    "noise of a GP zero": (lambda: hg.GP(hk.Matern32(), GRID, noise=0.0), "noise", "0.0"),
+    "noises of a GP": (lambda: hg.GP(hk.Matern32(), GRID, noise=[0.1, 0.2]), "noise", "(2,)"),
+    "kernel and grid": (lambda: hg.GP(hk.Matern32(1.0, (1.0, 1.0)), GRID), "lengthscale", "2"),
+    "trend unheard of": (lambda: hg.GP(hk.Matern32(), GRID, trend="cubic"), "trend", "'cubic'"),
+    "trend nan": (lambda: hg.GP(hk.Matern32(), GRID, trend=np.full((4, 1), np.nan)), "trend", "nan"),
+    "condition on y": (lambda: GP.condition(Y), "data", "ndarray"),
+    "condition outside": (lambda: GP.condition(observe(Points(X + 3), Y, 0.1)), "data", "4 of 4 Points"),
+    "condition by name": (lambda: GP.condition(DATA, "batch"), "method", "str"),
+    "condition without noise": (
+        lambda: hg.GP(hk.Matern32(), GRID).condition(observe(Points(X), Y)),
+        "noise",
+        "observe(..., noise=None)",
+    ),
+    "trend of other data": (
+        lambda: hg.GP(hk.Matern32(), GRID, trend=np.ones((3, 1))).condition(DATA, progress=False),
+        "trend",
+        "3",
+    ),
+    "slopes of a rough kernel": (
+        lambda: hg.GP(hk.Matern12(), GRID).condition(observe(Derivatives(X), Y, 0.1)),
+        "kernel",
+        "one without (Matern12",
+    ),
+    # learning
+    "learn from y": (lambda: GP.learn(Y), "data", "ndarray"),
+    "start unheard of": (lambda: GP.learn(DATA, start="here"), "start", "'here'"),
+    "bounds of nothing": (
+        lambda: GP.learn(DATA, bounds={"size": (1, 2)}, progress=False),
+        "bounds",
+        "['size']",
+    ),
+    "bounds the wrong way round": (
+        lambda: GP.learn(DATA, bounds={"lengthscale": (2, 1)}, progress=False),
+        "bounds",
+        "(2, 1)",
+    ),
+    "bounds a number": (
+        lambda: GP.learn(DATA, bounds={"lengthscale": 2}, progress=False),
+        "bounds",
+        "2",
+    ),
+    # prediction
+    "predict at x": (lambda: posterior().predict(X), "functional", "ndarray"),
+    "predict outside": (lambda: posterior().predict(Points([2.0])), "data", "1 of 1 Points"),
+    "predict in a plane": (lambda: posterior().predict(Points([[0.5, 0.5]])), "grid", "1"),
+    "std unheard of": (lambda: posterior().predict(Points([0.5]), std="best"), "std", "'best'"),
+    "std from one draw": (
+        lambda: posterior().predict(Points([0.5]), std="samples", samples=1),
+        "samples",
+        "1",
+    ),
+    "std of the grid unheard of": (lambda: posterior().std("best"), "std", "'best'"),
+    "no draws": (lambda: posterior().sample(0), "count", "0"),
+    "draws beyond memory": (lambda: posterior().sample(10**12), "count", "1,000,000,000,000 draws"),
+    "draws at x": (lambda: posterior().sample(1, at=X), "functional", "ndarray"),
+    "draws outside": (lambda: posterior().sample(1, at=Points([2.0])), "data", "1 of 1 Points"),
+    # the batch engine
+    **{
+        f"tolerance {t}": (lambda t=t: hg.Batch(tolerance=t), "tolerance", repr(t))
+        for t in (0.0, np.nan, "small")
+    },
+    **{
+        f"max_iterations {n}": (lambda n=n: hg.Batch(max_iterations=n), "max_iterations", repr(n))
+        for n in (0, 2.5)
+    },
+    **{f"neighbours {n}": (lambda n=n: hg.Batch(neighbours=n), "neighbours", repr(n)) for n in (-1, 2.5)},
+    **{f"stencil {n}": (lambda n=n: hg.Batch(stencil=n), "stencil", repr(n)) for n in (0, 3)},
+    **{
+        f"{name} unheard of": (lambda name=name: hg.Batch(**{name: "best"}), name, "'best'")
+        for name in ("weights", "residual", "space")
+    },
+    "neighbours in grid space": (lambda: hg.Batch(space="grid", neighbours=4), "neighbours", "4"),
+    "exact weights in grid space": (
+        lambda: GP.condition(DATA, hg.Batch(space="grid", weights="exact"), progress=False),
+        "space",
+        "exact",
+    ),
+    "points that are traced": (
+        lambda: GP.condition(DATA, hg.Batch(weights="traced"), progress=False),
+        "weights",
+        "Points",
+    ),
     "a rule unheard of": (lambda: LineIntegrals([0.0], [[1.0]], rule="simpson"), "rule", "simpson"),
 }
 
@@ -150,8 +248,10 @@ def test_bad_input_is_named(do, argument, came):
         do()
     message = str(error.value)
     assert message.startswith(f"{argument}: ")
-    assert "expected" in message
-    assert came in message.split("expected", 1)[1]
+    expected, got = message.split("expected ", 1)[1].split(", got ", 1)
+    assert expected
+    # as a whole word: a lone "1" is not found in "(10, 2)"
+    assert re.search(rf"(?<![\w.]){re.escape(came)}(?![\w.]*\d)", got), message
 
 
 def test_what_is_only_unusual_is_taken():

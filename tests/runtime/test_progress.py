@@ -15,7 +15,7 @@ def terminal(monkeypatch):
     """What a terminal would have been sent, with next to no patience."""
     written = io.StringIO()
     console = Console(file=written, force_terminal=True, width=120)
-    monkeypatch.setattr(progress, "Console", lambda **given: console)
+    monkeypatch.setattr("rich.console.Console", lambda **given: console)
     monkeypatch.setattr(progress, "PATIENCE", 0.05)
     return written
 

@@ -10,6 +10,7 @@ import functools
 import time
 import warnings
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import equinox as eqx
@@ -56,8 +57,8 @@ class Batch(eqx.Module):
 
     - `tolerance`: nats; the solve stops when the posterior is provably this close to the exact one (KL divergence).
     - `neighbours`: of the Vecchia preconditioner; by default 20 for points, and 96 for groups of 32 functionals of
-      several nodes (lines, boxes, mixtures with them), twice as many of both on a GPU; 0 for no preconditioner. Given,
-      the solve is in data space.
+      several nodes (lines, boxes, mixtures with them), twice as many of both on a GPU; 0 for no preconditioner. Where
+      they are given, the solve is in data space, and `space="grid"` is an error.
     - `stencil`: grid points per axis that a node sees (`weights="local"`), an even number; by default 4, and 2 for
       lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
       the paper's choice, for small problems; "traced", for line integrals alone, keeps no weights: what millions of
@@ -80,10 +81,16 @@ class Batch(eqx.Module):
     def __check_init__(self) -> None:
         if self.stencil is not None:
             check_stencil(self.stencil)
-        if not self.tolerance > 0:
+        if not isinstance(self.tolerance, Real) or not self.tolerance > 0:
             raise ValueError(f"tolerance: expected a positive number of nats, got {self.tolerance!r}")
-        if self.max_iterations < 1 or (self.neighbours is not None and self.neighbours < 0):
-            raise ValueError("max_iterations, neighbours: expected at least 1 and at least 0")
+        _check_whole("max_iterations", self.max_iterations, 1)
+        if self.neighbours is not None:
+            _check_whole("neighbours", self.neighbours, 0)
+            if self.space == "grid":
+                raise ValueError(
+                    'neighbours: expected None with space="grid", whose preconditioner has none, got '
+                    f'{self.neighbours}; leave neighbours out, or use space="data"'
+                )
         for name, options in (
             ("weights", ("local", "exact", "traced")),
             ("residual", ("joint", "noise", "bound")),
@@ -245,7 +252,9 @@ class Batch(eqx.Module):
 
     def _in_grid_space(self, data: Data, grid: Grid, hard: Callable[[], float], joint: bool) -> bool:
         if self.space == "grid" and self.weights != "local":
-            raise ValueError(f'space: "grid" needs weights="local", got weights="{self.weights}"')
+            raise ValueError(
+                f'space: expected "data" or "auto" unless weights="local", got "grid" and "{self.weights}"'
+            )
         if self.space != "auto" or self.neighbours is not None or self.weights != "local":
             return self.space == "grid"
         many = len(data) / grid.size
@@ -255,6 +264,11 @@ class Batch(eqx.Module):
 
     def _checkpoint(self, path: Any, *problem: Any) -> Checkpoint | None:
         return None if path is None else Checkpoint(path, fingerprint(STATE, self, *problem))
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
 
 
 def _single(data: Data) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float, Int
 
 from hipgp.batch.posterior import BatchPosterior

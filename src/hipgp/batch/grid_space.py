@@ -1,14 +1,14 @@
 """The system of the grid's unknowns, for data that tell more than there are grid points.
 
-In place of A = W K W' + N, conjugate gradients on the whitened L = I + R' G R with G = W' N^-1 W; of points G is a fixed
+In place of A = W K W' + N, conjugate gradients on the whitened Λ = I + R' G R with G = W' N^-1 W; of points G is a fixed
 stencil, and after one pass over the data a step does not depend on N. The unknowns are the Fourier modes of the white noise
-on the torus, so that a step takes one pair of FFTs and the preconditioner none. There KL = rho' L^-1 rho / 2 <=
+on the torus, so that a step takes one pair of FFTs and the preconditioner none. There KL = rho' Λ^-1 rho / 2 <=
 rho' rho / 2, and
 
-    A^-1 z = N^-1 (z - W field),    field = R L^-1 R' W' N^-1 z.
+    A^-1 z = N^-1 (z - W field),    field = R Λ^-1 R' W' N^-1 z.
 
 **The preconditioner.** The modes are those of a torus several times as large as the grid, on which alone the data lie; but
-what makes L hard to solve are few of them, the largest. For these `LowModes` has the matrix that L is among them, densely
+what makes Λ hard to solve are few of them, the largest. For these `LowModes` has the matrix that Λ is among them, densely
 factored. Of points G is taken for its row sums, which leaves two Fourier coefficients of those to look up for each entry;
 otherwise each mode is measured as some of the observations see it. The rest counts as if all had the same density of data.
 """
@@ -19,7 +19,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
@@ -41,7 +40,7 @@ GROUP, AT_ONCE = 8, 2**15  # rows of W multiplied with one another; rows of prod
 
 
 class LowModes(eqx.Module):
-    """The modes that the data tell most of, and the inverse of L among them.
+    """The modes that the data tell most of, and the inverse of Λ among them.
 
     A mode's coefficient is read off, and written to, two places of the unknowns, for where rfftn keeps a mode and its
     mirror image both; elsewhere the second counts for nothing.
@@ -62,7 +61,7 @@ class LowModes(eqx.Module):
 
 
 class GridSystem(System):
-    """L = I + R' G R."""
+    """Λ = I + R' G R, the precision of the white noise on the torus given the data."""
 
     toeplitz: Toeplitz
     weights: LocalWeights
@@ -273,7 +272,7 @@ def _waves(torus: Torus, q: Int[np.ndarray, "r D"]) -> np.ndarray:
 
 
 def _low(toeplitz: Toeplitz, modes: Modes, products: Float[np.ndarray, "k k"]) -> LowModes:
-    """Where the modes' coefficients are among the unknowns, and the inverse of L there."""
+    """Where the modes' coefficients are among the unknowns, and the inverse of Λ there."""
     eigenvalues, paired = toeplitz.eigenvalues, modes.paired
     both = (modes.q[:, -1] == modes.mirror[:, -1]) & paired  # rfftn keeps the two of them
     flat = lambda k: np.ravel_multi_index(tuple(k.T), eigenvalues.shape)

@@ -64,7 +64,7 @@ class System(eqx.Module):
 
 
 class DataSystem(System):
-    """A = W K W' + R + N, R where residuals of points are held jointly (`weights/joint_residuals.py`)."""
+    """A = W K W' + V + N, V where residuals of points are held jointly (`weights/joint_residuals.py`)."""
 
     toeplitz: Toeplitz
     weights: Weights
@@ -73,7 +73,7 @@ class DataSystem(System):
     residuals: Residuals | None = None
 
     def spread(self, v: Float[Array, "B N"]) -> Float[Array, "B N"]:
-        """(N + R) v."""
+        """(N + V) v."""
         own = self.noise * v
         return own if self.residuals is None else own + self.residuals.covariance.matmul(v)
 

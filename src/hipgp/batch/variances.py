@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float, Int
-from scipy.spatial import KDTree
 
 from hipgp.batch.exact_variances import factored
 from hipgp.batch.posterior import BatchPosterior, Target, simulate
@@ -89,7 +89,7 @@ def _near(nodes: Nodes, targets: Nodes, scale: np.ndarray) -> Groups:
     middle = np.asarray(targets.x[:, targets.x.shape[1] // 2] / scale)
     size, k = _sizes(n, len(middle))
     groups = neighbours.together(middle, size)
-    tree = KDTree((nodes.x / scale).reshape(-1, d))
+    tree = scipy.spatial.KDTree((nodes.x / scale).reshape(-1, d))
     count = min(n * q, 4 * k)
     centres = np.array([middle[rows].mean(axis=0) for rows in groups])
     owner = np.asarray(tree.query(centres, k=count, workers=-1)[1]).reshape(len(groups), count) // q

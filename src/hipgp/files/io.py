@@ -17,15 +17,17 @@ import math
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import xarray as xr
 
 from hipgp.files.labels import FIELDS, Labels
 from hipgp.model.grid import Grid
 from hipgp.runtime import archive
 from hipgp.runtime.archive import atomic as atomic  # for what else is written: tables, pictures, reports
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 FORMAT, VERSION = "hipgp-map", 2
 TYPES = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
@@ -36,14 +38,16 @@ ROOT, MODEL = "zarr.json", "model/"
 class Record(NamedTuple):
     """What a file holds."""
 
-    fields: xr.Dataset  # on the grid
+    fields: "xr.Dataset"  # on the grid
     arrays: dict[str, np.ndarray]
     model: dict[str, Any]  # JSON
     labels: Labels
 
 
-def dataset(grid: Grid, labels: Labels, fields: Mapping[str, np.ndarray]) -> xr.Dataset:
+def dataset(grid: Grid, labels: Labels, fields: Mapping[str, np.ndarray]) -> "xr.Dataset":
     """Fields on the grid as xarray knows them: coordinates, units, long names."""
+    import xarray as xr
+
     coordinates = {}
     for name, unit, values in zip(labels.axes, labels.axis_units, grid.axes, strict=True):
         coordinates[name] = (name, values, _attributes(name, unit))
@@ -224,14 +228,14 @@ def _check_fields(held: Mapping[str, np.ndarray], grid: Grid) -> None:
             )
 
 
-def netcdf(fields: xr.Dataset, labels: Labels) -> bytes:
+def netcdf(fields: "xr.Dataset", labels: Labels) -> bytes:
     """A NetCDF file; its axes are axis0, axis1, ... where not all names are plain, and long_name has the user's."""
     if not all(axis.isascii() and axis.isidentifier() for axis in labels.axes):
         fields = fields.rename({axis: f"axis{i}" for i, axis in enumerate(labels.axes)})
     return bytes(fields.to_netcdf())  # type: ignore[arg-type]
 
 
-def write_fits(path: str | os.PathLike[str], fields: xr.Dataset, overwrite: bool = False) -> None:
+def write_fits(path: str | os.PathLike[str], fields: "xr.Dataset", overwrite: bool = False) -> None:
     """The mean as a FITS cube with a linear WCS in the axes' units, other fields as extensions. Needs astropy."""
     fits = _astropy("fits")
     check_free(path, overwrite)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 from hipgp.learning.evidence import Slope
 from hipgp.learning.likelihood import Terms, value_and_gradient
@@ -31,6 +30,7 @@ def descend(
     report: Report,
 ) -> tuple[np.ndarray, float]:
     """L-BFGS within the bounds; a point where the likelihood is not finite counts as very bad."""
+    from scipy.optimize import minimize
 
     def evaluate(v: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = value_and_gradient(v, layout, terms)

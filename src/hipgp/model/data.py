@@ -105,6 +105,8 @@ def observe(functional: Functional, y: Any, noise: Any = None) -> Data:
 
 def check_inside(functional: Functional, grid: Grid) -> None:
     """Raise a ValueError where a functional does not fit the grid."""
+    if not isinstance(functional, Functional):
+        raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
     if functional.ndim != grid.ndim:
         raise ValueError(f"grid: expected {functional.ndim} dimensions like the data, got {grid.ndim}")
     places = functional.places()

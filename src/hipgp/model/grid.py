@@ -60,7 +60,7 @@ class Grid(eqx.Module):
                 f"upper: expected more than lower on every axis, got {tuple(high)} and {tuple(low)}"
             )
         if (shape is None) == (spacing is None):
-            raise ValueError("shape, spacing: expected exactly one of the two")
+            raise ValueError(f"shape, spacing: expected exactly one of the two, got {shape} and {spacing}")
         if shape is not None:
             points = _point_counts(shape)
             points = points * ndim if len(points) == 1 else points

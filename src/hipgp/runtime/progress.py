@@ -5,11 +5,11 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
 
 PATIENCE = 2.0  # seconds before anything is shown
 
@@ -28,9 +28,7 @@ class Progress:
         self.description, self.detail = description, ""
         self.fraction: float | None = None
         self.began = time.perf_counter()
-        self.live = Live(
-            console=Console(stderr=True), refresh_per_second=4, transient=True, get_renderable=self._line
-        )
+        self.live = self._display() if shown else None
         self.timer = threading.Timer(PATIENCE, self._show) if shown else None
         self.lock = threading.Lock()  # the timer may go off while the work ends
         self.over = False
@@ -46,15 +44,24 @@ class Progress:
             self.over = True
         if self.timer is not None:
             self.timer.cancel()
-        if self.live.is_started:
+        if self.live is not None and self.live.is_started:
             self.live.stop()
+
+    def _display(self) -> "Live":
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(stderr=True)
+        return Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._line)
 
     def _show(self) -> None:
         with self.lock:
-            if not self.over:
+            if self.live is not None and not self.over:
                 self.live.start()
 
-    def _line(self) -> Text:
+    def _line(self) -> "Text":
+        from rich.text import Text
+
         bar = ""
         if self.fraction is not None:
             filled = round(24 * min(max(self.fraction, 0.0), 1.0))

@@ -1,12 +1,11 @@
 """Kernel and noise learned together with q: Adam on the bound, minibatch by minibatch (paper, appendix B.2)."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
 
 from hipgp.model.kernels import Kernel
@@ -15,6 +14,9 @@ from hipgp.variational.minibatch_weights import Selection, parts
 from hipgp.variational.natural import Problem, Terms, advance, divergence, terms
 from hipgp.variational.reporting import check_finite
 from hipgp.variational.whitening import ToeplitzWhitening, Whitening
+
+if TYPE_CHECKING:
+    import optax
 
 CLIPPED = 1e-4  # clipped mass at which learning moves to a new torus
 
@@ -65,8 +67,10 @@ def learning_update(
     return logs, optimiser_state, q, log
 
 
-def adam() -> optax.GradientTransformation:
+def adam() -> "optax.GradientTransformation":
     """Adam with a unit step: the rate is applied outside, so that it may change without compiling anew."""
+    import optax
+
     return optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
 
 

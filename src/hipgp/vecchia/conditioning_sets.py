@@ -9,8 +9,8 @@ from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float, Int
-from scipy.spatial import KDTree
 
 from hipgp.model.nodes import Nodes, Segments
 from hipgp.runtime.threads import side_by_side
@@ -125,7 +125,7 @@ def _earlier(x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.nd
     more. To settle for less there is a false economy: a few badly conditioned observations double the solver's steps.
     """
     end = int(begin[groups[-1]])
-    tree = KDTree(x[:end])
+    tree = scipy.spatial.KDTree(x[:end])
     found = np.empty((len(groups), k), int)
     rows, count = groups, 3 * k
     while len(rows):
@@ -151,7 +151,9 @@ def around(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], 
     if places.shape[1] == 1:
         near = _either_side(places[:, 0], middle[:, 0], k)
     else:
-        near = np.asarray(KDTree(places).query(middle, k=k, workers=-1)[1]).reshape(len(groups), k)
+        near = np.asarray(scipy.spatial.KDTree(places).query(middle, k=k, workers=-1)[1]).reshape(
+            len(groups), k
+        )
     return after(Neighbours(near, np.ones_like(near, bool)), groups, len(places))
 
 

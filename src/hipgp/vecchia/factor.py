@@ -82,10 +82,10 @@ class Vecchia(eqx.Module):
 def deviance(matrix: Float[Array, "T k k"], y: Float[Array, "T k"], own: int) -> Float[Array, ""]:
     """-2 log p(the last `own` of y | the others) but for constants, summed over T Gaussians with these covariances.
 
-    With L the Cholesky factor, z = L^-1 y and S the last rows of L^-1, it is |z_own|^2 + 2 sum log L_own. Its gradient
-    in the covariance, S'S - S'z_own (S'z_own + 2 a)' with a = (others' covariance)^-1 y_others, is written out: one
-    more triangular solve, where differentiating through the factorisation costs six times the whole evaluation.
-    Differentiable in the covariance alone.
+    With chol the Cholesky factor, z = chol^-1 y and S the last rows of chol^-1, it is |z_own|^2 + 2 sum log chol_own,
+    chol_own the last of its diagonal. Its gradient in the covariance, S'S - S'z_own (S'z_own + 2 a)' with
+    a = (others' covariance)^-1 y_others, is written out: one more triangular solve, where differentiating through the
+    factorisation costs six times the whole evaluation. Differentiable in the covariance alone.
     """
     return _factored(matrix, y, own)[0]
 

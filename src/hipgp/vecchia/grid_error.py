@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 from jaxtyping import Float, Int
-from scipy.spatial import KDTree
 
 from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Points
@@ -77,7 +76,11 @@ def local_problems(
     (count, most), density = _affordable(grid, data, first, stencil, entries)
     centres = _centres(precision if residual is None else residual[first] * precision, count)
     places = _features(data, typical_lengthscale(kernel, grid.ndim))[first]
-    near = KDTree(places).query(places[centres], min(most, len(places)))[1].reshape(len(centres), -1)
+    near = (
+        scipy.spatial.KDTree(places)
+        .query(places[centres], min(most, len(places)))[1]
+        .reshape(len(centres), -1)
+    )
     # the centre comes first, also where others are as near
     near = np.array([[i, *row[row != i][: len(row) - 1]] for i, row in zip(centres, near, strict=True)])
     used, members = np.unique(near, return_inverse=True)

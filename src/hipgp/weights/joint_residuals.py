@@ -1,7 +1,7 @@
 """What the grid cannot see, jointly for points of one cell.
 
 Given the grid's values each point has a residual, f(x) - w'u. Those of two points that are read off the same grid points
-have the covariance R = k(x, x') - w'K_s w'; those of others count as independent (the partially independent conditional of
+have the covariance V = k(x, x') - w'K_s w'; those of others count as independent (the partially independent conditional of
 Snelson and Ghahramani, AISTATS 2007). Where a field varies within a cell, this is what makes several houses of one street
 one measurement of the street and not noise, and what is left of it at a place is predicted from its neighbours.
 """
@@ -29,7 +29,7 @@ JITTER = 1e-10  # of a variance: points at one place have one residual
 
 
 class Residuals(eqx.Module):
-    """R of all data, and L with L L' = R, to draw from."""
+    """V of all data, and a root of it (root root' = V), to draw from."""
 
     covariance: Rows
     root: Rows

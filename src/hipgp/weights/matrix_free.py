@@ -174,7 +174,7 @@ def _lines(data: Data) -> LineIntegrals:
     for f in parts:
         if not isinstance(f, LineIntegrals) or f.rule != "gauss" or f.nodes_per_ray is not None:
             raise ValueError(
-                'weights: "traced" takes LineIntegrals with their own choice of nodes alone, got '
+                'weights: "traced" expected LineIntegrals alone, with their own choice of nodes, got '
                 f'{type(f).__name__}; use weights="local"'
             )
     if len(parts) == 1:

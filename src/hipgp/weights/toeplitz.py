@@ -17,7 +17,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import scipy.fft
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float
 
 from hipgp.model.grid import Grid
