@@ -23,6 +23,8 @@ FACTORS = {
 CASES = [(dtype, power) for dtype, powers in FACTORS.items() for power in powers]
 ENGINES = {"batch": None, "variational": hg.Variational("full", weights="local")}
 
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")  # grids here are small on purpose
+
 
 def problem(power, dtype, kernel=None):
     kernel = hg.Matern32(1.0, 0.3) if kernel is None else kernel

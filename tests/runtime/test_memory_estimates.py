@@ -13,6 +13,8 @@ from hipgp.runtime import memory
 X = np.random.default_rng(0).uniform(size=(60, 4))
 KERNEL = hg.Matern32(lengthscale=0.2)
 
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")  # grids here are small on purpose
+
 
 def data(ndim: int) -> hg.Data:
     return hg.observe(hg.Points(X[:, :ndim]), np.sin(5 * X[:, 0]), noise=0.1)
