@@ -13,7 +13,10 @@ import pytest
 import hipgp as hg
 from hipgp.runtime import stopping
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc"),
+    pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse"),  # the grid is small on purpose
+]
 SRC = str(Path(hg.__file__).parents[1])
 COMMAND = (sys.executable, "-m", "hipgp")
 DELAYS = (0.0, 0.05, 0.3, 1.0, 2.0, 4.0, 8.0)
