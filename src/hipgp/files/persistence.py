@@ -12,12 +12,15 @@ import numpy as np
 
 from hipgp.batch.engine import Batch
 from hipgp.engines import FittedPosterior, Method
+from hipgp.exact import Exact
 from hipgp.learning.search import Learned
 from hipgp.model.grid import Grid
 from hipgp.model.packing import Arrays, Json, kernel_from_json, kernel_to_json, plain
 from hipgp.variational.engine import Variational
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Batch, Variational)}  # that a map may be of
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind for kind in (Batch, Variational, Exact)
+}  # that a map may be of
 
 
 def pack(engine: FittedPosterior, learned: Learned | None) -> tuple[Arrays, Json]:
