@@ -48,6 +48,21 @@ class StdOptions(NamedTuple):
 USUAL_STD = StdOptions()
 
 
+def check_std(how: StdOptions, engine: str, methods: tuple[str, ...]) -> None:
+    """Raise a ValueError where an engine without sampled standard deviations is asked for other than its own."""
+    if how.method not in methods:
+        expected = " or ".join(f'"{name}"' for name in methods)
+        raise ValueError(
+            f"std: expected {expected} with the {engine} engine, which has one way to standard deviations, got "
+            f"{how.method!r}; use method=Batch() to choose how they are computed"
+        )
+    if how.samples != USUAL_STD.samples:
+        raise ValueError(
+            f"samples: expected none to be asked for with the {engine} engine, whose standard deviations need no "
+            f"samples, got {how.samples}; leave it out, or use method=Batch()"
+        )
+
+
 class Prediction(NamedTuple):
     """Mean and standard deviation of functionals of the field, without observation noise.
 

@@ -29,6 +29,7 @@ from hipgp.engines import (
     Prediction,
     Problem,
     StdOptions,
+    check_std,
 )
 from hipgp.learning.parameters import Layout
 from hipgp.model.data import Data, check_differentiable
@@ -41,23 +42,11 @@ from hipgp.model.trend import Trend
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress, Report, silent
-from hipgp.weights.dense import (
-    ENTRIES_AT_ONCE,
-    covariance,
-    covariance_derivative,
-    prior_variances,
-    quadrature,
-)
+from hipgp.weights import dense
 
 SQUARES = 4  # arrays of N x N numbers held at the peak
-JITTERS = (
-    0.0,
-    1e-14,
-    1e-13,
-    1e-12,
-    1e-11,
-    1e-10,
-)  # tried in turn, relative to the prior variance, where draws need it
+# Added in turn where a covariance of draws is singular in float64, relative to the prior variance.
+JITTERS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
 LOG_2PI = float(np.log(2 * np.pi))
 
 
@@ -65,7 +54,7 @@ class Exact(Method):
     """Settings of the exact engine, for up to a few thousand observations.
 
     - `accuracy`: the largest error of a covariance between functionals that quadrature may leave, relative to their
-        prior standard deviations. What was reached is `diagnostics["quadrature_error"]`.
+      prior standard deviations. What was reached is `diagnostics["quadrature_error"]`.
     """
 
     name: ClassVar[str] = "exact"
@@ -93,9 +82,9 @@ class Exact(Method):
         memory.check("data", what, SQUARES * 8.0 * n**2, "use method=Batch(), which holds no such matrix")
         x, std = trend.of_data(data, grid), np.asarray(data.noise_std(noise), float)
         with Progress("factoring", progress) as bar:
-            found = [quadrature(kernel, block.functional, self.accuracy) for block in data.blocks]
+            found = [dense.quadrature(kernel, block.functional, self.accuracy) for block in data.blocks]
             nodes = [functional.nodes(spacing) for functional, spacing, _ in found]
-            matrix = covariance(kernel, nodes, nodes, bar.done)
+            matrix = dense.covariance(kernel, nodes, nodes, bar.done)
             matrix[np.diag_indices(n)] += std**2
             factor = _factor(matrix)
         solve = lambda b: scipy.linalg.cho_solve((factor, True), b, check_finite=False)
@@ -143,13 +132,13 @@ class ExactPosterior(FittedPosterior):
         return self._moments(points, x, False)[0].reshape(self.grid.shape).astype(self.dtype)
 
     def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, None]:
-        _check_options(how)
+        check_std(how, "exact", ("auto", "exact"))
         points, x = Points(self.grid.coordinates()), self.trend.on_grid(self.grid)
         std = self._moments(points, x, True, how.report)[1]
         return std.reshape(self.grid.shape).astype(self.dtype), None
 
     def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
-        _check_options(how)
+        check_std(how, "exact", ("auto", "exact"))
         x = self.trend.of(functional, self.grid, how.columns)
         return Prediction(*self._moments(functional, x, True, how.report))
 
@@ -170,9 +159,9 @@ class ExactPosterior(FittedPosterior):
         x = self.trend.on_grid(self.grid) if functional is None else self.trend.of(at, self.grid, columns)
         what = f"draws of {len(at):,} values, which are correlated"
         memory.check("at", what, SQUARES * 8.0 * len(at) ** 2, "draw at fewer places, or use method=Batch()")
-        exact, spacing, _ = quadrature(self.kernel, at, self.method.accuracy)
+        exact, spacing, _ = dense.quadrature(self.kernel, at, self.method.accuracy)
         nodes = exact.nodes(spacing)
-        prior = covariance(self.kernel, [nodes], [nodes], report)
+        prior = dense.covariance(self.kernel, [nodes], [nodes], report)
         mean, half, gap = self._given(nodes, x)
         posterior = prior - half.T @ half + gap @ self.beta_covariance @ gap.T
         root = _factor(posterior, float(np.max(np.diag(prior))), JITTERS)
@@ -195,7 +184,7 @@ class ExactPosterior(FittedPosterior):
         values = np.zeros(len(vector))
         for parameter in range(len(vector) - layout.noise_free):
             direction = jnp.zeros_like(vector).at[parameter].set(1.0)
-            slope = covariance_derivative(layout.kernel, vector, direction, self.nodes)
+            slope = dense.covariance_derivative(layout.kernel, vector, direction, self.nodes)
             values[parameter] = 0.5 * np.sum(weight * slope)
         if layout.noise_free:
             values[-1] = np.sum((np.diag(weight) * self.noise_std**2)[~self.data.noise_known])
@@ -221,9 +210,9 @@ class ExactPosterior(FittedPosterior):
         self, functional: Functional, x: Float[np.ndarray, "T p"], with_std: bool, report: Report = silent
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and std (empty where not asked for), some functionals at a time; `x` are their trend columns."""
-        exact, spacing, _ = quadrature(self.kernel, functional, self.method.accuracy)
+        exact, spacing, _ = dense.quadrature(self.kernel, functional, self.method.accuracy)
         every = exact.nodes(spacing)
-        means, deviations, size = [], [], max(1, ENTRIES_AT_ONCE // len(self.alpha))
+        means, deviations, size = [], [], max(1, dense.ENTRIES_AT_ONCE // len(self.alpha))
         for begin in range(0, len(functional), size):
             rows = np.arange(begin, min(begin + size, len(functional)))
             nodes = every[rows]
@@ -231,32 +220,19 @@ class ExactPosterior(FittedPosterior):
             means.append(mean)
             if with_std:
                 known = np.sum(half**2, axis=0) - np.sum((gap @ self.beta_covariance) * gap, axis=1)
-                prior = np.asarray(prior_variances(self.kernel, nodes))
+                prior = np.asarray(dense.prior_variances(self.kernel, nodes))
                 deviations.append(np.sqrt(np.maximum(prior - known, 0.0)))
             report(int(rows[-1]) + 1, len(functional))
         return np.concatenate(means), np.concatenate(deviations) if with_std else np.empty(0)
 
     def _given(self, nodes: Nodes, x: Float[np.ndarray, "T p"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of functionals k with trend columns x: the mean, L^-1 k with A = L L', and x - X' A^-1 k."""
-        cross = covariance(self.kernel, [nodes], self.nodes)
+        cross = dense.covariance(self.kernel, [nodes], self.nodes)
         half = scipy.linalg.solve_triangular(self.factor, cross.T, lower=True, check_finite=False)
         return cross @ self.alpha + x @ self.beta, half, x - cross @ self.solved_columns
 
     def _inverse(self) -> Float[np.ndarray, "N N"]:
         return scipy.linalg.cho_solve((self.factor, True), np.eye(len(self.alpha)), check_finite=False)
-
-
-def _check_options(how: StdOptions) -> None:
-    """Raise a ValueError where another way to standard deviations is asked for than the exact one."""
-    if how.method not in ("auto", "exact"):
-        raise ValueError(
-            f'std: expected "auto" or "exact" with the exact engine, got {how.method!r}; use method=Batch()'
-        )
-    if how.samples != USUAL_STD.samples:
-        raise ValueError(
-            f"samples: expected none to be asked for with the exact engine, whose standard deviations need no samples, "
-            f"got {how.samples}; leave it out, or use method=Batch()"
-        )
 
 
 def _factor(matrix: np.ndarray, scale: float = 0.0, jitters: tuple[float, ...] = (0.0,)) -> np.ndarray:

@@ -116,11 +116,10 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
         ))  # fmt: skip
     elif "message" in told:
         out.append((GOOD if told.get("converged") else FAIR, f"Variational fit: {told['message']}."))
-    clipped = told.get("clipped_mass", 0.0)
-    grade = GOOD if clipped < 1e-6 else FAIR if clipped < 1e-3 else POOR
-    out.append(
-        (grade, f"{100 * clipped:.2g}% of the prior covariance had to be changed to fit the FFT's torus.")
-    )
+    if (clipped := told.get("clipped_mass")) is not None:
+        grade = GOOD if clipped < 1e-6 else FAIR if clipped < 1e-3 else POOR
+        said = f"{100 * clipped:.2g}% of the prior covariance had to be changed to fit the FFT's torus."
+        out.append((grade, said))
     open_part = told.get("residual_to_noise")
     if open_part is not None:
         grade = GOOD if open_part < 0.3 else FAIR if open_part < 2 else POOR

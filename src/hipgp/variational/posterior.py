@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdOptions
+from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdOptions, check_std
 from hipgp.model.data import check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
@@ -161,16 +161,7 @@ def restored(
 
 def _check_options(how: StdOptions) -> None:
     """Raise a ValueError where something is asked for that this engine has no use for."""
-    if how.method != USUAL_STD.method:
-        raise ValueError(
-            f'std: expected "auto" with the variational engine, whose standard deviations are those of q, got '
-            f"{how.method!r}; use method=Batch() to choose how they are computed"
-        )
-    if how.samples != USUAL_STD.samples:
-        raise ValueError(
-            f"samples: expected none to be asked for with the variational engine, whose standard deviations need no "
-            f"samples, got {how.samples}; leave it out, or use method=Batch()"
-        )
+    check_std(how, "variational", ("auto",))
     if how.columns is not None:
         raise ValueError(
             "columns: expected None with the variational engine, which has no trend, got some; use method=Batch()"
