@@ -15,10 +15,11 @@ HEAVY = [
     "scipy.fft",
     "typer",
     "optax",
+    "rich",
 ]
 CASES = {
     "hipgp; hipgp.GP; hipgp.Grid; hipgp.Points; hipgp.Matern32": HEAVY,
-    "hipgp.batch.engine, hipgp.learning.search, hipgp.files.io": [*HEAVY, "rich"],
+    "hipgp.batch.engine, hipgp.learning.search, hipgp.files.io": HEAVY,
 }
 
 

@@ -9,8 +9,10 @@ import hipgp.runtime.processes as _processes  # noqa: F401  (notices when this p
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
+    from hipgp.engines import Prediction
     from hipgp.estimator import HIPGPRegressor as HIPGPRegressor
-    from hipgp.gp import GP, Posterior, Prediction, load
+    from hipgp.exact import Exact
+    from hipgp.gp import GP, Posterior, load
     from hipgp.model.data import Data, observe
     from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
     from hipgp.model.grid import Grid
@@ -31,9 +33,11 @@ _MODULES = {
     "hipgp.model.data": ("Data", "observe"),
     "hipgp.estimator": ("HIPGPRegressor",),  # not in __all__: its module needs scikit-learn
     "hipgp.model.functionals": ("BoxAverages", "Derivatives", "Functionals", "LineIntegrals", "Points"),
-    "hipgp.gp": ("GP", "Posterior", "Prediction", "load"),
+    "hipgp.gp": ("GP", "Posterior", "load"),
+    "hipgp.engines": ("Prediction",),
     "hipgp.model.grid": ("Grid",),
     "hipgp.batch.engine": ("Batch",),
+    "hipgp.exact": ("Exact",),
     "hipgp.vecchia.grid_facts": ("GridTooCoarse",),
     "hipgp.variational.engine": ("Variational",),
     "hipgp.model.kernels": (
@@ -77,6 +81,7 @@ __all__ = [
     "BoxAverages",
     "Data",
     "Derivatives",
+    "Exact",
     "Functionals",
     "Gneiting",
     "Grid",

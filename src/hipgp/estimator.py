@@ -18,28 +18,24 @@ from typing import Any, Literal, Self
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hipgp.batch.engine import Batch
-from hipgp.batch.posterior import BatchPosterior
-from hipgp.batch.variances import vecchia_variance
+from hipgp.engines import Method
 from hipgp.gp import GP
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, Matern32, differences
+from hipgp.model.kernels import Kernel, Matern32
 from hipgp.model.scaling import scaled_data
-from hipgp.runtime.precision import float64_available
 from hipgp.vecchia.group_covariances import shortest_lengthscale
 
 MOST_COLUMNS = 4
 FEWEST_POINTS = 8  # per axis of an automatic grid
-PAIRS_AT_ONCE = 2**22  # covariances held at once when predicting beyond the grid
 
 
 class HIPGPRegressor(RegressorMixin, BaseEstimator):
@@ -64,8 +60,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         Of the automatic grid on every side, as a share of the data's range.
     max_grid_points : int
         The automatic grid is made coarser where it would have more.
-    method : Batch or None
-        Settings of the engine.
+    method : Batch, Exact or None
+        Settings of the engine; None: Batch().
     random_state : int
         Decides on the order in which learning looks at the data.
 
@@ -87,7 +83,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         points_per_lengthscale: float = 6.0,
         margin: float = 0.05,
         max_grid_points: int = 100_000,
-        method: Batch | None = None,
+        method: Method | None = None,
         random_state: int = 0,
     ):
         self.kernel = kernel
@@ -143,16 +139,9 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         """The field's mean at X, and with `return_std` its standard deviation (without the observations' noise)."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        engine, inside = self._engine(), self.grid_.outside(X) == 0
-        mean = np.empty(len(X))
-        if np.any(inside):
-            mean[inside] = engine.mean(Points(X[inside]))
-        if not np.all(inside):
-            mean[~inside] = mean_from_data(engine, X[~inside])
+        mean, std = self.posterior_.engine.at_points(X, return_std)
         unit = self.posterior_.unit
-        if not return_std:
-            return np.ldexp(mean, unit)
-        return np.ldexp(mean, unit), np.ldexp(np.sqrt(vecchia_variance(engine, Points(X))), unit)
+        return (np.ldexp(mean, unit), np.ldexp(std, unit)) if std is not None else np.ldexp(mean, unit)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Float[np.ndarray, "N S"]:
         """`n_samples` joint draws of the field at X, (N, n_samples), without the observations' noise.
@@ -166,7 +155,10 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         if np.any(self.grid_.outside(X) > 0):
             wide = _widened(self.grid_, X, 10 * self.max_grid_points)
             gp = GP(self.kernel_, wide, self.noise_, self.trend)
-            data = scaled_data(self._engine().data, posterior.unit)
+            data = posterior.engine.observations()
+            if data is None:
+                raise ValueError("X: expected places within the grid with this method, got some beyond it")
+            data = scaled_data(data, posterior.unit)
             posterior = gp.condition(data, self._method(), progress=False)
         return posterior.sample(n_samples, key=key, at=Points(X), progress=False).T
 
@@ -181,13 +173,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)!r}")
 
-    def _method(self) -> Batch:
+    def _method(self) -> Method:
         return Batch() if self.method is None else self.method
-
-    def _engine(self) -> BatchPosterior:
-        engine = self.posterior_.engine
-        assert isinstance(engine, BatchPosterior)
-        return engine
 
     def _learning_grid(self, X: np.ndarray) -> Grid:
         """Fine enough to say what the shortest lengthscale could be; learning evaluates nothing on it."""
@@ -244,25 +231,3 @@ def _widened(grid: Grid, X: np.ndarray, most: int) -> Grid:
             f"{np.prod(shape):.2g} points; draw elsewhere, or raise max_grid_points (now {most // 10})"
         )
     return Grid(np.asarray(grid.lower) - below * spacing, spacing, tuple(int(n) for n in shape))
-
-
-@float64_available
-def mean_from_data(engine: BatchPosterior, X: Float[np.ndarray, "T D"]) -> Float[np.ndarray, " T"]:
-    """k(x, data) A^-1 (y - trend) + trend: the posterior mean without the grid, for points beyond it."""
-    seen = jnp.asarray(_places(engine.data))
-    size = max(1, PAIRS_AT_ONCE // len(seen))
-    parts = [
-        _covariance_sum(engine.kernel, jnp.asarray(X[i : i + size]), seen, engine.alpha)
-        for i in range(0, len(X), size)
-    ]
-    trend = engine.trend.of(Points(X), engine.grid) @ engine.beta
-    return np.concatenate([np.asarray(p) for p in parts]) + trend
-
-
-@eqx.filter_jit
-def _covariance_sum(kernel: Kernel, x: Array, seen: Array, alpha: Array) -> Array:
-    return kernel.evaluate(differences(x.T[:, :, None], seen.T[:, None, :])) @ alpha
-
-
-def _places(data: Data) -> Float[np.ndarray, "N D"]:
-    return np.concatenate([block.functional.places()[:, 0] for block in data.blocks])

@@ -10,46 +10,38 @@ True
 
 import os
 import warnings
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, overload
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.batch import estimates, variances
+from hipgp.batch import estimates
 from hipgp.batch.engine import WRAPPED, Batch
-from hipgp.batch.exact_variances import exact_variance
-from hipgp.batch.posterior import BatchPosterior
+from hipgp.engines import (
+    Estimate,
+    FittedPosterior,
+    Gradient,
+    Method,
+    Prediction,
+    Problem,
+    StdMethod,
+    StdOptions,
+    as_key,
+)
 from hipgp.files import io, persistence
 from hipgp.files.labels import Labels
 from hipgp.learning import search as learning
-from hipgp.learning.evidence import Estimate, log_evidence
 from hipgp.learning.search import Learned
 from hipgp.model import scaling
-from hipgp.model.data import Data, check_differentiable, check_inside, observe
+from hipgp.model.data import Data
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
 from hipgp.runtime.precision import as_float
 from hipgp.runtime.progress import Progress
-from hipgp.variational.engine import Variational, VariationalPosterior
-from hipgp.vecchia.grid_facts import warn_if_coarse
-
-StdMethod = Literal["auto", "vecchia", "samples", "exact"]
-
-
-class Prediction(NamedTuple):
-    """Mean and standard deviation of functionals of the field, without observation noise.
-
-    `std_error` is the Monte Carlo error of `std`, where it was estimated from samples; None otherwise.
-    """
-
-    mean: Float[np.ndarray, " N"]
-    std: Float[np.ndarray, " N"]
-    std_error: Float[np.ndarray, " N"] | None = None
+from hipgp.weights.toeplitz import check_torus
 
 
 class GP(eqx.Module):
@@ -82,7 +74,7 @@ class GP(eqx.Module):
     def condition(
         self,
         data: Data,
-        method: Batch | Variational | None = None,
+        method: Method | None = None,
         *,
         progress: bool = True,
         checkpoint: Any = None,
@@ -91,30 +83,17 @@ class GP(eqx.Module):
 
         `checkpoint` names a file that a long batch solve keeps up to date and resumes from.
         """
-        self._check(data)
-        scaling.warn_if_far_from_zero(data, self.grid, self.trend, self.kernel)
         method = Batch() if method is None else method
+        if not isinstance(method, Method):
+            raise ValueError(
+                f"method: expected Batch(...), Variational(...) or Exact(...), got {type(method).__name__}"
+            )
+        self._check(data, method)
+        scaling.warn_if_far_from_zero(data, self.grid, self.trend, self.kernel)
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, data, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
-        if isinstance(method, Batch):
-            estimates.check_grid(kernel, self.grid, WRAPPED)
-            estimates.check_weights(self.grid, data, method)
-            given = kernel, self.grid, data, noise, self.trend, progress, checkpoint
-            found = method.fit(*given, check_grid=True)
-            warn_if_coarse(found.diagnostics, self.grid, data, method.residual, method.points_per_axis(data))
-            return Posterior(found, self.learned, unit=unit)
-        if not isinstance(method, Variational):
-            raise ValueError(f"method: expected Batch(...) or Variational(...), got {type(method).__name__}")
-        if self.trend.kind is not None:
-            raise ValueError(
-                "trend: expected None with the variational engine; the batch engine estimates trends"
-            )
-        if checkpoint is not None:
-            raise ValueError("checkpoint: expected None with the variational engine")
-        estimates.check_grid(kernel, self.grid)
-        fitted = method.fit(kernel, self.grid, data, noise, progress)
-        warn_if_coarse(fitted.diagnostics, self.grid, data, method.residual, method.stencil)
-        return Posterior(fitted, self.learned, unit=unit)
+        problem = Problem(kernel, self.grid, data, noise, self.trend)
+        return Posterior(method.condition(problem, progress, checkpoint), self.learned, unit=unit)
 
     def learn(
         self,
@@ -135,7 +114,7 @@ class GP(eqx.Module):
         all. `checkpoint` names a file to go on from after a stop; it stays when learning
         is done, so that a run stopped later need not learn again.
         """
-        self._check(data)
+        self._check(data, Batch())
         if start not in ("data", "kernel"):
             raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
         scaling.warn_if_far_from_zero(data, self.grid, self.trend, None)
@@ -144,7 +123,7 @@ class GP(eqx.Module):
         unit = scaling.exponent(given, data, self.noise)
         kernel, data, noise = scaling.scaled(given, data, self.noise, -unit)
         if polish:  # the exact bound alone works on the grid
-            estimates.check_grid(self.kernel, self.grid, WRAPPED)
+            check_torus(self.kernel, self.grid, WRAPPED)
         learned = learning.learn(
             self.kernel if kernel is None else kernel,
             self.grid,
@@ -168,12 +147,11 @@ class GP(eqx.Module):
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend)
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
 
-    def _check(self, data: Data) -> None:
+    def _check(self, data: Data, method: Method) -> None:
         if not isinstance(data, Data):
             raise ValueError(f"data: expected something made by observe(...), got {type(data).__name__}")
         for block in data.blocks:
-            check_inside(block.functional, self.grid)
-        check_differentiable(self.kernel.differentiable, data)
+            method.check(self.kernel, self.grid, block.functional)
 
 
 class Posterior(eqx.Module):
@@ -182,7 +160,7 @@ class Posterior(eqx.Module):
     The engine computes in units of 2^unit of y; 0 unless the numbers are extreme (`scaling.py`).
     """
 
-    engine: BatchPosterior | VariationalPosterior
+    engine: FittedPosterior
     learned: Learned | None = None  # how the kernel was found, where it was learned
     named: Labels | None = eqx.field(static=True, default=None)
     unit: int = eqx.field(static=True, default=0)
@@ -246,17 +224,46 @@ class Posterior(eqx.Module):
         """The posterior mean on the grid, in its shape."""
         return np.ldexp(self.engine.grid_mean(), self.unit)
 
+    @overload
     def std(
-        self, method: StdMethod = "auto", *, samples: int = 64, key: Any = 0, progress: bool = True
-    ) -> Float[np.ndarray, "..."]:
-        """The posterior standard deviation on the grid, in its shape; `method` as in `predict`."""
-        if isinstance(self.engine, VariationalPosterior):
-            return np.ldexp(self.engine.grid_std(), self.unit)
-        variance, _ = self._variance(
-            self.engine.grid_points(), method, samples, key, self._grid_columns(), progress
-        )
-        deviation = np.sqrt(variance).reshape(self.grid.shape).astype(self.engine.data.dtype)
-        return np.ldexp(deviation, self.unit)
+        self,
+        method: StdMethod = ...,
+        *,
+        samples: int = ...,
+        key: Any = ...,
+        progress: bool = ...,
+        return_error: Literal[False] = ...,
+    ) -> np.ndarray: ...
+
+    @overload
+    def std(
+        self,
+        method: StdMethod = ...,
+        *,
+        samples: int = ...,
+        key: Any = ...,
+        progress: bool = ...,
+        return_error: Literal[True],
+    ) -> tuple[np.ndarray, np.ndarray | None]: ...
+
+    def std(
+        self,
+        method: StdMethod = "auto",
+        *,
+        samples: int = 64,
+        key: Any = 0,
+        progress: bool = True,
+        return_error: bool = False,
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray | None]:
+        """The posterior standard deviation on the grid, in its shape; `method` as in `predict`.
+
+        With `return_error`, also its Monte Carlo error where it was estimated from samples, and None otherwise.
+        """
+        with Progress("standard deviations", progress) as bar:
+            std, error = self.engine.grid_std(StdOptions(method, samples, key, None, bar.done))
+        std = np.ldexp(std, self.unit)
+        error = None if error is None else np.ldexp(error, self.unit)
+        return (std, error) if return_error else std
 
     def predict(
         self,
@@ -277,15 +284,10 @@ class Posterior(eqx.Module):
         trend columns for these functionals.
         """
         estimates.check_places(functional)
-        check_inside(functional, self.grid)
-        check_differentiable(self.kernel.differentiable, functional)
-        if isinstance(self.engine, VariationalPosterior):
-            return Prediction(*(np.ldexp(a, self.unit) for a in self.engine.predict(functional)))
-        mean = np.concatenate([self.engine.mean(*some) for some in self._pieces(functional, columns)])
-        variance, error = self._variance(functional, std, samples, key, columns, progress)
-        deviation = np.sqrt(variance)
-        of_std = None if error is None else np.ldexp(error / (2 * deviation), self.unit)
-        return Prediction(np.ldexp(mean, self.unit), np.ldexp(deviation, self.unit), of_std)
+        self.engine.method.check(self.kernel, self.grid, functional)
+        with Progress("standard deviations", progress) as bar:
+            found = self.engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
+        return self._in_unit(found)
 
     def sample(
         self,
@@ -299,14 +301,9 @@ class Posterior(eqx.Module):
         if count < 1:
             raise ValueError(f"count: expected a positive number of draws, got {count}")
         if at is not None:
-            check_inside(at, self.grid)
-            check_differentiable(self.kernel.differentiable, at)
-        dtype = (
-            np.dtype(self.engine.data.dtype) if isinstance(self.engine, BatchPosterior) else np.dtype(float)
-        )
-        estimates.check_draws(count, self.grid.size if at is None else len(at), dtype.itemsize)
-        if isinstance(self.engine, VariationalPosterior):
-            return np.ldexp(self.engine.sample(count, as_key(key), at), self.unit)
+            self.engine.method.check(self.kernel, self.grid, at)
+        itemsize = np.dtype(self.engine.dtype).itemsize
+        estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
         with Progress("drawing", progress) as bar:
             return np.ldexp(self.engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
 
@@ -315,60 +312,22 @@ class Posterior(eqx.Module):
 
         Of the variational engine its bound, which is below it.
         """
-        if isinstance(self.engine, VariationalPosterior):
-            found = Estimate(self.engine.elbo(), 0.0)
-        else:
-            found = log_evidence(self.engine, probes, as_key(key))
+        found = self.engine.log_evidence(probes, as_key(key))
         if self.unit == 0:
             return found
         per_unit = self.diagnostics["observations"] * self.unit * float(np.log(2))  # a density in each of y
         return Estimate(found.value - per_unit, found.error)
 
-    def _variance(
-        self, functional: Functional, method: StdMethod, samples: int, key: Any, columns: Any, progress: bool
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        assert isinstance(self.engine, BatchPosterior)
-        engine = self.engine
-        if method == "auto":
-            method = variances.automatic(engine, functional, samples)
-        with Progress("standard deviations", progress) as bar:
-            ways = {
-                "vecchia": lambda some, own: (variances.vecchia_variance(engine, some, own), None),
-                "samples": lambda some, own: variances.sampled_variance(
-                    engine, some, samples, as_key(key), own, bar.done
-                ),
-                "exact": lambda some, own: (exact_variance(engine, some, own, bar.done), None),
-            }
-            if method not in ways:
-                raise ValueError(f'std: expected "auto", "vecchia", "samples" or "exact", got {method!r}')
-            held = samples if method == "samples" else 0
-            parts = [ways[method](*some) for some in self._pieces(functional, columns, held)]
-        variance, error = zip(*parts, strict=True)
-        return np.concatenate(variance), None if error[0] is None else np.concatenate(error)
+    def log_evidence_gradient(self) -> Gradient:
+        """The gradient of the log evidence in the logarithm of each parameter, by name; `Exact` alone gives it."""
+        return self.engine.log_evidence_gradient()
 
-    def _pieces(
-        self, functional: Functional, columns: Any, samples: int = 0
-    ) -> Iterator[tuple[Functional, Any]]:
-        """Functionals and their trend columns, as many at a time as fit into memory: all of them, but for millions."""
-        assert isinstance(self.engine, BatchPosterior)
-        dtype = self.engine.data.dtype
-        p = self.engine.method.points_per_axis(observe(functional, np.zeros(len(functional), dtype)))
-        if self.engine.trend.kind == "columns":
-            columns = self.engine.trend.of(functional, self.grid, columns)
-        for rows in estimates.pieces(functional, self.grid, p, dtype, samples):
-            own = columns[rows] if self.engine.trend.kind == "columns" else columns
-            yield (functional, own) if len(rows) == len(functional) else (functional.take(rows), own)
+    def leave_one_out(self) -> Prediction:
+        """Mean and std of each observed value, its noise included, given all the others; `Exact` alone gives it."""
+        return self._in_unit(self.engine.leave_one_out())
 
-    def _grid_columns(self) -> Any:
-        assert isinstance(self.engine, BatchPosterior)
-        return self.engine.trend.on_grid(self.grid) if self.engine.trend.kind == "columns" else None
-
-
-def as_key(key: Any) -> jax.Array:
-    """A JAX key from an int, or the key itself."""
-    if isinstance(key, int | np.integer):
-        return jax.random.key(int(key))
-    return key
+    def _in_unit(self, found: Prediction) -> Prediction:
+        return Prediction(*(None if a is None else np.ldexp(a, self.unit) for a in found))  # type: ignore[arg-type]
 
 
 def load(path: str | os.PathLike[str]) -> Posterior:

@@ -257,7 +257,9 @@ def test_a_small_file_does_not_take_the_memory(maps, tmp_path, monkeypatch, engi
     if engine == "variational" and write is BOMBS["an empty array without end"]:
         pytest.skip("it has no such array")
     write(path, members)
-    monkeypatch.setattr(persistence, "whiten", None)  # nothing is embedded before it is checked
+    monkeypatch.setattr(
+        "hipgp.variational.posterior.whiten", None
+    )  # nothing is embedded before it is checked
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match=r"map\.hipgp: expected a hipgp map"):

@@ -8,6 +8,7 @@ import pytest
 import batch_problem as problem
 import hipgp as hg
 from batch_problem import GRID, KERNEL
+from hipgp.batch.evidence import random_signs
 from hipgp.learning import evidence
 from hipgp.learning.parameters import Layout
 
@@ -29,8 +30,8 @@ def dense_bound(vector, layout, data, trend, noise):
 
 def every_probe(post):
     """All unit vectors, so that the trace is no estimate; scaled, for the mean over probes is taken."""
-    rows = np.flatnonzero(np.asarray(evidence._signs(post.system, 2, jax.random.key(0)))[0])
-    probes = np.zeros((len(rows), evidence._signs(post.system, 1, jax.random.key(0)).shape[1]))
+    rows = np.flatnonzero(np.asarray(random_signs(post.system, 2, jax.random.key(0)))[0])
+    probes = np.zeros((len(rows), random_signs(post.system, 1, jax.random.key(0)).shape[1]))
     probes[np.arange(len(rows)), rows] = np.sqrt(len(rows))
     return jnp.asarray(probes)
 

@@ -45,7 +45,7 @@ def test_full_rank_is_the_dense_svgp(make, dimension):
     post = Variational("full").fit(kernel, grid, observe(functional, y, noise=0.2), None)
     f = as_dense(functional, grid)
     expected = dense.svgp(plain, grid.coordinates(), f, y, 0.2, f)
-    mean, std = post.predict(functional)
+    mean, std, _ = post.predict(functional)
     close(mean, expected.mean)
     close(std, expected.std)
     close(post.elbo(), expected.objective)
@@ -64,7 +64,7 @@ def test_full_rank_of_a_mixture(dimension, residual):
             kernel, grid, data, None
         )
         close(post.grid_mean().ravel(), expected.mean)
-        close(post.grid_std().ravel(), expected.std)
+        close(post.grid_std()[0].ravel(), expected.std)
         close(post.diagnostics["elbo"], expected.objective)
         assert post.elbo() == pytest.approx(post.diagnostics["elbo"])
 
@@ -91,7 +91,7 @@ def test_structured_optimum_is_the_dense_one(dimension, family):
         m, s, plain, grid.coordinates(), dense.points(grid.coordinates()), root=root
     )
     close(post.grid_mean().ravel(), mean)
-    close(post.grid_std().ravel() ** 2, np.diag(cov))
+    close(post.grid_std()[0].ravel() ** 2, np.diag(cov))
     whole = Variational(**settings, direct=False, batch_size=1000, epochs=1).fit(kernel, grid, data, None)
     close(whole.whitened_mean, post.whitened_mean)
     close(whole.whitened_covariance, post.whitened_covariance)
@@ -133,7 +133,7 @@ def test_no_step_diverges(step):
     data, _ = observed(2, noise=1e-3)
     settings = {"family": "mean-field", "direct": False, "batch_size": 5, "epochs": 10}
     post = Variational(**settings, step=step).fit(kernel, grid, data, None)
-    mean, std = post.predict(Points(grid.coordinates()))
+    mean, std, _ = post.predict(Points(grid.coordinates()))
     assert np.all(np.isfinite(mean)) and np.all(np.abs(mean) < 50) and np.all(std > 0)
     assert np.all(np.isfinite(post.diagnostics["elbo_trace"]))
     assert not post.diagnostics["converged"] and "nats short" in post.diagnostics["message"]
@@ -160,10 +160,10 @@ def test_local_weights_of_the_whole_grid_are_exact(dimension):
     exact = Variational("full").fit(kernel, grid, data, None)
     local = Variational("full", weights="local", stencil=12).fit(kernel, grid, data, None)
     close(local.grid_mean(), exact.grid_mean())
-    close(local.grid_std(), exact.grid_std())
+    close(local.grid_std()[0], exact.grid_std()[0])
     close(local.elbo(), exact.elbo())
     lines = data.blocks[2].functional
-    for found, expected in zip(local.predict(lines), exact.predict(lines), strict=True):
+    for found, expected in zip(local.predict(lines)[:2], exact.predict(lines)[:2], strict=True):
         close(found, expected)
 
 
@@ -174,9 +174,9 @@ def test_draws_have_the_posterior_moments():
     draws = post.sample(20_000, jax.random.key(0))
     assert draws.shape == (20_000, *grid.shape)
     np.testing.assert_allclose(draws.mean(axis=0), post.grid_mean(), atol=0.04)
-    np.testing.assert_allclose(draws.std(axis=0), post.grid_std(), rtol=0.04)
+    np.testing.assert_allclose(draws.std(axis=0), post.grid_std()[0], rtol=0.04)
     boxes = data.blocks[3].functional
-    seen, (mean, std) = post.sample(20_000, jax.random.key(1), boxes), post.predict(boxes)
+    seen, (mean, std, _) = post.sample(20_000, jax.random.key(1), boxes), post.predict(boxes)
     assert seen.shape == (20_000, COUNT)
     np.testing.assert_allclose(seen.mean(axis=0), mean, atol=0.04)
     np.testing.assert_allclose(seen.std(axis=0), std, rtol=0.04)
@@ -192,7 +192,7 @@ def test_float32_agrees(direct, weights):
     for dtype in (np.float64, np.float32):
         data = observe(Points(x.astype(dtype)), y.astype(dtype), noise=dtype(0.1))
         post = settings.fit(kernel, grid, data, None)
-        found.append((post.grid_mean(), post.grid_std(), *post.predict(Points(x.astype(dtype)))))
+        found.append((post.grid_mean(), post.grid_std()[0], *post.predict(Points(x.astype(dtype)))[:2]))
     for double, single in zip(*found, strict=True):
         assert single.dtype == np.float32 and double.dtype == np.float64 and np.all(np.isfinite(single))
     (mean, std, mean_at, std_at), (mean32, std32, mean32_at, std32_at) = found
@@ -309,7 +309,7 @@ def test_section_5_3(data_folder, derivatives, error, spread, whitening):
         data = data + observe(Derivatives(z["x_derivative"]), z["dy"], noise=0.2)
     grid = Grid.cover(-1.0, 1.0, shape=80)
     post = Variational("full", whitening=whitening).fit(SquaredExponential(0.5, 0.1), grid, data, None)
-    mean, std = post.predict(Points(z["x_test"]))
+    mean, std, _ = post.predict(Points(z["x_test"]))
     assert np.sqrt(np.mean((mean - z["f_test"]) ** 2)) == pytest.approx(error, abs=5e-6)
     assert np.mean(std) == pytest.approx(spread, abs=5e-6)
 

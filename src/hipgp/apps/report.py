@@ -21,7 +21,6 @@ from scipy.stats import norm
 
 from hipgp import gp as models
 from hipgp.apps import plots
-from hipgp.batch.posterior import BatchPosterior
 from hipgp.files import io
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
@@ -62,7 +61,7 @@ def page(path: str | os.PathLike[str]) -> str:
 def in_words(post: models.Posterior) -> str:
     """The data and the model as a person would say them."""
     told, labels, grid = post.diagnostics, post.labels, post.grid
-    data = post.engine.data if isinstance(post.engine, BatchPosterior) else None
+    data = post.engine.observations()
     seen = kinds(data) if data is not None else f"{told.get('observations', 0):,} observations"
     box = "; ".join(
         f"{labels.axis(i)} from {low:.4g} to {high:.4g}"
@@ -117,11 +116,10 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
         ))  # fmt: skip
     elif "message" in told:
         out.append((GOOD if told.get("converged") else FAIR, f"Variational fit: {told['message']}."))
-    clipped = told.get("clipped_mass", 0.0)
-    grade = GOOD if clipped < 1e-6 else FAIR if clipped < 1e-3 else POOR
-    out.append(
-        (grade, f"{100 * clipped:.2g}% of the prior covariance had to be changed to fit the FFT's torus.")
-    )
+    if (clipped := told.get("clipped_mass")) is not None:
+        grade = GOOD if clipped < 1e-6 else FAIR if clipped < 1e-3 else POOR
+        said = f"{100 * clipped:.2g}% of the prior covariance had to be changed to fit the FFT's torus."
+        out.append((grade, said))
     open_part = told.get("residual_to_noise")
     if open_part is not None:
         grade = GOOD if open_part < 0.3 else FAIR if open_part < 2 else POOR
@@ -153,12 +151,9 @@ def grid_verdict(told: dict[str, Any], grid: Grid) -> tuple[str, str]:
 
 
 def fitted_residuals(post: models.Posterior) -> tuple[np.ndarray, np.ndarray] | None:
-    """What the fit leaves of the data, N alpha, and its noise; the batch engine keeps both."""
-    if not isinstance(post.engine, BatchPosterior):
-        return None
-    noise = np.asarray(post.engine.noise_variance, float)
-    residual = noise * np.asarray(post.engine.alpha, float)  # y minus the fitted mean
-    return np.ldexp(residual, post.unit), np.ldexp(np.sqrt(noise), post.unit)
+    """y minus the fitted mean, and the noise of each observation, where the engine keeps them."""
+    found = post.engine.residuals()
+    return None if found is None else (np.ldexp(found[0], post.unit), np.ldexp(found[1], post.unit))
 
 
 def residual_verdict(post: models.Posterior) -> list[tuple[str, str]]:

@@ -11,33 +11,37 @@ import time
 import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
+from hipgp.batch import estimates
 from hipgp.batch.checkpoint import Checkpoint, fingerprint
 from hipgp.batch.grid_space import grid_system, hardness
 from hipgp.batch.least_squares import combine, right_hand_sides, row_tolerances
 from hipgp.batch.ordering import in_order
-from hipgp.batch.posterior import BatchPosterior, Deferred, warn_if_far
+from hipgp.batch.posterior import SOLVED, BatchPosterior, Deferred
+from hipgp.batch.simulation import warn_if_far
 from hipgp.batch.systems import DataSystem, System, solve
+from hipgp.engines import Method, Problem
 from hipgp.model.data import Data
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.packing import Arrays, Json, check_shapes, unpack_observations
 from hipgp.model.trend import Trend
 from hipgp.runtime.precision import float64_available, on_device
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import side_by_side
 from hipgp.vecchia import factor as vecchia
-from hipgp.vecchia.grid_facts import Seen, grid_facts, wide_stencil
+from hipgp.vecchia.grid_facts import Seen, grid_facts, warn_if_coarse, wide_stencil
 from hipgp.weights.exact import Weights, exact_weights
 from hipgp.weights.joint_residuals import Cells, cells_of
 from hipgp.weights.matrix_free import stored_size, traced_weights
 from hipgp.weights.stencils import STENCIL, LocalWeights, Stencilled, check_stencil, stencilled
-from hipgp.weights.toeplitz import Toeplitz, embed
+from hipgp.weights.toeplitz import Toeplitz, check_torus, embed
 
 # observations per grid point from which the grid-space form is the faster one
 MANY_POINTS, MANY_OTHERS = 2, 10
@@ -52,7 +56,7 @@ MUCH = 2**34  # bytes of weights from which it is said that there is another way
 Residual = Literal["joint", "noise", "bound"]
 
 
-class Batch(eqx.Module):
+class Batch(Method):
     """Settings of the batch engine.
 
     - `tolerance`: nats; the solve stops when the posterior is provably this close to the exact one (KL divergence).
@@ -70,6 +74,7 @@ class Batch(eqx.Module):
       the grid sees nearly all, or, in one or two dimensions, more lines or boxes than grid points.
     """
 
+    name: ClassVar[str] = "batch"
     tolerance: float = eqx.field(static=True, default=0.01)
     max_iterations: int = eqx.field(static=True, default=1000)
     neighbours: int | None = eqx.field(static=True, default=None)
@@ -98,6 +103,15 @@ class Batch(eqx.Module):
         ):
             if getattr(self, name) not in options:
                 raise ValueError(f"{name}: expected one of {options}, got {getattr(self, name)!r}")
+
+    def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> "BatchPosterior":
+        """The posterior of a problem, which is checked first: that it fits into memory, and the grid's spacing."""
+        kernel, grid, data, noise, trend = problem
+        check_torus(kernel, grid, WRAPPED)
+        estimates.check_weights(grid, data, self)
+        found = self.fit(kernel, grid, data, noise, trend, progress, checkpoint, check_grid=True)
+        warn_if_coarse(found.diagnostics, grid, data, self.residual, self.points_per_axis(data))
+        return found
 
     @float64_available
     def fit(
@@ -149,7 +163,23 @@ class Batch(eqx.Module):
         warn_if_far(info["kl_nats"], self.tolerance, fit.steps)
         deferred = Deferred(self, kernel, grid, data, noise, system)
         found = (fit.alpha, fit.field, fit.beta, fit.covariance, np.asarray(system.noise, float))  # type: ignore[attr-defined]
-        return BatchPosterior(kernel, grid, noise, data, trend, self, deferred, *found, info)
+        given = kernel, grid, noise, self, info, data.dtype
+        return BatchPosterior(*given, data, trend, deferred, *found)
+
+    def unpack(
+        self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
+    ) -> BatchPosterior:
+        data, trend = unpack_observations(noise, grid.ndim, arrays, model)
+        for block in data.blocks:
+            self.check(kernel, grid, block.functional)
+        n, p = len(data), trend.count(grid.ndim)
+        shapes = {"alpha": (n,), "field": (grid.size,), "noise_variance": (n,), "beta": (p,)}
+        check_shapes(arrays, shapes | {"beta_covariance": (p, p)})
+        if not np.all(arrays["noise_variance"] > 0):
+            raise ValueError("noise_variance: expected positive numbers, got others")
+        solved: dict[str, Any] = {name: arrays[name] for name in SOLVED}
+        given = kernel, grid, noise, self, model["diagnostics"], data.dtype
+        return BatchPosterior(*given, data, trend, Deferred(self, kernel, grid, data, noise), **solved)
 
     def system(
         self, kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"]

@@ -12,28 +12,18 @@ from jaxtyping import Int
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
 from hipgp.runtime import memory
 from hipgp.weights.matrix_free import stored_size
 from hipgp.weights.stencils import stencil_shape
-from hipgp.weights.toeplitz import least_torus
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
 
-COARSER = "use a grid with a larger spacing, or one that covers less"
 KEPT = 24  # bytes of an entry of W that are held in any case: once as computed, and once laid out
 AT_PEAK = 60  # and those while it is computed, transposed and laid out
 NEAR_POINT, NEAR_OTHER = 2_000, 16_000  # bytes that the neighbours of one place take
 PIECE = 0.25  # of all memory, that one piece of a prediction may take
 LEAST = 1024  # places in one
-
-
-def check_grid(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> None:
-    """Refuse a grid on whose torus no solve fits into memory."""
-    torus = least_torus(kernel, grid, wrap)
-    what = f"{' x '.join(map(str, grid.shape))} grid points on a torus of {' x '.join(map(str, torus))}"
-    memory.check("grid", what, memory.torus_bytes(np.prod(torus, dtype=float)), COARSER)
 
 
 def check_weights(grid: Grid, data: Data, method: "Batch") -> None:

@@ -6,7 +6,7 @@ G = W' N^-1 W, one product for each of the M grid points. With that one the post
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,15 @@ import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float, Int
 
-from hipgp.batch.posterior import BatchPosterior
 from hipgp.batch.systems import in_float64, solve
 from hipgp.model.functionals import Functional
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.progress import Report, silent
 from hipgp.weights.exact import Weights
+
+if TYPE_CHECKING:
+    from hipgp.batch.posterior import BatchPosterior
 
 FACTORED = 10_000  # rows of a matrix that may be written down and factored: 800 MB
 CHEAP = 1e8  # points of the torus, times products: some seconds on two cores
@@ -37,7 +39,7 @@ class Seen(NamedTuple):
 
 @float64_available
 def exact_variance(
-    post: BatchPosterior, functional: Functional, columns: Any = None, report: Report = silent
+    post: "BatchPosterior", functional: Functional, columns: Any = None, report: Report = silent
 ) -> Float[np.ndarray, " T"]:
     factor = _factor(post, report) if factored(post, len(functional), len(functional)) else None
     explained = (
@@ -69,7 +71,7 @@ def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> Seen:
     return Seen(w, field, jnp.sum(w * field, axis=-1), system.weights.matmul(field))
 
 
-def _by_solves(post: BatchPosterior, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
+def _by_solves(post: "BatchPosterior", seen: Seen) -> tuple[np.ndarray, np.ndarray]:
     """c' A^-1 c and X' A^-1 c."""
     # The error of c'A^-1 c is at most r'N^-1 r = 2 nats: here nats are in units of the variance.
     target = 1e-6 * np.asarray(seen.prior)
@@ -89,14 +91,14 @@ def _explained(system: Any, cross: Array, alpha: Array) -> Array:
     return 2 * jnp.sum(cross * alpha, axis=-1) - own
 
 
-def _by_factor(factor: np.ndarray, post: BatchPosterior, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
+def _by_factor(factor: np.ndarray, post: "BatchPosterior", seen: Seen) -> tuple[np.ndarray, np.ndarray]:
     """The same, from A's Cholesky factor."""
     solve = lambda b: scipy.linalg.solve_triangular(factor, b, lower=True, check_finite=False)
     half = solve(np.asarray(seen.cross).T)
     return np.sum(half**2, axis=0), half.T @ solve(post.trend.of_data(post.data, post.grid))
 
 
-def _by_grid_factor(factor: Any, post: BatchPosterior, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
+def _by_grid_factor(factor: Any, post: "BatchPosterior", seen: Seen) -> tuple[np.ndarray, np.ndarray]:
     """The same, from the LU factors of I + G K; W' A^-1 = (I + G K)^-1 W' N^-1."""
     solve = lambda b: scipy.linalg.lu_solve(factor, np.asarray(b).T, check_finite=False)
     field, x = np.asarray(seen.field), post.trend.of_data(post.data, post.grid)
@@ -111,7 +113,7 @@ def _pulled(system: Any, x: Float[Array, "p N"]) -> Float[Array, "p M"]:
     return system.weights.transpose_matmul(x / system.noise)
 
 
-def _factor(post: BatchPosterior, report: Report) -> Any:
+def _factor(post: "BatchPosterior", report: Report) -> Any:
     """The factor, kept with the posterior's system; None where the noise is too small for rounding."""
     if post.deferred.factor is None:
         on_grid, size = _on_grid(post), post.draws_at_once()
@@ -147,12 +149,12 @@ def _rows_on_grid(system: Any, rows: Int[Array, " t"]) -> Array:
     return one + system.toeplitz.flat_matmul(pulled)
 
 
-def _on_grid(post: BatchPosterior) -> bool:
+def _on_grid(post: "BatchPosterior") -> bool:
     """Whether the grid has fewer points than there are data; residuals held jointly would have to be inverted there."""
     return post.grid.size < len(post.data) and post.system.residuals is None  # type: ignore[attr-defined]
 
 
-def factored(post: BatchPosterior, targets: int, solves: int) -> bool:
+def factored(post: "BatchPosterior", targets: int, solves: int) -> bool:
     """Whether to factor: where that takes fewer products, for so many targets, than so many solves, or few."""
     rows = post.grid.size if _on_grid(post) else len(post.data)
     products = rows + targets

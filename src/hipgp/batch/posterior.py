@@ -1,12 +1,12 @@
-"""What the batch engine knows after the data: means, and exact draws by Matheron's rule.
+"""What the batch engine knows after the data: means, standard deviations, and exact draws by Matheron's rule.
 
 One solve of A gave the mean of every functional; another, with simulated data as right-hand side, gives an exact draw of the
 whole posterior: u + K W' A^-1 (y - W u - e). No covariance is ever formed. For standard deviations see `batch/variances.py`.
 """
 
 import dataclasses
-import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -14,18 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from hipgp.batch import beyond, estimates, evidence, variances
+from hipgp.batch.exact_variances import exact_variance
 from hipgp.batch.least_squares import right_hand_sides, row_tolerances
+from hipgp.batch.simulation import Target, simulate, warn_if_far
 from hipgp.batch.systems import System, solve
+from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdOptions, as_key
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.packing import Arrays, Json, pack_observations
 from hipgp.model.trend import Trend
 from hipgp.runtime.precision import float64_available
-from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.progress import Report, silent
 from hipgp.weights.exact import Weights
-from hipgp.weights.joint_residuals import Cells, Joint
+from hipgp.weights.joint_residuals import Cells
 from hipgp.weights.stencils import LocalWeights, Stencilled
 
 if TYPE_CHECKING:
@@ -33,15 +37,7 @@ if TYPE_CHECKING:
 
 MOST_DRAWS = 64  # solved together
 ON_CPU, SHARE_OF_GPU = 2**30, 0.4  # bytes that a solve of several draws may take, about; of the card's memory
-
-
-def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
-    if nats > tolerance:
-        warnings.warn(
-            f"the solve stopped after {steps} steps at most {nats:.3g} nats from the exact posterior (tolerance "
-            f"{tolerance:g}); try more max_iterations, more neighbours, or float64 data",
-            stacklevel=4,
-        )
+SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance")  # arrays that a file holds
 
 
 class Deferred:
@@ -80,49 +76,86 @@ class Deferred:
         return Deferred, self.parts
 
 
-class Target(NamedTuple):
-    """Functionals to be predicted: W, and their residuals beside those of the data, where these are joint."""
-
-    weights: Weights
-    joint: Joint | None
-
-    def mean(self, field: Float[Array, "s M"], alpha: Float[Array, "s N"]) -> Float[np.ndarray, "s T"]:
-        """What the data say of them, from K W' alpha and alpha = A^-1 y."""
-        values = np.asarray(self.weights.matmul(field))
-        return values if self.joint is None else values + (self.joint.cross @ np.asarray(alpha, float).T).T
-
-    def draw(
-        self, field: Float[Array, "s M"], residual: Float[Array, "s N"] | None, key: Array
-    ) -> Float[np.ndarray, "s T"]:
-        """Of the prior, given its draws on the grid and of the data's residuals."""
-        white = jax.random.normal(key, (len(field), len(self.weights.residual)), field.dtype)
-        values = np.asarray(self.weights.matmul(field), float)
-        if self.joint is None or residual is None:
-            return values + np.sqrt(np.asarray(self.weights.residual, float)) * np.asarray(white)
-        own = (self.joint.given @ np.asarray(residual, float).T).T
-        return values + own + np.sqrt(self.joint.variance) * np.asarray(white)
-
-
-class BatchPosterior(eqx.Module):
+class BatchPosterior(FittedPosterior):
     """What the batch engine knows after the data."""
 
-    kernel: Kernel
-    grid: Grid
-    noise: float | None
+    method: "Batch"
     data: Data
     trend: Trend
-    method: "Batch"
     deferred: Deferred = eqx.field(static=True)
     alpha: Float[Array, " N"]
     field: Float[Array, " M"]  # posterior mean on the grid, without the trend
     beta: Float[np.ndarray, " p"]
     beta_covariance: Float[np.ndarray, "p p"]
     noise_variance: Float[np.ndarray, " N"]  # with the residual variance where the method adds it
-    diagnostics: dict[str, Any] = eqx.field(static=True)
 
     def grid_mean(self) -> Float[np.ndarray, "..."]:
         total = np.asarray(self.field) + self.trend.on_grid(self.grid) @ self.beta
         return total.reshape(self.grid.shape).astype(self.data.dtype)
+
+    def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, np.ndarray | None]:
+        own = self.trend.on_grid(self.grid) if self.trend.kind == "columns" else None
+        std, error = self._std(Points(self.grid.coordinates().astype(self.dtype)), how._replace(columns=own))
+        on_grid = lambda a: None if a is None else a.reshape(self.grid.shape).astype(self.dtype)
+        return on_grid(std), on_grid(error)  # type: ignore[return-value]
+
+    def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
+        mean = np.concatenate([self.mean(*some) for some in self._pieces(functional, how.columns)])
+        return Prediction(mean, *self._std(functional, how))
+
+    def _std(self, functional: Functional, how: StdOptions) -> tuple[np.ndarray, np.ndarray | None]:
+        """Standard deviations and their Monte Carlo error, where they have one."""
+        key, method = as_key(how.key), how.method
+        if method == "auto":
+            method = variances.automatic(self, functional, how.samples)
+        ways = {
+            "vecchia": lambda some, own: (variances.vecchia_variance(self, some, own), None),
+            "samples": lambda some, own: variances.sampled_variance(
+                self, some, how.samples, key, own, how.report
+            ),
+            "exact": lambda some, own: (exact_variance(self, some, own, how.report), None),
+        }
+        if method not in ways:
+            raise ValueError(f'std: expected "auto", "vecchia", "samples" or "exact", got {method!r}')
+        held = how.samples if method == "samples" else 0
+        parts = [ways[method](*some) for some in self._pieces(functional, how.columns, held)]
+        variance, error = zip(*parts, strict=True)
+        std = np.sqrt(np.concatenate(variance))
+        return std, None if error[0] is None else np.concatenate(error) / (2 * std)
+
+    def _pieces(
+        self, functional: Functional, columns: Any, samples: int = 0
+    ) -> Iterator[tuple[Functional, Any]]:
+        """Functionals and their trend columns, as many at a time as fit into memory: all of them, but for millions."""
+        p = self.method.points_per_axis(observe(functional, np.zeros(len(functional), self.dtype)))
+        if self.trend.kind == "columns":
+            columns = self.trend.of(functional, self.grid, columns)
+        for rows in estimates.pieces(functional, self.grid, p, self.dtype, samples):
+            own = columns[rows] if self.trend.kind == "columns" else columns
+            yield (functional, own) if len(rows) == len(functional) else (functional.take(rows), own)
+
+    def log_evidence(self, probes: int, key: Any) -> Estimate:
+        return evidence.log_evidence(self, probes, key)
+
+    def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        inside = self.grid.outside(x) == 0
+        mean = np.empty(len(x))
+        if np.any(inside):
+            mean[inside] = self.mean(Points(x[inside]))
+        if not np.all(inside):
+            mean[~inside] = beyond.mean_from_data(self, x[~inside])
+        return mean, np.sqrt(variances.vecchia_variance(self, Points(x))) if std else None
+
+    def observations(self) -> Data:
+        return self.data
+
+    def residuals(self) -> tuple[np.ndarray, np.ndarray]:
+        noise = np.asarray(self.noise_variance, float)
+        return noise * np.asarray(self.alpha, float), np.sqrt(noise)  # y minus the fitted mean is N alpha
+
+    def pack(self) -> tuple[Arrays, Json]:
+        arrays, described = pack_observations(self.data, self.trend)
+        return arrays | {name: np.asarray(getattr(self, name)) for name in SOLVED}, described
 
     @float64_available
     def mean(self, functional: Functional, columns: Any = None) -> Float[np.ndarray, " T"]:
@@ -241,22 +274,3 @@ class BatchPosterior(eqx.Module):
     def trend_variance(self, gap: Float[np.ndarray, "T p"]) -> Float[np.ndarray, " T"]:
         """What not knowing the trend's coefficients adds; `gap` is a functional's x* less what the data's columns make of it."""
         return np.einsum("tp,pq,tq->t", gap, self.beta_covariance, gap)
-
-    def grid_points(self) -> Points:
-        return Points(self.grid.coordinates().astype(self.data.dtype))
-
-
-@bounded_jit()
-def simulate(system: Any, y: Array, key: Array, count: int) -> tuple[Array, Array | None, Array]:
-    """Prior draws on the grid, of the data's residuals where they are joint, and y minus data simulated from both."""
-    toeplitz, weights, noise = system.toeplitz, system.weights, system.noise
-    field_key, noise_key = jax.random.split(key)
-    # drawn flat: XLA takes seconds to compile this many-dimensional
-    white = jax.random.normal(field_key, (count, toeplitz.torus.size), noise.dtype)
-    prior = toeplitz.root(white.reshape(count, *toeplitz.torus.shape)).reshape(count, -1)
-    draw = lambda k: jax.random.normal(k, (count, len(noise)), noise.dtype)
-    rest = y - weights.matmul(prior) - jnp.sqrt(noise) * draw(noise_key)
-    if system.residuals is None:
-        return prior, None, rest
-    residual = system.residuals.draw(draw(jax.random.fold_in(noise_key, 1)))
-    return prior, residual, rest - residual

@@ -14,7 +14,7 @@
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float, Int
 
 from hipgp.batch.exact_variances import factored
-from hipgp.batch.posterior import BatchPosterior, Target, simulate
+from hipgp.batch.simulation import Target, simulate
 from hipgp.batch.systems import solve
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.nodes import Nodes
@@ -35,6 +35,9 @@ from hipgp.vecchia import group_covariances as coarse
 from hipgp.vecchia.aggregation import as_points, bin_means, bins_of
 from hipgp.vecchia.conditioning_sets import Groups, Neighbours
 from hipgp.vecchia.factor import Conditionals
+
+if TYPE_CHECKING:
+    from hipgp.batch.posterior import BatchPosterior
 
 ALONE = (1, 30)  # points given points: in groups of one, with 30 neighbours
 # or given bins of them, as wide as leaves the std within some percent: a smooth field is nearly straight across one
@@ -59,7 +62,7 @@ class Local(NamedTuple):
         return self.conditionals.mean(y if self.bins is None else bin_means(y, self.bins, self.noise))
 
 
-def local_conditional(post: BatchPosterior, functional: Functional) -> Local:
+def local_conditional(post: "BatchPosterior", functional: Functional) -> Local:
     """Each functional given its nearest observations.
 
     Points that crowd in their noise are taken together first (`vecchia/aggregation.py`): the nearest thirty of them would not reach far.
@@ -117,7 +120,7 @@ def _first_seen(owner: np.ndarray) -> np.ndarray:
 
 @float64_available
 def vecchia_variance(
-    post: BatchPosterior, functional: Functional, columns: Any = None
+    post: "BatchPosterior", functional: Functional, columns: Any = None
 ) -> Float[np.ndarray, " T"]:
     local = local_conditional(post, functional)
     gap = (
@@ -129,7 +132,7 @@ def vecchia_variance(
 
 @float64_available
 def sampled_variance(
-    post: BatchPosterior,
+    post: "BatchPosterior",
     functional: Functional,
     count: int,
     key: Any,
@@ -161,7 +164,7 @@ def sampled_variance(
 
 
 def _simulations(
-    post: BatchPosterior, target: Target, count: int, key: Array
+    post: "BatchPosterior", target: Target, count: int, key: Array
 ) -> Iterator[tuple[Float[Array, "s N"], Float[np.ndarray, "s T"]]]:
     """Data drawn from the prior, some at a time, and the true values of the targets."""
     nothing = jnp.zeros(len(post.data), post.data.dtype)
@@ -203,7 +206,7 @@ def _controlled(
 
 
 def automatic(
-    post: BatchPosterior, functional: Functional, samples: int
+    post: "BatchPosterior", functional: Functional, samples: int
 ) -> Literal["vecchia", "samples", "exact"]:
     """The way that is right for these data, in the fewest seconds.
 

@@ -61,6 +61,10 @@ class Layout(eqx.Module):
         noise = xp.exp(vector[at]) if self.noise_free else None
         return jax.tree.unflatten(structure, out), noise
 
+    def kernel(self, vector: Float[AnyArray, " p"]) -> Kernel:
+        """The kernel alone."""
+        return self.unpack(vector)[0]
+
     def _mask(self) -> np.ndarray:
         leaves = jax.tree.leaves(self.template)
         return np.concatenate([np.full(np.size(a), f) for a, f in zip(leaves, self.free, strict=True)])

@@ -64,6 +64,11 @@ class Trend(eqx.Module):
             if own.shape != (n, self.count(grid.ndim)):
                 raise ValueError(f"columns: expected shape {(n, self.count(grid.ndim))}, got {own.shape}")
             return own
+        if columns is not None:
+            raise ValueError(
+                "columns: expected None unless the trend was given as columns, got some; give those of the data as "
+                "GP(..., trend=columns)"
+            )
         if self.kind is None:
             return np.zeros((n, 0))
         nodes = functional.finer().nodes(1e9)  # the fewest there are: exact for what is linear in place

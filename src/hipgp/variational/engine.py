@@ -8,15 +8,18 @@ optimum is computed in closed form instead (`direct`). Kernel and noise can be l
 
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from hipgp.model.data import Data, check_differentiable, check_inside
+from hipgp.engines import Method
+from hipgp.engines import Problem as GPProblem
+from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.packing import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
 from hipgp.variational.families import Blocks, Gaussian, standard, tiling
@@ -44,7 +47,7 @@ from hipgp.variational.natural import (
     natural_update,
     survey,
 )
-from hipgp.variational.posterior import VariationalPosterior
+from hipgp.variational.posterior import VariationalPosterior, restored
 from hipgp.variational.reporting import (
     Reporter,
     between,
@@ -57,8 +60,9 @@ from hipgp.variational.reporting import (
     whole,
 )
 from hipgp.variational.whitening import Whitening, whiten
-from hipgp.vecchia.grid_facts import Seen, grid_facts, wide_stencil
+from hipgp.vecchia.grid_facts import Seen, grid_facts, warn_if_coarse, wide_stencil
 from hipgp.weights.stencils import STENCIL, check_stencil
+from hipgp.weights.toeplitz import check_torus
 
 SMALL = 2**14  # whitened points up to which the closed form is taken unasked
 LARGEST_FULL = 2**14  # whitened points of a full-rank S: 2 GiB in float64
@@ -68,7 +72,7 @@ SHORT_PCG = 1e-3  # likewise the relative error of a solve for the weights
 Family = Literal["mean-field", "block", "full"]
 
 
-class Variational(eqx.Module):
+class Variational(Method):
     """How to fit the variational posterior; give it to `gp.condition(data, method=...)`.
 
     - `family`: "mean-field", "block" (blocks of `block_shape` tile the torus, whatever its size) or "full".
@@ -83,6 +87,7 @@ class Variational(eqx.Module):
     - `residual`: the variance that the grid does not carry is a penalty ("bound", the paper's) or "noise" (FITC).
     """
 
+    name: ClassVar[str] = "variational"
     family: Family = eqx.field(static=True)
     block_shape: tuple[int, ...] | None = eqx.field(static=True)
     batch_size: int = eqx.field(static=True)
@@ -135,6 +140,27 @@ class Variational(eqx.Module):
         self.step = None if step is None else between("step", step, 1.0)
         self.learn, self.direct, self.seed = bool(learn), direct, whole("seed", seed, least=0)
 
+    def condition(
+        self, problem: GPProblem, progress: bool = True, checkpoint: Any = None
+    ) -> VariationalPosterior:
+        """The posterior of a problem without a trend; there are no checkpoints."""
+        kernel, grid, data, noise, trend = problem
+        if trend.kind is not None:
+            raise ValueError(
+                "trend: expected None with the variational engine; the batch engine estimates trends"
+            )
+        if checkpoint is not None:
+            raise ValueError("checkpoint: expected None with the variational engine")
+        check_torus(kernel, grid)
+        found = self.fit(kernel, grid, data, noise, progress)
+        warn_if_coarse(found.diagnostics, grid, data, self.residual, self.stencil)
+        return found
+
+    def unpack(
+        self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
+    ) -> VariationalPosterior:
+        return restored(self, kernel, grid, noise, arrays, model)
+
     @one_blas_thread
     @float64_available
     def fit(
@@ -163,15 +189,14 @@ class Variational(eqx.Module):
         facts |= {} if learning is None else {"learning_trace": learning}
         facts |= sizes(len(data), grid.shape, whitening)
         facts |= verdict(facts, SHORT_NATS, SHORT_PCG) | {"seconds": time.perf_counter() - began}
-        return VariationalPosterior(kernel, grid, noise, whitening, q, problem, self, facts, data.dtype)
+        return VariationalPosterior(kernel, grid, noise, self, facts, data.dtype, whitening, q, problem)
 
     # --- set-up -------------------------------------------------------------------------------------------------------
 
     def _check(self, kernel: Kernel, grid: Grid, data: Data) -> None:
         kernel.check_dimension(grid.ndim)
-        check_differentiable(kernel.differentiable, data)
         for block in data.blocks:
-            check_inside(block.functional, grid)
+            self.check(kernel, grid, block.functional)
         if self.block_shape is not None and len(self.block_shape) not in (1, grid.ndim):
             raise ValueError(
                 f"block_shape: expected {grid.ndim} whole numbers, one per axis of the grid, got {self.block_shape}"

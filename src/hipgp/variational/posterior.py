@@ -1,6 +1,6 @@
 """The variational posterior: mean, std and draws of the field on the grid and of any functional."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -8,34 +8,35 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdOptions, check_std
 from hipgp.model.data import check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.packing import Arrays, Json, check_shapes
 from hipgp.runtime.precision import float64_available
-from hipgp.variational.families import Gaussian, root_variances
+from hipgp.runtime.progress import Report, silent
+from hipgp.variational.families import Gaussian, gaussian, root_variances
 from hipgp.variational.minibatch_weights import Rows, Source, compiled_rows, exact_source, local_source, parts
 from hipgp.variational.natural import Problem, survey
-from hipgp.variational.whitening import ToeplitzWhitening, Whitening
+from hipgp.variational.whitening import ToeplitzWhitening, Whitening, whiten
+
+if TYPE_CHECKING:
+    from hipgp.variational.engine import Variational
 
 AT_ONCE = 2**24  # numbers in one chunk of whitened correlations
 
 
-class VariationalPosterior(eqx.Module):
+class VariationalPosterior(FittedPosterior):
     """q(e) = N(m, S) on the whitened field, u = R e; see `diagnostics` for how it was found.
 
     A functional has mean k'm and variance k'S k + v, where v is what the grid values leave open.
     """
 
-    kernel: Kernel
-    grid: Grid
-    noise: float | None
+    method: "Variational"
     whitening: Whitening
     q: Gaussian
     problem: Problem | None  # None in a map read from a file
-    settings: Any = eqx.field(static=True)
-    diagnostics: dict[str, Any] = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)
 
     @property
     def whitened_mean(self) -> Float[np.ndarray, "..."]:
@@ -56,7 +57,7 @@ class VariationalPosterior(eqx.Module):
         """The bound on the data's log evidence, exactly: one pass over the data."""
         if self.problem is None:
             return self.diagnostics["elbo"]
-        batches = max(1, -(-len(self.problem.y) // self.settings.batch_size))
+        batches = max(1, -(-len(self.problem.y) // self.method.batch_size))
         return survey(self.q, self.problem, self.kernel, self.whitening, batches).bound
 
     @float64_available
@@ -64,20 +65,23 @@ class VariationalPosterior(eqx.Module):
         return self._on_grid(self.whitening.root(self.q.mean))
 
     @float64_available
-    def grid_std(self) -> Float[np.ndarray, "..."]:
+    def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[Float[np.ndarray, "..."], None]:
+        _check_options(how)
         lags = int(np.prod([2 * b - 1 for b in self.q.blocks.block_shape]))
         if isinstance(self.whitening, ToeplitzWhitening) and lags < self.grid.size:
-            return self._on_grid(jnp.sqrt(jnp.maximum(_torus_variances(self.q, self.whitening), 0.0)))
+            variances = jnp.maximum(_torus_variances(self.q, self.whitening), 0.0)
+            return self._on_grid(jnp.sqrt(variances)), None
         chunk = max(1, min(self.grid.size, AT_ONCE // self.whitening.size))
         variance = []
         for begin in range(0, self.grid.size, chunk):
             points = jnp.minimum(jnp.arange(begin, begin + chunk), self.grid.size - 1)
             variance.append(_point_variances(self.q, self.whitening, points, self.grid.size))
-        return self._on_grid(jnp.sqrt(jnp.concatenate(variance)[: self.grid.size]))
+        return self._on_grid(jnp.sqrt(jnp.concatenate(variance)[: self.grid.size])), None
 
     @float64_available
-    def predict(self, functional: Functional) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
         """Mean and std of every functional, without observation noise."""
+        _check_options(how)
         source = self._source(functional)
         mean, std = np.zeros(len(functional)), np.zeros(len(functional))
         for selection in parts((len(functional),), self._chunks(len(functional))):
@@ -85,13 +89,19 @@ class VariationalPosterior(eqx.Module):
             found = _moments(self.q, self.whitening, rows)
             at = selection.index[0][selection.mask]
             mean[at], std[at] = (np.asarray(a)[selection.mask] for a in found)
-        return mean.astype(self.dtype), std.astype(self.dtype)
+        return Prediction(mean.astype(self.dtype), std.astype(self.dtype))
 
     @float64_available
     def sample(
-        self, count: int, key: Array, functional: Functional | None = None
+        self,
+        count: int,
+        key: Array,
+        functional: Functional | None = None,
+        columns: Any = None,
+        report: Report = silent,
     ) -> Float[np.ndarray, "count ..."]:
         """Draws of q on the grid, or of a functional; what the grid leaves open is drawn independently for each."""
+        _check_options(StdOptions(columns=columns))
         white_key, rest_key = jax.random.split(key)
         draws = self.whitening.root(self.q.sample(white_key, count))
         if functional is None:
@@ -106,12 +116,19 @@ class VariationalPosterior(eqx.Module):
             drawn[:, at] = np.asarray(draws @ rows.w.T)[:, selection.mask] + open_std * rest[:, at]
         return drawn.astype(self.dtype)
 
+    def log_evidence(self, probes: int, key: Any) -> Estimate:
+        return Estimate(self.elbo(), 0.0)
+
+    def pack(self) -> tuple[Arrays, Json]:
+        arrays = {"q_mean": np.asarray(self.q.mean), "q_precision": np.asarray(self.q.precision)}
+        return arrays, {"dtype": str(np.dtype(self.dtype))}
+
     def _source(self, functional: Functional) -> Source:
         check_inside(functional, self.grid)
         check_differentiable(self.kernel.differentiable, functional)
-        if self.settings.weights == "local":
-            return local_source(self.grid, [functional], self.settings.stencil)
-        limits = self.settings.tolerance, self.settings.predict_max_iterations
+        if self.method.weights == "local":
+            return local_source(self.grid, [functional], self.method.stencil)
+        limits = self.method.tolerance, self.method.predict_max_iterations
         return exact_source(self.kernel, self.grid, [functional], *limits)
 
     def _chunks(self, count: int) -> int:
@@ -119,6 +136,36 @@ class VariationalPosterior(eqx.Module):
 
     def _on_grid(self, values: Any) -> np.ndarray:
         return np.asarray(values, self.dtype).reshape(self.grid.shape)
+
+
+@float64_available
+def restored(
+    method: "Variational", kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
+) -> VariationalPosterior:
+    """The posterior that `pack` described; a ValueError where something does not fit."""
+    if model["dtype"] not in ("float32", "float64"):
+        raise ValueError(f"dtype: expected float32 or float64, got {model['dtype']!r}")
+    size = arrays["q_mean"].size
+    if size < grid.size:  # before a torus is made for it
+        raise ValueError(f"map: expected q_mean of at least {grid.size} numbers, got {size}")
+    whitening = whiten(kernel, grid, method.whitening)
+    blocks = method.blocks(whitening, grid)
+    count, each = blocks.index.shape
+    check_shapes(arrays, {"q_mean": (blocks.size,), "q_precision": (count, each, each)})
+    q = gaussian(blocks, jnp.asarray(arrays["q_mean"]), jnp.asarray(arrays["q_precision"]))
+    if not bool(jnp.all(jnp.isfinite(q.factor))):
+        raise ValueError("q_precision: expected positive definite matrices, got others")
+    given = kernel, grid, noise, method, model["diagnostics"], np.dtype(model["dtype"])
+    return VariationalPosterior(*given, whitening, q, None)
+
+
+def _check_options(how: StdOptions) -> None:
+    """Raise a ValueError where something is asked for that this engine has no use for."""
+    check_std(how, "variational", ("auto",))
+    if how.columns is not None:
+        raise ValueError(
+            "columns: expected None with the variational engine, which has no trend, got some; use method=Batch()"
+        )
 
 
 @eqx.filter_jit

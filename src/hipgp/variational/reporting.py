@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hipgp.variational.minibatch_weights import Solves
 from hipgp.variational.whitening import ToeplitzWhitening, Whitening
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 PATIENCE = 2.0  # seconds before a progress bar appears
 
@@ -25,6 +27,8 @@ class Reporter:
         if not self.wanted or time.perf_counter() - self.began < PATIENCE:
             return
         if self.bar is None:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(),

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available, on_device
 
 CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which the torus grows no further
@@ -270,3 +271,15 @@ def _negative_share(raw: Any, times: list[np.ndarray], xp: Any) -> Any:
     for along in reversed(times):
         negative, total = negative @ along, total @ along
     return xp.sum(negative) / xp.sum(total)
+
+
+def check_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> None:
+    """Refuse a grid on whose torus no solve fits into memory."""
+    torus = least_torus(kernel, grid, wrap)
+    what = f"{' x '.join(map(str, grid.shape))} grid points on a torus of {' x '.join(map(str, torus))}"
+    memory.check(
+        "grid",
+        what,
+        memory.torus_bytes(np.prod(torus, dtype=float)),
+        "use a grid with a larger spacing, or one that covers less",
+    )

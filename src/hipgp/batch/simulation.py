@@ -1,0 +1,61 @@
+"""Draws from the prior: simulated data sets for Matheron's rule, and the functionals that are predicted beside them."""
+
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from hipgp.runtime.programs import bounded_jit
+from hipgp.weights.exact import Weights
+from hipgp.weights.joint_residuals import Joint
+
+
+def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
+    if nats > tolerance:
+        warnings.warn(
+            f"the solve stopped after {steps} steps at most {nats:.3g} nats from the exact posterior (tolerance "
+            f"{tolerance:g}); try more max_iterations, more neighbours, or float64 data",
+            stacklevel=4,
+        )
+
+
+class Target(NamedTuple):
+    """Functionals to be predicted: W, and their residuals beside those of the data, where these are joint."""
+
+    weights: Weights
+    joint: Joint | None
+
+    def mean(self, field: Float[Array, "s M"], alpha: Float[Array, "s N"]) -> Float[np.ndarray, "s T"]:
+        """What the data say of them, from K W' alpha and alpha = A^-1 y."""
+        values = np.asarray(self.weights.matmul(field))
+        return values if self.joint is None else values + (self.joint.cross @ np.asarray(alpha, float).T).T
+
+    def draw(
+        self, field: Float[Array, "s M"], residual: Float[Array, "s N"] | None, key: Array
+    ) -> Float[np.ndarray, "s T"]:
+        """Of the prior, given its draws on the grid and of the data's residuals."""
+        white = jax.random.normal(key, (len(field), len(self.weights.residual)), field.dtype)
+        values = np.asarray(self.weights.matmul(field), float)
+        if self.joint is None or residual is None:
+            return values + np.sqrt(np.asarray(self.weights.residual, float)) * np.asarray(white)
+        own = (self.joint.given @ np.asarray(residual, float).T).T
+        return values + own + np.sqrt(self.joint.variance) * np.asarray(white)
+
+
+@bounded_jit()
+def simulate(system: Any, y: Array, key: Array, count: int) -> tuple[Array, Array | None, Array]:
+    """Prior draws on the grid, of the data's residuals where they are joint, and y minus data simulated from both."""
+    toeplitz, weights, noise = system.toeplitz, system.weights, system.noise
+    field_key, noise_key = jax.random.split(key)
+    # drawn flat: XLA takes seconds to compile this many-dimensional
+    white = jax.random.normal(field_key, (count, toeplitz.torus.size), noise.dtype)
+    prior = toeplitz.root(white.reshape(count, *toeplitz.torus.shape)).reshape(count, -1)
+    draw = lambda k: jax.random.normal(k, (count, len(noise)), noise.dtype)
+    rest = y - weights.matmul(prior) - jnp.sqrt(noise) * draw(noise_key)
+    if system.residuals is None:
+        return prior, None, rest
+    residual = system.residuals.draw(draw(jax.random.fold_in(noise_key, 1)))
+    return prior, residual, rest - residual

@@ -1,0 +1,181 @@
+"""What an engine is: settings that condition a Gaussian process on data, and the fitted posterior that results.
+
+An engine is a pair of classes, a `Method` (the settings, which users give to `gp.condition`) and a `FittedPosterior`
+(what it found). To add one, subclass both in a room of their own, and add the method to `METHODS` in
+`files/persistence.py` so that its maps can be loaded. What an engine cannot do, it refuses with a ValueError that says
+what to use instead; the base class does so for everything that is optional.
+"""
+
+import abc
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.model.data import Data, check_differentiable, check_inside
+from hipgp.model.functionals import Functional
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.model.packing import Arrays, Json
+from hipgp.model.trend import Trend
+from hipgp.runtime.progress import Report, silent
+
+StdMethod = Literal["auto", "vecchia", "samples", "exact"]
+
+
+class Problem(NamedTuple):
+    """A prior, data and a trend; `noise` is the standard deviation of observations that come without one."""
+
+    kernel: Kernel
+    grid: Grid
+    data: Data
+    noise: float | None
+    trend: Trend
+
+
+class StdOptions(NamedTuple):
+    """How standard deviations are to be computed. An engine refuses what it cannot do and is not the default."""
+
+    method: StdMethod = "auto"
+    samples: int = 64
+    key: Any = 0
+    columns: Any = None  # of a trend given by the user, for the functionals that are predicted
+    report: Report = silent
+
+
+USUAL_STD = StdOptions()
+
+
+def check_std(how: StdOptions, engine: str, methods: tuple[str, ...]) -> None:
+    """Raise a ValueError where an engine without sampled standard deviations is asked for other than its own."""
+    if how.method not in methods:
+        expected = " or ".join(f'"{name}"' for name in methods)
+        raise ValueError(
+            f"std: expected {expected} with the {engine} engine, which has one way to standard deviations, got "
+            f"{how.method!r}; use method=Batch() to choose how they are computed"
+        )
+    if how.samples != USUAL_STD.samples:
+        raise ValueError(
+            f"samples: expected none to be asked for with the {engine} engine, whose standard deviations need no "
+            f"samples, got {how.samples}; leave it out, or use method=Batch()"
+        )
+
+
+class Prediction(NamedTuple):
+    """Mean and standard deviation of functionals of the field, without observation noise.
+
+    `std_error` is the Monte Carlo error of `std`, where it was estimated from samples; None otherwise.
+    """
+
+    mean: Float[np.ndarray, " N"]
+    std: Float[np.ndarray, " N"]
+    std_error: Float[np.ndarray, " N"] | None = None
+
+
+class Estimate(NamedTuple):
+    """A value and its Monte Carlo standard error."""
+
+    value: float
+    error: float
+
+
+class Gradient(NamedTuple):
+    """The derivative of the log evidence in the logarithm of each named parameter."""
+
+    names: tuple[str, ...]
+    values: Float[np.ndarray, " p"]
+
+
+class FittedPosterior(eqx.Module):
+    """The field given the data, as one engine found it."""
+
+    kernel: Kernel
+    grid: Grid
+    noise: float | None
+    method: "Method"
+    diagnostics: dict[str, Any] = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)  # of the map and of draws: the data's
+
+    @abc.abstractmethod
+    def grid_mean(self) -> Float[np.ndarray, "..."]:
+        """The posterior mean at the grid points, in the grid's shape."""
+
+    @abc.abstractmethod
+    def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, np.ndarray | None]:
+        """The standard deviation at the grid points, in the grid's shape, and its Monte Carlo error or None."""
+
+    @abc.abstractmethod
+    def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
+        """Mean and standard deviation of every functional."""
+
+    @abc.abstractmethod
+    def sample(
+        self,
+        count: int,
+        key: Any,
+        functional: Functional | None = None,
+        columns: Any = None,
+        report: Report = silent,
+    ) -> np.ndarray:
+        """`count` joint draws on the grid, (count, *grid.shape), or of functionals, (count, N)."""
+
+    @abc.abstractmethod
+    def log_evidence(self, probes: int, key: Any) -> Estimate:
+        """The log-probability of the data with the trend's coefficients at their best, or a lower bound of it."""
+
+    @abc.abstractmethod
+    def pack(self) -> tuple[Arrays, Json]:
+        """The state that only this engine has, as arrays and JSON; `Method.unpack` reads it."""
+
+    def observations(self) -> Data | None:
+        """The data, where the engine keeps them."""
+        return None
+
+    def residuals(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """y minus the fitted mean, and the noise std of each observation, where the engine keeps them."""
+        return None
+
+    def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """Mean and, where asked for, standard deviation at points that may lie beyond the grid."""
+        raise ValueError(self._refusal("predictions beyond the grid", "Batch() or Exact()"))
+
+    def log_evidence_gradient(self) -> Gradient:
+        """The gradient of the log evidence in the logarithms of the kernel's parameters and the noise."""
+        raise ValueError(self._refusal("the gradient of the log evidence", "Exact()"))
+
+    def leave_one_out(self) -> Prediction:
+        """Mean and std of each observed value, its noise included, given all the others."""
+        raise ValueError(self._refusal("leave-one-out predictions", "Exact()"))
+
+    def _refusal(self, what: str, use: str) -> str:
+        return f"method: expected an engine that gives {what}, got {type(self.method).__name__}; use method={use}"
+
+
+class Method(eqx.Module):
+    """Settings of an engine, which condition a problem."""
+
+    name: ClassVar[str]  # in diagnostics and files
+
+    @abc.abstractmethod
+    def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> FittedPosterior:
+        """The posterior of a problem. `checkpoint` names a file that a long fit may resume from."""
+
+    @abc.abstractmethod
+    def unpack(
+        self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
+    ) -> FittedPosterior:
+        """The posterior that `FittedPosterior.pack` described; a ValueError where something does not fit."""
+
+    def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
+        """Raise a ValueError where this engine cannot observe or predict `functional`."""
+        check_inside(functional, grid)
+        check_differentiable(kernel.differentiable, functional)
+
+
+def as_key(key: Any) -> jax.Array:
+    """A JAX key from an int, or the key itself."""
+    if isinstance(key, int | np.integer):
+        return jax.random.key(int(key))
+    return key

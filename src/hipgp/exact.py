@@ -1,0 +1,249 @@
+"""The exact engine: the inter-domain Gaussian process itself, with no grid in its algebra.
+
+With K = Cov(L f, L f) of the observed functionals, A = K + N is factored by Cholesky. A trend X beta has a flat prior:
+beta is that of generalised least squares, and alpha = A^-1 (y - X beta). Everything else follows: a functional l has
+mean k_l' alpha + x_l' beta and variance k_ll - k_l' A^-1 k_l + g' (X' A^-1 X)^-1 g with g = x_l - X' A^-1 k_l. The cost
+is N^3 / 3 and the memory N^2, so this is for a few thousand observations. The grid is only where the map is shown.
+
+Covariances are sums over quadrature nodes; the nodes are refined until the covariances change by no more than
+`accuracy`, relative to the prior standard deviations.
+"""
+
+import dataclasses
+import time
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float
+
+from hipgp.engines import (
+    USUAL_STD,
+    Estimate,
+    FittedPosterior,
+    Gradient,
+    Method,
+    Prediction,
+    Problem,
+    StdOptions,
+    check_std,
+)
+from hipgp.learning.parameters import Layout
+from hipgp.model.data import Data, check_differentiable
+from hipgp.model.functionals import Functional, Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.model.nodes import Nodes
+from hipgp.model.packing import Arrays, Json, pack_observations, unpack_observations
+from hipgp.model.trend import Trend
+from hipgp.runtime import memory
+from hipgp.runtime.precision import float64_available
+from hipgp.runtime.progress import Progress, Report, silent
+from hipgp.weights import dense
+
+SQUARES = 4  # arrays of N x N numbers held at the peak
+# Added in turn where a covariance of draws is singular in float64, relative to the prior variance.
+JITTERS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+class Exact(Method):
+    """Settings of the exact engine, for up to a few thousand observations.
+
+    - `accuracy`: the largest error of a covariance between functionals that quadrature may leave, relative to their
+      prior standard deviations. What was reached is `diagnostics["quadrature_error"]`.
+    """
+
+    name: ClassVar[str] = "exact"
+    accuracy: float = eqx.field(static=True, default=1e-6)
+
+    def __check_init__(self) -> None:
+        if not 0 < self.accuracy < 1:
+            raise ValueError(f"accuracy: expected a number between 0 and 1, got {self.accuracy!r}")
+
+    def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
+        """Raise a ValueError where dimensions differ or derivatives do not exist; the grid need not cover anything."""
+        if functional.ndim != grid.ndim:
+            raise ValueError(f"grid: expected {functional.ndim} dimensions like the data, got {grid.ndim}")
+        check_differentiable(kernel.differentiable, functional)
+
+    @float64_available
+    def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> "ExactPosterior":
+        if checkpoint is not None:
+            raise ValueError(
+                "checkpoint: expected None with the exact engine; use method=Batch() for long fits"
+            )
+        kernel, grid, data, noise, trend = problem
+        n, began = len(data), time.perf_counter()
+        what = f"{n:,} observations with covariance matrices of {n:,} x {n:,}"
+        memory.check("data", what, SQUARES * 8.0 * n**2, "use method=Batch(), which holds no such matrix")
+        x, std = trend.of_data(data, grid), np.asarray(data.noise_std(noise), float)
+        with Progress("factoring", progress) as bar:
+            found = [dense.quadrature(kernel, block.functional, self.accuracy) for block in data.blocks]
+            nodes = [functional.nodes(spacing) for functional, spacing, _ in found]
+            matrix = dense.covariance(kernel, nodes, nodes, bar.done)
+            matrix[np.diag_indices(n)] += std**2
+            factor = _factor(matrix)
+        solve = lambda b: scipy.linalg.cho_solve((factor, True), b, check_finite=False)
+        of_columns, y = solve(x), np.asarray(data.y, float)
+        spread = np.linalg.inv(x.T @ of_columns)
+        beta = spread @ (of_columns.T @ y)
+        info = {
+            "engine": "exact",
+            "observations": n,
+            "grid": grid.shape,
+            "dtype": str(data.dtype),
+            "quadrature_error": max(error for _, _, error in found),
+            "nodes_per_functional": max(part.per for part in nodes),
+            "seconds": time.perf_counter() - began,
+        }
+        given = kernel, grid, noise, self, info, data.dtype, data, trend
+        return ExactPosterior(*given, nodes, factor, solve(y - x @ beta), beta, spread, of_columns, std)
+
+    def unpack(
+        self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
+    ) -> "ExactPosterior":
+        data, trend = unpack_observations(noise, grid.ndim, arrays, model)
+        for block in data.blocks:
+            self.check(kernel, grid, block.functional)
+        found = self.condition(Problem(kernel, grid, data, noise, trend), progress=False)
+        return dataclasses.replace(found, diagnostics=model["diagnostics"])
+
+
+class ExactPosterior(FittedPosterior):
+    """The exact posterior, with the Cholesky factor of the data's covariance."""
+
+    method: Exact
+    data: Data
+    trend: Trend
+    nodes: list[Nodes]  # of each block of data
+    factor: Float[np.ndarray, "N N"]
+    alpha: Float[np.ndarray, " N"]
+    beta: Float[np.ndarray, " p"]
+    beta_covariance: Float[np.ndarray, "p p"]
+    solved_columns: Float[np.ndarray, "N p"]  # A^-1 X
+    noise_std: Float[np.ndarray, " N"]
+
+    def grid_mean(self) -> Float[np.ndarray, "..."]:
+        points, x = Points(self.grid.coordinates()), self.trend.on_grid(self.grid)
+        return self._moments(points, x, False)[0].reshape(self.grid.shape).astype(self.dtype)
+
+    def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, None]:
+        check_std(how, "exact", ("auto", "exact"))
+        points, x = Points(self.grid.coordinates()), self.trend.on_grid(self.grid)
+        std = self._moments(points, x, True, how.report)[1]
+        return std.reshape(self.grid.shape).astype(self.dtype), None
+
+    def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
+        check_std(how, "exact", ("auto", "exact"))
+        x = self.trend.of(functional, self.grid, how.columns)
+        return Prediction(*self._moments(functional, x, True, how.report))
+
+    def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        mean, deviation = self._moments(Points(x), self.trend.of(Points(x), self.grid), std)
+        return mean, deviation if std else None
+
+    @float64_available
+    def sample(
+        self,
+        count: int,
+        key: Any,
+        functional: Functional | None = None,
+        columns: Any = None,
+        report: Report = silent,
+    ) -> np.ndarray:
+        at = Points(self.grid.coordinates()) if functional is None else functional
+        x = self.trend.on_grid(self.grid) if functional is None else self.trend.of(at, self.grid, columns)
+        what = f"draws of {len(at):,} values, which are correlated"
+        memory.check("at", what, SQUARES * 8.0 * len(at) ** 2, "draw at fewer places, or use method=Batch()")
+        exact, spacing, _ = dense.quadrature(self.kernel, at, self.method.accuracy)
+        nodes = exact.nodes(spacing)
+        prior = dense.covariance(self.kernel, [nodes], [nodes], report)
+        mean, half, gap = self._given(nodes, x)
+        posterior = prior - half.T @ half + gap @ self.beta_covariance @ gap.T
+        root = _factor(posterior, float(np.max(np.diag(prior))), JITTERS)
+        draws = mean + np.asarray(jax.random.normal(key, (count, len(at)), float)) @ root.T
+        return draws.astype(self.dtype).reshape(count, *(self.grid.shape if functional is None else (-1,)))
+
+    def log_evidence(self, probes: int = 0, key: Any = None) -> Estimate:
+        """Exactly, the trend's coefficients at their best: `probes` and `key` are of no use."""
+        rest = np.asarray(self.data.y, float) - self.trend.of_data(self.data, self.grid) @ self.beta
+        log_determinant = 2 * np.sum(np.log(np.diag(self.factor)))
+        return Estimate(-0.5 * float(rest @ self.alpha + log_determinant + len(rest) * LOG_2PI), 0.0)
+
+    @float64_available
+    def log_evidence_gradient(self) -> Gradient:
+        """(alpha' dA alpha - tr(A^-1 dA)) / 2 for each parameter; beta is at its best, so that it adds nothing."""
+        known = np.all(self.data.noise_known)
+        layout = Layout.of(self.kernel, noise_free=not known)
+        vector, inverse = jnp.asarray(layout.pack(self.kernel, self.noise)), self._inverse()
+        weight = np.outer(self.alpha, self.alpha) - inverse
+        values = np.zeros(len(vector))
+        for parameter in range(len(vector) - layout.noise_free):
+            direction = jnp.zeros_like(vector).at[parameter].set(1.0)
+            slope = dense.covariance_derivative(layout.kernel, vector, direction, self.nodes)
+            values[parameter] = 0.5 * np.sum(weight * slope)
+        if layout.noise_free:
+            values[-1] = np.sum((np.diag(weight) * self.noise_std**2)[~self.data.noise_known])
+        return Gradient(tuple(layout.names()), values)
+
+    def leave_one_out(self) -> Prediction:
+        of_trend = np.einsum("np,pq,nq->n", self.solved_columns, self.beta_covariance, self.solved_columns)
+        diagonal = np.diag(self._inverse()) - of_trend
+        return Prediction(np.asarray(self.data.y, float) - self.alpha / diagonal, 1 / np.sqrt(diagonal))
+
+    def observations(self) -> Data:
+        return self.data
+
+    def residuals(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.noise_std**2 * self.alpha, self.noise_std  # y minus the fitted mean is N alpha
+
+    def pack(self) -> tuple[Arrays, Json]:
+        """Data and trend alone: the factor is computed again when the map is loaded."""
+        return pack_observations(self.data, self.trend)
+
+    @float64_available
+    def _moments(
+        self, functional: Functional, x: Float[np.ndarray, "T p"], with_std: bool, report: Report = silent
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and std (empty where not asked for), some functionals at a time; `x` are their trend columns."""
+        exact, spacing, _ = dense.quadrature(self.kernel, functional, self.method.accuracy)
+        every = exact.nodes(spacing)
+        means, deviations, size = [], [], max(1, dense.ENTRIES_AT_ONCE // len(self.alpha))
+        for begin in range(0, len(functional), size):
+            rows = np.arange(begin, min(begin + size, len(functional)))
+            nodes = every[rows]
+            mean, half, gap = self._given(nodes, x[rows])
+            means.append(mean)
+            if with_std:
+                known = np.sum(half**2, axis=0) - np.sum((gap @ self.beta_covariance) * gap, axis=1)
+                prior = np.asarray(dense.prior_variances(self.kernel, nodes))
+                deviations.append(np.sqrt(np.maximum(prior - known, 0.0)))
+            report(int(rows[-1]) + 1, len(functional))
+        return np.concatenate(means), np.concatenate(deviations) if with_std else np.empty(0)
+
+    def _given(self, nodes: Nodes, x: Float[np.ndarray, "T p"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of functionals k with trend columns x: the mean, L^-1 k with A = L L', and x - X' A^-1 k."""
+        cross = dense.covariance(self.kernel, [nodes], self.nodes)
+        half = scipy.linalg.solve_triangular(self.factor, cross.T, lower=True, check_finite=False)
+        return cross @ self.alpha + x @ self.beta, half, x - cross @ self.solved_columns
+
+    def _inverse(self) -> Float[np.ndarray, "N N"]:
+        return scipy.linalg.cho_solve((self.factor, True), np.eye(len(self.alpha)), check_finite=False)
+
+
+def _factor(matrix: np.ndarray, scale: float = 0.0, jitters: tuple[float, ...] = (0.0,)) -> np.ndarray:
+    """The lower Cholesky factor, of the matrix with the least of `jitters` times `scale` added that allows one."""
+    for jitter in jitters:
+        try:
+            added = matrix + jitter * scale * np.eye(len(matrix)) if jitter else matrix
+            return scipy.linalg.cholesky(added, lower=True, check_finite=False)
+        except scipy.linalg.LinAlgError:
+            continue
+    raise ValueError(
+        "noise: expected noise that makes the covariance of the data positive definite, got too little for float64: "
+        "observations nearly repeat each other; give more noise, or merge them"
+    )

@@ -1,0 +1,126 @@
+"""Data and kernels to and from plain arrays and JSON, for files that hold a fitted map."""
+
+import functools
+import operator
+from typing import Any
+
+import numpy as np
+
+from hipgp.model import functionals as hf
+from hipgp.model import kernels as hk
+from hipgp.model.data import Data, observe
+from hipgp.model.trend import Trend
+
+Arrays = dict[str, np.ndarray]
+Json = dict[str, Any]
+
+# what each kind of functional is made from: arrays, and settings
+FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "Points": (("x",), ()),
+    "Derivatives": (("x", "direction"), ()),
+    "LineIntegrals": (("start", "end"), ("average", "nodes_per_ray", "rule", "seed")),
+    "BoxAverages": (("lower", "upper"), ("nodes_per_box", "rule", "seed")),
+    "Functionals": (("nodes", "weights", "direction"), ()),
+}
+STORED_AS = {"nodes": "positions"}  # arguments whose field has another name
+EXTRA = {"RationalQuadratic": ("alpha",), "Gneiting": ("alpha",)}
+
+
+def pack_data(data: Data, arrays: Arrays) -> list[Json]:
+    """Describe every block; its arrays are added to `arrays`."""
+    blocks = []
+    for number, block in enumerate(data.blocks):
+        kind = type(block.functional).__name__
+        if kind not in FUNCTIONALS or type(block.functional) is not getattr(hf, kind):
+            raise ValueError(
+                f"data: expected functionals of hipgp's own kinds in a map to be saved, got {kind}; give yours as "
+                "Functionals(nodes, weights)"
+            )
+        of_arrays, settings = FUNCTIONALS[kind]
+        held = {name: getattr(block.functional, STORED_AS.get(name, name)) for name in of_arrays}
+        held |= {"y": block.y, "noise": block.noise}
+        for name, values in held.items():
+            if values is not None:
+                arrays[f"data{number}_{name}"] = values
+        blocks.append({"kind": kind, "settings": {s: getattr(block.functional, s) for s in settings}})
+    return blocks
+
+
+def unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
+    made = []
+    for number, block in enumerate(blocks):
+        if block["kind"] not in FUNCTIONALS:
+            raise ValueError(
+                f"map: expected a functional among {', '.join(FUNCTIONALS)}, got {block['kind']!r}"
+            )
+        of_arrays, settings = FUNCTIONALS[block["kind"]]
+        held = {name: arrays.get(f"data{number}_{name}") for name in of_arrays}
+        functional = getattr(hf, block["kind"])(**held, **{s: block["settings"][s] for s in settings})
+        y, noise = arrays[f"data{number}_y"], arrays.get(f"data{number}_noise")
+        if noise is not None and noise.shape != y.shape:
+            raise ValueError(f"map: expected a noise for each of {len(y)} values, got shape {noise.shape}")
+        made.append(observe(functional, y, noise))
+    if not made:
+        raise ValueError("map: expected observations, got none")
+    return functools.reduce(operator.add, made)
+
+
+def kernel_to_json(kernel: hk.Kernel) -> Json:
+    kind = type(kernel).__name__
+    if isinstance(kernel, hk.Sum | hk.Product):
+        return {"kind": kind, "left": kernel_to_json(kernel.left), "right": kernel_to_json(kernel.right)}
+    if hk.elementary().get(kind) is not type(kernel):
+        raise ValueError(f"kernel: expected one of hipgp's own in a map to be saved, got {kind}")
+    names = ("variance", "lengthscale", *EXTRA.get(kind, ()))
+    return {"kind": kind} | {name: np.asarray(getattr(kernel, name), float).tolist() for name in names}
+
+
+def kernel_from_json(told: Json) -> hk.Kernel:
+    if told["kind"] in ("Sum", "Product"):
+        left, right = kernel_from_json(told["left"]), kernel_from_json(told["right"])
+        return left + right if told["kind"] == "Sum" else left * right
+    if told["kind"] not in hk.elementary():
+        raise ValueError(f"map: expected a kernel among {', '.join(hk.elementary())}, got {told['kind']!r}")
+    return hk.elementary()[told["kind"]](**{k: v for k, v in told.items() if k != "kind"})
+
+
+def check_shapes(arrays: Arrays, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raise a ValueError where an array is missing, of another shape, or not finite."""
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise ValueError(
+                f"map: expected {name} of shape {shape}, got {arrays[name].shape}; another version of hipgp may have "
+                "written it: fit it again"
+            )
+        if not np.all(np.isfinite(arrays[name])):
+            raise ValueError(f"map: expected finite numbers in {name}, got others")
+
+
+def plain(value: Any) -> Any:
+    """Numbers, strings, lists and dicts out of NumPy scalars, arrays and tuples."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+        return np.asarray(value).tolist()
+    return value
+
+
+def pack_observations(data: Data, trend: Trend) -> tuple[Arrays, Json]:
+    """Data and trend, as arrays and a description."""
+    arrays: Arrays = {}
+    described = {"data": pack_data(data, arrays), "trend": trend.kind}
+    if trend.columns is not None:
+        arrays["trend_columns"] = trend.columns
+    return arrays, described
+
+
+def unpack_observations(noise: float | None, ndim: int, arrays: Arrays, model: Json) -> tuple[Data, Trend]:
+    """The data and the trend that were packed; every observation must have a noise, or `noise` stand in for it."""
+    data = unpack_data(model["data"], arrays)
+    data.noise_std(noise)  # raises where there is none
+    trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])
+    if trend.columns is not None:
+        check_shapes(arrays, {"trend_columns": (len(data), trend.count(ndim))})
+    return data, trend

@@ -1,0 +1,109 @@
+"""Dense covariance matrices between functionals, by quadrature that is refined to a stated accuracy."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from hipgp.model.functionals import Functional
+from hipgp.model.kernels import Kernel
+from hipgp.model.nodes import Nodes
+from hipgp.runtime.programs import bounded_jit
+from hipgp.runtime.progress import Report, silent
+from hipgp.weights.covariance import columns, pairs, variances
+
+ENTRIES_AT_ONCE = 2**20  # covariances that are computed together
+TRIED = 12  # functionals on which the accuracy of the quadrature is measured
+MOST_NODES = 2**10  # of one functional
+FINEST = 64  # times finer, at which functionals whose nodes are given still have the same number of them
+
+
+def quadrature(
+    kernel: Kernel, functional: Functional, accuracy: float
+) -> tuple[Functional, np.ndarray, float]:
+    """The functional in float64, a spacing of nodes for `accuracy`, and the error left, measured on some of them.
+
+    Nodes that the user gave, random ones included, are what the functional is: they leave no error.
+    """
+    exact: Functional = jax.tree.map(lambda a: np.asarray(a, float), functional)
+    longest = int(
+        np.argmax(np.linalg.norm(np.ptp(exact.places(), axis=1), axis=1))
+    )  # decides on the rule of all
+    some = exact.take(np.unique([longest, *np.linspace(0, len(exact) - 1, TRIED).astype(int)]))
+    spacing, one = _shortest(kernel, functional.ndim), exact.take(np.array([longest]))
+    counts = [one.nodes_each(np.arange(1), spacing / finer) for finer in (1, FINEST)]
+    if counts[0] == counts[1] or getattr(functional, "rule", "gauss") == "monte-carlo":
+        return exact, spacing, 0.0
+    coarse = some.nodes(spacing)
+    while True:
+        fine = some.nodes(spacing / 2)
+        error = (
+            _difference(kernel, coarse, fine) if fine.per > coarse.per else np.inf
+        )  # both have the fewest nodes
+        if error <= accuracy or 2 * fine.per > MOST_NODES:
+            break
+        coarse, spacing = fine, spacing / 2
+    if error > accuracy:
+        warnings.warn(
+            f"quadrature with {coarse.per} nodes leaves errors of {error:.2g} in the covariances of "
+            f"{type(functional).__name__} (accuracy {accuracy:g}): the kernel is rough or short for them",
+            stacklevel=4,
+        )
+    return exact, spacing, error
+
+
+def _matrix(entries: Any, a: list[Nodes], b: list[Nodes], report: Report) -> Float[np.ndarray, "Na Nb"]:
+    """`entries(rows, columns)` of all pairs of functionals, some rows at a time."""
+    count, out = sum(map(len, a)), []
+    size = max(1, ENTRIES_AT_ONCE // sum(map(len, b)))
+    for part in a:
+        for begin in range(0, len(part), size):
+            some = part[begin : begin + size]
+            out.append(np.concatenate([np.asarray(entries(some, other)) for other in b], axis=1))
+            report(sum(map(len, out)), count)
+    return np.concatenate(out)
+
+
+def covariance(kernel: Kernel, a: list[Nodes], b: list[Nodes], report: Report = silent) -> np.ndarray:
+    return _matrix(lambda some, other: _entries(kernel, some, other), a, b, report)
+
+
+@bounded_jit(most=64)
+def _entries(kernel: Kernel, a: Nodes, b: Nodes) -> Float[Array, "Na Nb"]:
+    lift = lambda nodes, axis: jax.tree.map(lambda f: jnp.expand_dims(f, axis), columns(nodes))
+    return pairs(kernel, lift(a, -1), lift(b, -2))
+
+
+def covariance_derivative(
+    kernel_of: Callable[[Any], Kernel], vector: Array, direction: Array, nodes: list[Nodes]
+) -> Float[np.ndarray, "N N"]:
+    """The derivative of the covariances along one direction of the vector that the kernel is a function of."""
+    return _matrix(lambda a, b: _slope(kernel_of, vector, direction, a, b), nodes, nodes, silent)
+
+
+@bounded_jit(most=64)
+def _slope(
+    kernel_of: Callable[[Any], Kernel], vector: Array, direction: Array, a: Nodes, b: Nodes
+) -> Float[Array, "Na Nb"]:
+    return jax.jvp(lambda v: _entries(kernel_of(v), a, b), (vector,), (direction,))[1]
+
+
+@bounded_jit(most=64)
+def prior_variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
+    return variances(kernel, nodes)
+
+
+def _difference(kernel: Kernel, a: Nodes, b: Nodes) -> float:
+    """The largest difference between two quadratures' covariances, relative to the standard deviations."""
+    one, other = (np.asarray(_entries(kernel, nodes, nodes)) for nodes in (a, b))
+    std = np.sqrt(np.diag(other))
+    return float(np.max(np.abs(one - other) / np.outer(std, std)))
+
+
+def _shortest(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
+    """The shortest lengthscale among the kernel's parts, per axis."""
+    return np.min([np.broadcast_to(np.asarray(p.lengthscale, float), (ndim,)) for p in kernel.parts], axis=0)
