@@ -45,7 +45,6 @@ def own_dense(post, y):
     return dense._condition(a, k @ w.T, k, y, x, post.engine.trend.on_grid(GRID))
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("space", ["data", "grid"])
 @pytest.mark.parametrize("trend", [None, "constant", "linear", "columns"])
 def test_trends_in_both_spaces(trend, space):

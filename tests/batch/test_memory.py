@@ -46,7 +46,7 @@ CASES = {
     "slopes": (slopes, SMOOTH, hg.Batch(space="data")),
     "mixed": (mixed, SMOOTH, hg.Batch(space="data")),
 }
-QUICK = "points", "joint residuals", "mixed"
+QUICK = "points", "joint residuals"
 
 
 def fit(case: str, seed: int, count: int) -> None:
