@@ -17,4 +17,5 @@ def test_a_demo_draws_its_pictures_and_is_calibrated(name: str, tmp_path: Path):
     found = demos.run(name, tmp_path, 0, False)
     assert found.pictures and all(path.stat().st_size > 10_000 for path in found.pictures)
     covered = {key: value for key, value in found.numbers.items() if "coverage95" in key}
+    assert covered
     assert all(88.0 <= value <= 100.0 for value in covered.values()), covered

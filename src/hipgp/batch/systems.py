@@ -208,9 +208,3 @@ def _run(
             break
         piece = int(np.clip(piece * 1.0 / max(spent, 1e-3), 5, 50))
     return state.value, steps + done
-
-
-def machine_memory(system: System) -> int:
-    """Bytes held by the system's arrays."""
-    leaves = jax.tree.leaves(eqx.filter(system, eqx.is_array))
-    return int(sum(leaf.nbytes for leaf in leaves))

@@ -147,7 +147,7 @@ class Variational(Method):
         kernel, grid, data, noise, trend = problem
         if trend.kind is not None:
             raise ValueError(
-                "trend: expected None with the variational engine; the batch engine estimates trends"
+                "trend: expected None with the variational engine; use method=Batch() for trends"
             )
         if checkpoint is not None:
             raise ValueError("checkpoint: expected None with the variational engine")
