@@ -14,6 +14,8 @@ MODULES = sorted(m.name for m in pkgutil.walk_packages(hipgp.__path__, "hipgp.")
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.filterwarnings("ignore:the data do not determine")  # examples are small and nearly noiseless
 def test_examples_run(name):
+    if name == "hipgp.estimator":
+        pytest.importorskip("sklearn", reason="scikit-learn: pip install 'hipgp[sklearn]'")
     result = doctest.testmod(importlib.import_module(name))
     assert result.failed == 0
 

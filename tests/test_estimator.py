@@ -4,6 +4,9 @@ import pickle
 
 import numpy as np
 import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn: pip install 'hipgp[sklearn]'")
+
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline

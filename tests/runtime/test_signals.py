@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse"),  # the grid is small on purpose
 ]
 SRC = str(Path(hg.__file__).parents[1])
+PYTHONPATH = os.pathsep.join(filter(None, [SRC, os.environ.get("PYTHONPATH")]))
 COMMAND = (sys.executable, "-m", "hipgp")
 DELAYS = (0.0, 0.05, 0.3, 1.0, 2.0, 4.0, 8.0)
 
@@ -48,7 +49,7 @@ def folder(tmp_path):
 
 
 def started(*arguments, folder, **more):
-    variables = os.environ | {"PYTHONPATH": SRC, "XDG_CACHE_HOME": str(folder / "cache")}
+    variables = os.environ | {"PYTHONPATH": PYTHONPATH, "XDG_CACHE_HOME": str(folder / "cache")}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
     return subprocess.Popen([str(a) for a in arguments], cwd=folder, env=variables, text=True, **streams)
 
