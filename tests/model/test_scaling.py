@@ -2,6 +2,7 @@
 
 import warnings
 
+import jax
 import numpy as np
 import pytest
 
@@ -60,7 +61,12 @@ def test_the_variational_posterior_scales(dtype, power):
 
 
 def check_scales(dtype, power, one, other):
-    rtol = 1e-11 if dtype is np.float64 else 1e-5
+    """On a CPU each rounding is the same in both units. A GPU adds up in any order, and that is seen in float32.
+
+    One rounding of each y moves a draw at the edge of this grid by 1.6e-5 in float32, and by 3e-14 in float64.
+    """
+    single = 1e-5 if jax.default_backend() == "cpu" else 1e-4
+    rtol = 1e-11 if dtype is np.float64 else single
     for a, b in zip(in_units(one, dtype), in_units(other, dtype), strict=True):
         assert b.dtype == a.dtype
         np.testing.assert_allclose(np.ldexp(b.astype(float), -power), a, rtol=rtol, atol=rtol)
