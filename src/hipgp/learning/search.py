@@ -1,9 +1,10 @@
 """Learning kernel, noise and trend from the data: by the Vecchia likelihood (`learning/likelihood.py`), then by the exact bound.
 
 The search goes from coarse to fine: many starts on few data (a lengthscale cannot be found from one bad start), the
-best one on more, then on all (of points; of lines and areas, whose likelihood is dear, on some thousands). None of that
-needs a large solve. The last steps are Newton's on the collapsed bound of all the data (`learning/evidence.py`), each a solve
-with a few more right-hand sides, with the Vecchia likelihood's curvature.
+best ones on more, then the best on all (of points; of lines and areas, whose likelihood is dear, on some thousands). None of
+that needs a large solve. The last steps go up the collapsed bound of all the data (`learning/evidence.py`), each a solve
+with a few more right-hand sides, with the Vecchia likelihood's information. The data are put in an order of their own
+first, so that what is learned does not depend on the order in which they are given.
 """
 
 import itertools
@@ -15,14 +16,14 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from hipgp.batch.checkpoint import fingerprint, read_arrays, write_arrays
-from hipgp.learning.descent import Report, climb, curved_at, descend, newton, uncertainty
 from hipgp.learning.evidence import log_evidence_slope
-from hipgp.learning.likelihood import Terms, prepare, value_and_gradient
+from hipgp.learning.likelihood import Evaluation, Terms, evaluate, prepare
 from hipgp.learning.parameters import Bounds, Layout, bounds
-from hipgp.model.data import Data
+from hipgp.learning.scoring import Model, Report, climb, descend, uncertainty
+from hipgp.model.data import Data, Observations
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.scaling import scaled_kernel, scaled_noise
@@ -31,15 +32,16 @@ from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
 
-STAGES = (  # data, share of the preconditioner's neighbours, iterations at most
-    (1_024, 0.35, 12),
-    (8_192, 1.0, 25),
-    (122_880, 1.0, 0),
+STAGES = (  # data, steps at most, how many of its ends are gone on from
+    (1_024, 12, 2),
+    (8_192, 20, 1),
+    (122_880, 20, 1),
 )
-DEAR_STAGES = (STAGES[0], (4_096, 1.0, 25))  # where covariances are double sums over nodes
+DEAR_STAGES = ((512, 12, 2), (4_096, 20, 1))  # where covariances are double sums over nodes
+ENOUGH = 0.1, 0.01  # nats that a step must promise: on some of the data, and in the last stage
 DONE = 99  # the stage in the checkpoint of one that came to its end
 LADDER = 8  # lengthscales tried
-DESCENTS = 3  # starts from which the search goes on
+DESCENTS = 4  # starts from which the search goes on
 PROBES = 8  # of the bound's gradient: its error is a third of the parameters' own at most
 POLISHED_UP_TO = 100_000  # observations and grid points from which the bound is not worth its solves
 
@@ -77,6 +79,8 @@ def learn(
     """Kernel, noise and their uncertainty. `start` is "data" (searched for) or "kernel" (the values given)."""
     began = time.perf_counter()
     layout = Layout.of(kernel, not np.all(data.noise_known))
+    data, order = _in_fixed_order(data)
+    trend = trend.in_order(order)
     columns = trend.of_data(data, grid)
     spread = _spread(data, columns)
     extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
@@ -86,39 +90,44 @@ def learn(
     trace: list[dict[str, Any]] = []
     wanted = sorted((user_bounds or {}).items())
     problem = fingerprint(kernel, grid, data, noise, trend, start, seed, wanted, stages, exact)
-    saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem, "stage", "vector")
+    saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem, "stage", "vectors")
     if saved is not None and int(saved["stage"]) == DONE:
-        done = saved["vector"], saved["log_std"], float(saved["value"])
+        done = saved["vectors"][0], saved["log_std"], float(saved["value"])
         return _learned(layout, noise, box, *done, trace, began)
-    first_stage, vector = (0, None) if saved is None else (int(saved["stage"]), saved["vector"])
+    first_stage, vectors = (0, None) if saved is None else (int(saved["stage"]), list(saved["vectors"]))
     with Progress("learning", progress) as bar:
-        for stage, (count, share, iterations) in list(enumerate(stages))[first_stage:]:
+        for stage, (count, steps, kept) in list(enumerate(stages))[first_stage:]:
+            last = stage + 1 == len(stages)
             report = _reporter(bar, trace, f"{stage + 1} of {len(stages)}", stage, layout)
             unknown = _neutral(kernel, extent) if start == "data" else kernel
-            centre = unknown if vector is None else layout.unpack(np.asarray(vector))[0]
-            terms = prepare(centre, data, columns, count, share, seed)
-            if vector is None:
-                starts = [layout.pack(kernel, noise or 0.3 * spread)]
+            centre = unknown if vectors is None else layout.kernel(np.asarray(vectors[0]))
+            terms = prepare(centre, data, columns, count, seed)
+            if vectors is None:
+                vectors = [layout.pack(kernel, noise or 0.3 * spread)]
                 if start == "data":
                     starts = _starts(layout, data, spread, spacing, extent, seed)
-                vector, value = _best_start(starts, layout, terms, box, iterations, report)
-            else:
-                # nats; the bound's optimum is some nats away in any case
-                enough = None if stage + 1 < len(stages) else 1.0 if exact else 0.01
-                vector, value = _onward(np.asarray(vector), layout, terms, box, iterations, enough, report)
-            if checkpoint is not None and stage + 1 < len(stages):
-                write_arrays(_path(checkpoint), fingerprint=problem, stage=stage + 1, vector=vector)
-        assert vector is not None
+                    vectors = _most_promising(starts, layout, terms, box)
+            enough = (
+                (1.0 if exact else ENOUGH[1]) if last else ENOUGH[0]
+            )  # the bound's optimum is some nats away
+            found = [_descend(v, layout, terms, box, steps, enough, report) for v in vectors]
+            found.sort(key=lambda end: end[1].value)
+            vectors = [vector for vector, _ in found[: 1 if last else kept]]
+            if checkpoint is not None and not last:
+                write_arrays(
+                    _path(checkpoint), fingerprint=problem, stage=stage + 1, vectors=np.array(vectors)
+                )
+        (vector, here), seen = found[0], terms.count
+        value = here.value
         if exact:
             report = _reporter(bar, trace, "exact bound", len(stages), layout)
             slope = _slope(layout, grid, data, trend, noise, seed)
-            vector, value = climb(
-                vector, slope, curved_at(vector, layout, terms, box), box, len(data), report
-            )
-    log_std = uncertainty(vector, layout, terms, len(data), box.touching(vector))
+            vector, value = climb(vector, slope, Model(here.information), box, len(data), report)
+            seen = len(data)
+    log_std = uncertainty(here.information, seen, box.touching(vector))
     if checkpoint is not None:
-        found = {"vector": vector, "log_std": log_std, "value": value}
-        write_arrays(_path(checkpoint), fingerprint=problem, stage=DONE, **found)
+        best = {"vectors": vector[None], "log_std": log_std, "value": value}
+        write_arrays(_path(checkpoint), fingerprint=problem, stage=DONE, **best)
     return _learned(layout, noise, box, vector, log_std, float(value), trace, began)
 
 
@@ -143,22 +152,33 @@ def in_unit(learned: Learned, power: int) -> Learned:
     )  # fmt: skip
 
 
-def _onward(
-    vector: np.ndarray,
-    layout: Layout,
-    terms: Terms,
-    box: Bounds,
-    iterations: int,
-    enough: float | None,
-    report: Report,
-) -> tuple[np.ndarray, float]:
-    """Downhill from `vector`, and then, where it says how many nats are near enough, by Newton's steps."""
-    value = np.inf
-    if iterations:
-        vector, value = descend(vector, layout, terms, box, iterations, report)
-    if enough is not None:
-        vector, value = newton(vector, layout, terms, box, enough, report)
-    return vector, value
+def _descend(
+    vector: np.ndarray, layout: Layout, terms: Terms, box: Bounds, steps: int, enough: float, report: Report
+) -> tuple[np.ndarray, Evaluation]:
+    """Downhill on the Vecchia likelihood, until a step promises less than `enough` nats."""
+    at = lambda v: evaluate(v, layout, terms)
+    return descend(vector, at, box, steps, enough / terms.count, report)
+
+
+def _in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
+    """The observations by their places, and which of the given ones each is: the same whatever their order was.
+
+    A kind of functional that does not know how to reorder itself stays as it is.
+    """
+    blocks, begin = [], 0
+    for block in data.blocks:
+        places = np.asarray(block.functional.places(), float).reshape(len(block.y), -1)
+        noise = np.zeros(0 if block.noise is None else len(block.y)) if block.noise is None else block.noise
+        order = np.lexsort([block.y, *([noise] if len(noise) else []), *places.T[::-1]])
+        taken = block.functional[order]
+        if type(taken) is type(block.functional):
+            block = Observations(taken, block.y[order], None if block.noise is None else block.noise[order])
+        else:
+            order = np.arange(len(order))
+        blocks.append((block, order + begin))
+        begin += len(order)
+    blocks.sort(key=lambda b: (type(b[0].functional).__name__, len(b[0].y), float(b[0].y[0])))
+    return Data(tuple(block for block, _ in blocks)), np.concatenate([order for _, order in blocks])
 
 
 def _slope(
@@ -194,11 +214,11 @@ def _learned(
     )
 
 
-def _stages(data: Data) -> list[tuple[int, float, int]]:
+def _stages(data: Data) -> list[tuple[int, int, int]]:
     """Those that look at more than the one before."""
     stages = STAGES if all(block.functional.single for block in data.blocks) else DEAR_STAGES
-    before = [(0, 0, 0), *stages]
-    return [s for s, b in zip(stages, before, strict=False) if len(data) > b[0] or s[1] != b[1]]
+    before = [0, *(count for count, _, _ in stages)]
+    return [stage for stage, seen in zip(stages, before, strict=False) if len(data) > seen]
 
 
 def _neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:
@@ -236,7 +256,12 @@ def _starts(
     rungs = list(zip(ladder, per_axis, strict=True))
     if any(np.ndim(part.lengthscale) for part in parts):  # or the same: a thin box need not hold a thin field
         rungs += [(one, np.full(len(spacing), one)) for one in ladder]
-    mixtures = list(itertools.product(rungs, repeat=len(parts)))
+    kinds = [(type(part).__name__, np.ndim(part.lengthscale)) for part in parts]
+    numbers = itertools.product(
+        range(len(rungs)), repeat=len(parts)
+    )  # parts of one kind may change places: once is enough
+    kept = {tuple(sorted(zip(kinds, mixture, strict=True))): mixture for mixture in numbers}
+    mixtures = [[rungs[i] for i in mixture] for mixture in kept.values()]
     if len(mixtures) > LADDER**2:
         mixtures = [mixtures[i] for i in np.random.default_rng(seed).permutation(len(mixtures))[: LADDER**2]]
     scale = _field_spread(data, spread) ** 2
@@ -263,21 +288,11 @@ def _rebuilt(kernel: Kernel, parts: Any) -> Kernel:
     return next(parts)
 
 
-def _best_start(
-    starts: list[np.ndarray],
-    layout: Layout,
-    terms: Terms,
-    box: Bounds,
-    iterations: int,
-    report: Report,
-) -> tuple[np.ndarray, float]:
-    """The likelihood at every start, a few steps from the most promising, and the best of them."""
-    values = [
-        np.nan_to_num(float(value_and_gradient(box.clip(s), layout, terms)[0]), nan=np.inf) for s in starts
-    ]
-    promising = np.argsort(values)[:DESCENTS]
-    ends = [descend(starts[i], layout, terms, box, iterations, report) for i in promising]
-    return min(ends, key=lambda end: end[1])
+def _most_promising(starts: list[np.ndarray], layout: Layout, terms: Terms, box: Bounds) -> list[np.ndarray]:
+    """The starts where the likelihood is best; of equal ones the first."""
+    values = np.array([evaluate(box.clip(start), layout, terms).value for start in starts])
+    ranked = np.argsort(np.round(np.nan_to_num(values, nan=np.inf), 9), kind="stable")
+    return [starts[i] for i in ranked[:DESCENTS]]
 
 
 def _reporter(

@@ -72,12 +72,23 @@ def together(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray
 
 
 def in_groups(
-    nodes: Nodes | Segments, places: Float[np.ndarray, "N F"], size: int, k: int, seed: int = 0
+    nodes: Nodes | Segments,
+    places: Float[np.ndarray, "N F"],
+    size: int,
+    k: int,
+    seed: int = 0,
+    most: int | None = None,
 ) -> Groups:
-    """Groups of at most `size`, short functionals before long ones, each with its k nearest predecessors."""
-    order, begin = _ordered(nodes, places, size, np.random.default_rng(seed))
-    near = _before(places[order], begin, min(k, max(1, len(places) - 1)))
-    return _with_own(Neighbours(order[near.index], near.used), order, begin)
+    """Groups of at most `size`, short functionals before long ones, each with its k nearest predecessors.
+
+    With `most`, at most so many of the groups, at random: the predecessors are those of all.
+    """
+    rng = np.random.default_rng(seed)
+    order, begin = _ordered(nodes, places, size, rng)
+    count = len(begin) - 1
+    chosen = np.sort(rng.permutation(count)[: count if most is None else most])
+    near = _before(places[order], begin, chosen, min(k, max(1, len(places) - 1)))
+    return _with_own(Neighbours(order[near.index], near.used), order, begin[chosen], begin[chosen + 1])
 
 
 def _ordered(
@@ -86,6 +97,9 @@ def _ordered(
     """All observations, group after group, and where each group begins; at random among groups of equal length."""
     first, last = nodes.ends()
     length = np.linalg.norm(last - first, axis=-1)
+    length = np.round(
+        length / max(float(np.max(length)), 1e-300), 9
+    )  # rounding says nothing of which is longer
     if size == 1:
         return np.lexsort((rng.permutation(len(length)), length)), np.arange(len(length) + 1)
     groups = together(places, size)
@@ -95,22 +109,24 @@ def _ordered(
     return _laid_out([groups[i] for i in order])
 
 
-def _before(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
-    """For each group x[begin[g] : begin[g + 1]], the k places before it that are nearest to its middle."""
+def _before(x: np.ndarray, begin: np.ndarray, chosen: np.ndarray, k: int) -> Neighbours:
+    """For each group x[begin[g] : begin[g + 1]] of those `chosen`, the k places before it nearest to its middle."""
     count = len(begin) - 1
-    index, used = np.zeros((count, k), int), np.zeros((count, k), bool)
+    index, used = np.zeros((len(chosen), k), int), np.zeros((len(chosen), k), bool)
     middle = np.add.reduceat(x, begin[:-1], axis=0) / np.diff(begin)[:, None]
     few = int(np.searchsorted(begin[:-1], 2 * k))
-    for g in range(1, few):
+    for row, g in enumerate(chosen[chosen < few]):
         near = np.argsort(np.sum((x[: begin[g]] - middle[g]) ** 2, axis=1), kind="stable")[:k]
-        index[g, : len(near)], used[g, : len(near)] = near, True
+        index[row, : len(near)], used[row, : len(near)] = near, True
     cuts = [max(few, 1)]
     while cuts[-1] < count:
         cuts.append(max(cuts[-1] + 1, int(np.searchsorted(begin, 2 * begin[cuts[-1]], side="right")) - 1))
 
     def search(first: int, last: int) -> None:
-        index[first:last] = _earlier(x, begin, middle, np.arange(first, last), k)
-        used[first:last] = True
+        rows = slice(*np.searchsorted(chosen, (first, last)))
+        if len(chosen[rows]):
+            index[rows] = _earlier(x, begin, middle, chosen[rows], k)
+            used[rows] = True
 
     levels = list(itertools.pairwise(cuts))
     if levels:  # the last is half of it
@@ -119,7 +135,7 @@ def _before(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
 
 
 def _earlier(x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.ndarray, k: int) -> np.ndarray:
-    """For consecutive `groups`, the k nearest places before each.
+    """For `groups` in order, the k nearest places before each.
 
     Looked for among the 3k nearest of all up to the last one's, and for those with too few earlier ones among ever
     more. To settle for less there is a false economy: a few badly conditioned observations double the solver's steps.
@@ -127,14 +143,14 @@ def _earlier(x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.nd
     end = int(begin[groups[-1]])
     tree = scipy.spatial.KDTree(x[:end])
     found = np.empty((len(groups), k), int)
-    rows, count = groups, 3 * k
+    rows, count = np.arange(len(groups)), 3 * k
     while len(rows):
         count = min(count, end)
-        near = np.asarray(tree.query(middle[rows], k=count, workers=-1)[1])
-        late = near >= begin[rows][:, None]
+        near = np.asarray(tree.query(middle[groups[rows]], k=count, workers=-1)[1])
+        late = near >= begin[groups[rows]][:, None]
         enough = np.sum(~late, axis=1) >= k
         first = np.argsort(late[enough], axis=1, kind="stable")[:, :k]
-        found[rows[enough] - groups[0]] = np.take_along_axis(near[enough], first, axis=1)
+        found[rows[enough]] = np.take_along_axis(near[enough], first, axis=1)
         rows, count = rows[~enough], 3 * count
     return found
 
@@ -172,12 +188,13 @@ def _either_side(places: np.ndarray, middle: np.ndarray, k: int) -> Int[np.ndarr
 def after(near: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:
     """Groups of targets, numbered from `count` on, after their neighbours."""
     members, begin = _laid_out(groups)
-    return _with_own(near, members + count, begin)
+    return _with_own(near, members + count, begin[:-1], begin[1:])
 
 
-def _with_own(near: Neighbours, members: Int[np.ndarray, " N"], begin: Int[np.ndarray, " G+1"]) -> Groups:
-    """Groups' neighbours and, last, their own members[begin[g] : begin[g + 1]]; of short groups the last again."""
-    within, count = np.arange(np.max(np.diff(begin))), np.diff(begin)[:, None]
-    own = members[begin[:-1, None] + np.minimum(within, count - 1)]
+def _with_own(near: Neighbours, members: Int[np.ndarray, " N"], begin: np.ndarray, end: np.ndarray) -> Groups:
+    """Groups' neighbours and, last, their own members[begin[g] : end[g]]; of short groups the last again."""
+    count = (end - begin)[:, None]
+    within = np.arange(np.max(count))
+    own = members[begin[:, None] + np.minimum(within, count - 1)]
     used = np.concatenate([near.used, within < count], axis=1)
     return Groups(np.concatenate([near.index, own], axis=1), used, len(within))

@@ -77,55 +77,21 @@ def pairs(kernel: Kernel, a: Columns, b: Columns) -> Float[Array, "..."]:
     return first if count == 1 else jax.lax.fori_loop(1, count, add, first)
 
 
-@jax.custom_vjp
 def gram(kernel: Kernel, group: Columns) -> Float[Array, "k k T"]:
     """The covariance matrices of T groups of k functionals each, `group` (..., k, T); uses the symmetry in nodes.
 
-    Differentiable in the kernel alone. The gradient is a second loop over the pairs of nodes that keeps nothing:
-    memory stays that of one pass.
+    Its derivatives in the kernel are taken in forward mode, which keeps nothing of the loops over pairs of nodes.
     """
-    term, same, other = _gram_terms(group)
-    total = _sum_of(lambda q, r: term(kernel, q, r), same)
-    if not other:
-        return total
-    below = _sum_of(lambda q, r: term(kernel, q, r), other)
-    return total + below + jnp.swapaxes(below, 0, 1)
-
-
-def _gram_terms(group: Columns) -> tuple[Callable[..., Array], list[tuple[int, int]], list[tuple[int, int]]]:
-    """The contribution of one pair of nodes, and the pairs: each with itself, and each with those before it."""
     lift = lambda axis: jax.tree.map(lambda f: jnp.expand_dims(f, axis), group)
     a, b = lift(-2), lift(-3)
-
-    def term(kernel: Kernel, q: Array, r: Array) -> Array:
-        k = differentiated(kernel, a, b)
-        return k(differences(_at(a, q), _at(b, r))) * a.weights[q] * b.weights[r]
-
+    k = differentiated(kernel, a, b)
+    term = lambda q, r: k(differences(_at(a, q), _at(b, r))) * a.weights[q] * b.weights[r]
     count = group.x.shape[1]
-    return term, [(q, q) for q in range(count)], [(q, r) for q in range(count) for r in range(q)]
-
-
-def _gram_forward(kernel: Kernel, group: Columns) -> tuple[Array, tuple[Kernel, Columns]]:
-    return gram(kernel, group), (jax.tree.map(jnp.asarray, kernel), group)
-
-
-def _gram_backward(saved: tuple[Kernel, Columns], cotangent: Array) -> tuple[Kernel, Columns]:
-    kernel, group = saved
-    term, same, other = _gram_terms(group)
-
-    def gradient(places: list[tuple[int, int]], weight: Array) -> Kernel:
-        table = jnp.asarray(places)
-        slope = lambda i: jax.grad(lambda k: jnp.sum(weight * term(k, table[i, 0], table[i, 1])))(kernel)
-        add = lambda i, total: jax.tree.map(jnp.add, total, slope(i))
-        return jax.lax.fori_loop(1, len(places), add, slope(0))
-
-    total = gradient(same, cotangent)
-    if other:
-        total = jax.tree.map(jnp.add, total, gradient(other, cotangent + jnp.swapaxes(cotangent, 0, 1)))
-    return total, jax.tree.map(jnp.zeros_like, group)
-
-
-gram.defvjp(_gram_forward, _gram_backward)
+    total = _sum_of(term, [(q, q) for q in range(count)])
+    if count == 1:
+        return total
+    below = _sum_of(term, [(q, r) for q in range(count) for r in range(q)])
+    return total + below + jnp.swapaxes(below, 0, 1)
 
 
 def _sum_of(term: Callable[[Array, Array], Array], places: list[tuple[int, int]]) -> Array:
