@@ -100,7 +100,7 @@ def test_a_few_probes_estimate_it_with_the_spread_that_theory_gives():
     [
         (("points",), {"space": "grid"}),
         (("points",), {"residual": "bound"}),
-        (("rays",), {"weights": "traced"}),
+        (("rays",), {"weights": "matrix-free"}),
     ],
     ids=str,
 )
