@@ -26,10 +26,10 @@ from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_low
 from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.buckets import power_of_two
+from hipgp.runtime.buckets import round_up_to_power_of_two
 from hipgp.runtime.precision import AnyArray, on_device
 from hipgp.runtime.programs import bounded_jit
-from hipgp.runtime.threads import in_threads
+from hipgp.runtime.threads import map_in_threads
 from hipgp.vecchia import conditioning_sets as neighbours
 from hipgp.vecchia import factor as vecchia
 from hipgp.vecchia import group_covariances as coarse
@@ -73,12 +73,12 @@ class Evaluation(NamedTuple):
 
 def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: int, seed: int) -> Terms:
     """About `count` observations at random, in groups, each with its nearest predecessors among all."""
-    nodes = coarse.data_nodes(data, kernel)
+    nodes = coarse.coarse_data_nodes(data, kernel)
     size, k = vecchia.group_sizes(nodes)
-    places = neighbours.features(nodes, coarse.typical_lengthscale(kernel, data.ndim))
+    places = neighbours.location_features(nodes, coarse.typical_lengthscale(kernel, data.ndim))
     chance = np.random.default_rng((seed, 2)).uniform(size=places.shape)
     places = places + TIE * np.ptp(places, axis=0) * chance
-    groups = neighbours.in_groups(nodes, places, size, k, seed, most=max(1, round(count / size)))
+    groups = neighbours.ordered_groups(nodes, places, size, k, seed, most=max(1, round(count / size)))
     known = data.noise_known
     std = np.asarray(data.noise_std(1.0), float)
     return Terms(
@@ -87,7 +87,7 @@ def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: 
         on_device(np.where(known, std**2, 0.0)),
         on_device(~known, float),
         *(_in_parts(a) for a in (groups.index, groups.used)),
-        groups.own,
+        groups.group_size,
     )
 
 
@@ -103,8 +103,8 @@ def _in_parts(table: Any) -> np.ndarray:
     """
     rows, k = table.shape
     size = max(1, ENTRIES_AT_ONCE * (1 if jax.default_backend() == "cpu" else 1024) // k**2)
-    size = min(size, power_of_two(rows))
-    chunks = min(CHUNKS_AT_ONCE, power_of_two(-(-rows // size)))
+    size = min(size, round_up_to_power_of_two(rows))
+    chunks = min(CHUNKS_AT_ONCE, round_up_to_power_of_two(-(-rows // size)))
     filled = np.pad(table, ((0, -rows % (chunks * size)), (0, 0)))
     return filled.reshape(-1, chunks, size, k)
 
@@ -134,7 +134,7 @@ def _of_parts(vector: np.ndarray, layout: Layout, terms: Terms) -> Iterator[Any]
     parts = zip(terms.index, terms.used, strict=True)
     if len(terms.index) == 1 or jax.default_backend() != "cpu":
         return (of_part(*part) for part in parts)
-    return in_threads(of_part, parts)
+    return map_in_threads(of_part, parts)
 
 
 @bounded_jit(most=64)
@@ -146,7 +146,7 @@ def _sums(
 
     def of_chunk(chunk: tuple[Array, Array]) -> tuple[Array, ...]:
         spread = lambda std: noise + (0.0 if std is None else unknown * std**2)
-        matrix = lambda kernel, std: coarse.covariances(kernel, nodes, spread(std), *chunk)
+        matrix = lambda kernel, std: coarse.group_covariances(kernel, nodes, spread(std), *chunk)
         sides = jnp.where(chunk[1][..., None], values[chunk[0]], 0.0)
         return _of_groups(*layout.with_slopes(matrix, vector), sides, own)
 

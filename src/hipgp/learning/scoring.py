@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.learning.evidence import Slope
+from hipgp.engines import Slope
 from hipgp.learning.likelihood import Evaluation
 from hipgp.learning.parameters import Bounds
 
@@ -112,16 +112,16 @@ def climb(
     here = slope(vector)
     report(vector, -here.evidence.value / count)
     for _ in range(BOUND_STEPS):
-        step, promised = model.step(vector, -here.gradient / count, box, FIRST_RADIUS)
+        step, promised = model.step(vector, -here.gradient.values / count, box, FIRST_RADIUS)
         if promised * count < WORTHWHILE:
             break
         trial = box.clip(vector + step)
         there = slope(trial)
         report(trial, -there.evidence.value / count)
         kept = there.evidence.value > here.evidence.value - there.evidence.error
-        if not kept or not np.all(np.isfinite(there.gradient)):
+        if not kept or not np.all(np.isfinite(there.gradient.values)):
             break
-        model = model.after(step, (here.gradient - there.gradient) / count)
+        model = model.after(step, (here.gradient.values - there.gradient.values) / count)
         vector, here = trial, there
     return vector, -here.evidence.value / count
 

@@ -13,7 +13,7 @@ import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float, Int
 
 from hipgp.model.nodes import Nodes, Segments
-from hipgp.runtime.threads import side_by_side
+from hipgp.runtime.threads import run_both
 
 
 class Neighbours(NamedTuple):
@@ -29,25 +29,25 @@ class Groups(NamedTuple):
 
     index: Int[np.ndarray, "G k"]
     used: np.ndarray
-    own: int
+    group_size: int
 
 
-def features(nodes: Nodes | Segments, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N F"]:
+def location_features(nodes: Nodes | Segments, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N F"]:
     """Where each functional is, in lengthscales: its place, or both its ends in a fixed order."""
     first, last = (np.asarray(end) / scale for end in nodes.ends())
     if nodes.per == 1:
         return first
     swap = (first[:, 0] > last[:, 0])[:, None]
     together = np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
-    return last if from_one_place(first, last) else together
+    return last if share_one_end(first, last) else together
 
 
-def from_one_place(first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D"]) -> bool:
+def share_one_end(first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D"]) -> bool:
     """Whether the lines between these begin, all but, at one place: their ends then tell all."""
     return bool(np.ptp(first, axis=0).max() < 0.1 * np.ptp(last, axis=0).max())
 
 
-def together(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray, " n"]]:
+def bisected_groups(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray, " n"]]:
     """All places in compact groups of at most `size`, as equal as can be: cut in two along the widest axis, again and
     again, those with as many places and as many groups to come together."""
     components = np.ascontiguousarray(places.T)
@@ -71,7 +71,7 @@ def together(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray
     return out
 
 
-def in_groups(
+def ordered_groups(
     nodes: Nodes | Segments,
     places: Float[np.ndarray, "N F"],
     size: int,
@@ -87,8 +87,8 @@ def in_groups(
     order, begin = _ordered(nodes, places, size, rng)
     count = len(begin) - 1
     chosen = np.sort(rng.permutation(count)[: count if most is None else most])
-    near = _before(places[order], begin, chosen, min(k, max(1, len(places) - 1)))
-    return _with_own(Neighbours(order[near.index], near.used), order, begin[chosen], begin[chosen + 1])
+    near = _nearest_predecessors(places[order], begin, chosen, min(k, max(1, len(places) - 1)))
+    return _append_members(Neighbours(order[near.index], near.used), order, begin[chosen], begin[chosen + 1])
 
 
 def _ordered(
@@ -102,14 +102,14 @@ def _ordered(
     )  # rounding says nothing of which is longer
     if size == 1:
         return np.lexsort((rng.permutation(len(length)), length)), np.arange(len(length) + 1)
-    groups = together(places, size)
-    members, begin = _laid_out(groups)
+    groups = bisected_groups(places, size)
+    members, begin = _concatenated(groups)
     mean = np.add.reduceat(length[members], begin[:-1]) / np.diff(begin)
     order = np.lexsort((rng.permutation(len(groups)), mean))
-    return _laid_out([groups[i] for i in order])
+    return _concatenated([groups[i] for i in order])
 
 
-def _before(x: np.ndarray, begin: np.ndarray, chosen: np.ndarray, k: int) -> Neighbours:
+def _nearest_predecessors(x: np.ndarray, begin: np.ndarray, chosen: np.ndarray, k: int) -> Neighbours:
     """For each group x[begin[g] : begin[g + 1]] of those `chosen`, the k places before it nearest to its middle."""
     count = len(begin) - 1
     index, used = np.zeros((len(chosen), k), int), np.zeros((len(chosen), k), bool)
@@ -125,16 +125,18 @@ def _before(x: np.ndarray, begin: np.ndarray, chosen: np.ndarray, k: int) -> Nei
     def search(first: int, last: int) -> None:
         rows = slice(*np.searchsorted(chosen, (first, last)))
         if len(chosen[rows]):
-            index[rows] = _earlier(x, begin, middle, chosen[rows], k)
+            index[rows] = _search_level(x, begin, middle, chosen[rows], k)
             used[rows] = True
 
     levels = list(itertools.pairwise(cuts))
     if levels:  # the last is half of it
-        side_by_side(lambda: [search(*level) for level in levels[:-1]], lambda: search(*levels[-1]))
+        run_both(lambda: [search(*level) for level in levels[:-1]], lambda: search(*levels[-1]))
     return Neighbours(index, used)
 
 
-def _earlier(x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.ndarray, k: int) -> np.ndarray:
+def _search_level(
+    x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.ndarray, k: int
+) -> np.ndarray:
     """For `groups` in order, the k nearest places before each.
 
     Looked for among the 3k nearest of all up to the last one's, and for those with too few earlier ones among ever
@@ -155,13 +157,15 @@ def _earlier(x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.nd
     return found
 
 
-def around(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], size: int, k: int) -> Groups:
+def target_groups(
+    places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], size: int, k: int
+) -> Groups:
     """Targets in groups of at most `size`, each with the k observations nearest to its middle.
 
     Targets are numbered after the observations.
     """
-    groups = together(targets, size) if size > 1 else list(np.arange(len(targets))[:, None])
-    members, begin = _laid_out(groups)
+    groups = bisected_groups(targets, size) if size > 1 else list(np.arange(len(targets))[:, None])
+    members, begin = _concatenated(groups)
     middle = np.add.reduceat(targets[members], begin[:-1], axis=0) / np.diff(begin)[:, None]
     k = min(k, len(places))
     if places.shape[1] == 1:
@@ -170,10 +174,12 @@ def around(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], 
         near = np.asarray(scipy.spatial.KDTree(places).query(middle, k=k, workers=-1)[1]).reshape(
             len(groups), k
         )
-    return after(Neighbours(near, np.ones_like(near, bool)), groups, len(places))
+    return append_targets(Neighbours(near, np.ones_like(near, bool)), groups, len(places))
 
 
-def _laid_out(groups: list[Int[np.ndarray, " n"]]) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:
+def _concatenated(
+    groups: list[Int[np.ndarray, " n"]],
+) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:
     """All members, group after group, and where each group begins."""
     return np.concatenate(groups), np.concatenate([[0], np.cumsum([len(rows) for rows in groups])])
 
@@ -185,13 +191,15 @@ def _either_side(places: np.ndarray, middle: np.ndarray, k: int) -> Int[np.ndarr
     return order[np.clip(first, 0, len(places) - k)[:, None] + np.arange(k)]
 
 
-def after(near: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:
+def append_targets(near: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:
     """Groups of targets, numbered from `count` on, after their neighbours."""
-    members, begin = _laid_out(groups)
-    return _with_own(near, members + count, begin[:-1], begin[1:])
+    members, begin = _concatenated(groups)
+    return _append_members(near, members + count, begin[:-1], begin[1:])
 
 
-def _with_own(near: Neighbours, members: Int[np.ndarray, " N"], begin: np.ndarray, end: np.ndarray) -> Groups:
+def _append_members(
+    near: Neighbours, members: Int[np.ndarray, " N"], begin: np.ndarray, end: np.ndarray
+) -> Groups:
     """Groups' neighbours and, last, their own members[begin[g] : end[g]]; of short groups the last again."""
     count = (end - begin)[:, None]
     within = np.arange(np.max(count))
