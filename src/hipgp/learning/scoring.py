@@ -18,6 +18,7 @@ from hipgp.learning.parameters import Bounds
 FLATTEST = 1e-8  # no direction is taken to be flatter than this share of the steepest
 LEAST_CURVED = 0.2  # of what was expected along a step: the most that one step takes from it
 REMEMBERED = 6  # steps, for what they told of the second derivatives
+NEAR = 30.0  # times what is enough: a step that promised less tells of the second derivatives near the best point
 FIRST_RADIUS, LARGEST_RADIUS = 1.0, 3.0  # of a step, in each parameter's logarithm
 BOUND_STEPS = 5
 WORTHWHILE = 0.3  # nats: what a step on the bound must promise
@@ -92,7 +93,7 @@ def descend(
             radius = min(2 * radius, LARGEST_RADIUS)
         elif gained < 0.25 * promised:
             radius = 0.3 * size
-        if there.finite:
+        if there.finite and promised < NEAR * enough:
             model = model.after(step, there.gradient - here.gradient)
         if gained > 0:
             vector, here = box.clip(vector + step), there
