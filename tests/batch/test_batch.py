@@ -10,7 +10,7 @@ import batch_problem as problem
 import dense
 import hipgp as hg
 from batch_problem import DENSE_KERNEL, GRID, KERNEL, KINDS, mixture, pair
-from hipgp.vecchia.group_covariances import data_nodes, few_nodes
+from hipgp.vecchia.group_covariances import coarse_data_nodes, coarse_nodes
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -88,7 +88,7 @@ def test_std_given_all_observations_is_that_of_the_dense_gp():
     data, _, y, _ = mixture(ALL)
     target, _ = pair("rays", 90, 10)
     post = hg.GP(KERNEL, GRID).condition(data)
-    nodes, at = data_nodes(post.engine.data, KERNEL), few_nodes(target, KERNEL)
+    nodes, at = coarse_data_nodes(post.engine.data, KERNEL), coarse_nodes(target, KERNEL)
     noise = np.sqrt(post.engine.noise_variance)
     whole = dense.exact_gp(DENSE_KERNEL, problem.twin(nodes), y, noise, problem.twin(at))
     np.testing.assert_allclose(post.predict(target, std="vecchia").std, whole.std, rtol=1e-6)

@@ -21,8 +21,14 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import AnyArray
 from hipgp.variational.whitening import Whitening
-from hipgp.weights.exact import ExactWeights, Weights, grid_covariances, prepared
-from hipgp.weights.stencils import LocalWeights, place, stencil_shape, stencil_weights, stencilled
+from hipgp.weights.exact import ExactWeights, Weights, closed_form_or_nodes, grid_covariances
+from hipgp.weights.stencils import (
+    LocalWeights,
+    local_weight_rows,
+    locate_stencils,
+    stencil_shape,
+    stencil_weights,
+)
 
 STORED = 2**30  # bytes of stored weights without a GPU; with one, a third of its memory
 
@@ -186,7 +192,7 @@ class StoredWeights(WeightSource):
         assert isinstance(self.stored, LocalWeights) and self.entries is not None
         columns, values = (a[every] for a in self.entries)
         row = jnp.arange(len(every))[:, None]
-        size = self.stored.sparse.columns
+        size = self.stored.sparse.column_count
         return _unsolved(jnp.zeros((len(every), size)).at[row, columns].add(values.astype(float)), v)
 
 
@@ -201,7 +207,7 @@ def exact_source(
 ) -> WeightSource:
     """Weights by a solve for each observation, when they are asked for."""
     limits = np.asarray(tolerance), np.asarray(max_iterations)
-    return _ExactOnDemand(grid, tuple(prepared(kernel, f, grid) for f in functionals), *limits)
+    return _ExactOnDemand(grid, tuple(closed_form_or_nodes(kernel, f, grid) for f in functionals), *limits)
 
 
 def local_source(grid: Grid, functionals: list[Functional], p: int) -> WeightSource:
@@ -210,7 +216,7 @@ def local_source(grid: Grid, functionals: list[Functional], p: int) -> WeightSou
     for functional in functionals:
         nodes = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes(grid.spacing))
         n, count, d = nodes.x.shape
-        start, offset = place(grid, nodes.x.reshape(-1, d), p)
+        start, offset = locate_stencils(grid, nodes.x.reshape(-1, d), p)
         blocks.append(_Placed(nodes, start.reshape(n, count), offset.reshape(n, count, d)))
     return _LocalOnDemand(grid, tuple(blocks), p)
 
@@ -252,10 +258,12 @@ def compiled_weights(
 
 def stored_local(kernel: Kernel, grid: Grid, data: Data, p: int, dtype: Any) -> StoredWeights:
     """Local weights of all observations, their rows padded to the longest so that any of them can be looked up."""
-    rows = stencilled(kernel, grid, data, p)
-    counts, matrix = rows.entries.counts, rows.matrix
+    rows = local_weight_rows(kernel, grid, data, p)
+    counts, matrix = rows.csr.row_lengths, rows.matrix
     inside = np.arange(counts.max()) < counts[:, None]
     columns, values = np.zeros(inside.shape, np.int32), np.zeros(inside.shape, dtype)
     columns[inside], values[inside] = matrix.indices, matrix.data
     starts = starts_of(tuple(len(b.y) for b in data.blocks))
-    return StoredWeights(LocalWeights.of(rows, dtype), (jnp.asarray(columns), jnp.asarray(values)), starts)
+    return StoredWeights(
+        LocalWeights.from_rows(rows, dtype), (jnp.asarray(columns), jnp.asarray(values)), starts
+    )
