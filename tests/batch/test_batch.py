@@ -198,6 +198,18 @@ def test_float32_agrees_to_a_thousandth_of_a_std(space):
     assert one.diagnostics["kl_nats"] < 1e-5
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("space", ["data", "grid"])
+def test_on_a_gpu_the_system_lies_there_and_float32_loses_no_digits(space):
+    """Products of float32 matrices in TF32, with three digits, would put the mean further off."""
+    x, y = np.float32(problem.places(0, 60)), np.float32(mixture(("points", "derivatives", "rays"))[2][:60])
+    gp = hg.GP(KERNEL, GRID, noise=0.1)
+    post = gp.condition(hg.observe(hg.Points(x), y), hg.Batch(tolerance=1e-7, space=space))
+    assert {device.platform for device in post.engine.system.noise.devices()} == {"gpu"}
+    own = own_dense(post, np.asarray(post.engine.data.y))
+    assert np.max(np.abs(post.mean.ravel() - own.mean) / own.std) < 1e-3
+
+
 def test_duplicated_observations_do_not_break_the_preconditioner():
     x = problem.places(0, 30)
     x = np.concatenate([x, x, x, x + 1e-9])
