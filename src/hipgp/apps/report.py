@@ -45,7 +45,7 @@ def page(path: str | os.PathLike[str]) -> str:
     held = {str(k): np.asarray(record.fields[k]) for k in record.fields.data_vars} | {"mean": post.mean}
     parts = {
         "TITLE": html.escape(f"{post.labels.name}: {pathlib.Path(path).name}"),
-        "WORDS": in_words(post),
+        "WORDS": _in_words(post),
         "VERDICTS": "".join(
             f'<li class="{grade}">{html.escape(text)}</li>' for grade, text in verdicts(post)
         ),
@@ -58,7 +58,7 @@ def page(path: str | os.PathLike[str]) -> str:
     return re.sub("{{(" + "|".join(parts) + ")}}", lambda place: parts[place[1]], text)
 
 
-def in_words(post: models.Posterior) -> str:
+def _in_words(post: models.Posterior) -> str:
     """The field, the data, the prior and what was learned, in sentences."""
     told, labels, grid = post.diagnostics, post.labels, post.grid
     data = post.engine.observations()

@@ -121,7 +121,7 @@ def epoch_bound(expected: float, q: Gaussian) -> float:
     return bound
 
 
-class FullPass(NamedTuple):
+class _FullPass(NamedTuple):
     """The bound at some q, its gradient b - Lambda m, and the diagonal blocks of Lambda if asked for."""
 
     bound: float
@@ -130,7 +130,7 @@ class FullPass(NamedTuple):
     solves: SolveSummary
 
 
-def full_pass(q: Gaussian, problem: Problem, blocks: bool = False) -> FullPass:
+def full_pass(q: Gaussian, problem: Problem, blocks: bool = False) -> _FullPass:
     """The bound and its gradient exactly, minibatch by minibatch; with `blocks` also those of Lambda."""
     expected, gradient, solves = 0.0, -q.mean, NO_SOLVES
     precision = q.blocks.identity() if blocks else None
@@ -139,7 +139,7 @@ def full_pass(q: Gaussian, problem: Problem, blocks: bool = False) -> FullPass:
         expected, gradient = expected + float(log), gradient + g
         precision = None if precision is None else precision + gram
         solves = solves.merged(solved, 1 / (number + 1))
-    return FullPass(expected - float(divergence(q)), gradient, precision, solves)
+    return _FullPass(expected - float(divergence(q)), gradient, precision, solves)
 
 
 @eqx.filter_jit
