@@ -111,7 +111,7 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
         out.append((
             GOOD if ok else POOR,
             f"The solve stopped after {told['iterations']} steps, at most {told['kl_nats']:.2g} nats from the exact "
-            "posterior: "
+            "posterior of the model on its grid: "
             + ("nothing you could notice." if ok else "not close enough; raise max_iterations or neighbours."),
         ))  # fmt: skip
     elif "message" in told:
