@@ -1,12 +1,15 @@
 """The paper's experiments: the frame, the dense baselines, and every `small` run against what it must show."""
 
 import json
+import time
 
+import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import dense
+import hipgp as hg
 from hipgp.apps.cli import app, reproducing
 
 experiments = reproducing.package()
@@ -35,6 +38,7 @@ def stub(monkeypatch):
     def run(size, data, folder, progress):
         result = outcome.Result("A stub")
         result.table("numbers", progress).add(size=size, half=0.5, whole=1234, absent=outcome.NOT_POSSIBLE)
+        result.conclude("faster", "2 s", "1 s", True)
         return result
 
     monkeypatch.setitem(experiments.EXPERIMENTS, "whitening", experiments.Experiment("whitening", "stub"))
@@ -59,6 +63,36 @@ def test_the_command_writes_tables_and_json(stub, tmp_path):
     record = json.loads((tmp_path / "found.json").read_text())
     assert record["tables"]["numbers"] == [{"size": "small", "half": 0.5, "whole": 1234, "absent": "n/a"}]
     assert {"threads", "device", "jax"} <= record["machine"].keys()
+
+
+def test_all_runs_what_has_its_data_and_sums_up(stub, monkeypatch, tmp_path):
+    """One experiment runs, another lacks its data: both are in the summary, and the first has its files."""
+    some = {name: experiments.EXPERIMENTS[name] for name in ("whitening", "housing")}
+    monkeypatch.setattr(experiments, "EXPERIMENTS", some)
+    found = hipgp("all", "--data", tmp_path, "--out", tmp_path / "out", "--json", tmp_path / "kept")
+    assert "uk_house_prices" in found.output and "holds" in found.output
+    assert (tmp_path / "out" / "whitening" / "tables.md").is_file() and not (
+        tmp_path / "out" / "housing"
+    ).exists()
+    summary = json.loads((tmp_path / "kept" / "summary.json").read_text())
+    assert summary["conclusions"] == [
+        {
+            "experiment": "whitening",
+            "conclusion": "faster",
+            "paper": "2 s",
+            "here": "1 s",
+            "verdict": "holds",
+        },
+        {
+            "experiment": "housing",
+            "conclusion": "",
+            "paper": "",
+            "here": "",
+            "verdict": "not run: its data are missing",
+        },
+    ]
+    record = json.loads((tmp_path / "kept" / "whitening.json").read_text())
+    assert record["command"].startswith("hipgp reproduce whitening --size small")
 
 
 @pytest.mark.parametrize("name", [n for n, e in experiments.EXPERIMENTS.items() if e.data])
@@ -136,6 +170,18 @@ def test_patch_extinctions_grow_with_distance():
     assert patch.density.min() > 0 and stars.truth.min() > 0
     assert np.corrcoef(distance, stars.measured)[0, 1] > 0.3
     assert np.all(np.abs(stars.ends) <= dust_patch.HALF)
+
+
+def test_the_clock_of_whitening_starts_after_compilation():
+    """For a size that nothing has been compiled for, no compilation ends within the seconds that are reported."""
+    ends = []
+    listen = lambda event, seconds, **_: ends.append(time.perf_counter()) if "compile" in event else None
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    places = np.random.default_rng(0).uniform(0.0, 2.0, (7, 1))
+    seconds, _, _ = whitening.by_solves(hg.Matern32(0.1, 0.1), hg.Grid.cover(0.0, 2.0, shape=53), places)
+    began = time.perf_counter() - seconds
+    jax.monitoring.unregister_event_duration_listener(listen)
+    assert ends and not any(end > began for end in ends)
 
 
 # --- the experiments --------------------------------------------------------------------------------------------------
