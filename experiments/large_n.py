@@ -37,7 +37,11 @@ class Setting(NamedTuple):
 
 SETTINGS = {
     "small": Setting(
-        6000, 2000, (("HIP-GP", 16), ("SVGP", 16), ("batch engine", 16), ("batch engine", 64)), 2000, 200
+        6000,
+        2000,
+        (("HIP-GP", 16), ("HIP-GP", 32), ("SVGP", 16), ("batch engine", 16), ("batch engine", 64)),
+        2000,
+        200,
     ),
     "paper": Setting(
         None,

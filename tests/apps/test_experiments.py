@@ -20,7 +20,8 @@ RNG = np.random.default_rng(0)
 
 def small(name, folder, data=None):
     found = experiments.run(name, "small", data, folder, progress=False)
-    assert found.figures and all(f.stat().st_size > 10_000 for f in found.figures)
+    assert found.figures and all(4_000 < f.stat().st_size < 150_000 for f in found.figures)
+    assert found.conclusions.rows
     return found
 
 
@@ -227,6 +228,9 @@ def test_derivatives(tmp_path, data_folder):
                 row = rows(table, system=system, slopes=slopes)[0]
                 assert row["RMSE"] == pytest.approx(exact["RMSE"], rel=1e-3)
                 assert row["std"] == pytest.approx(exact["std"], rel=1e-3)
+            natural = rows(table, system="HIP-GP, natural gradients", slopes=slopes)[0]
+            assert natural["RMSE"] == pytest.approx(exact["RMSE"], rel=1e-2)
+            assert natural["std"] == pytest.approx(exact["std"], rel=1e-2)
             batch = rows(table, system="batch engine", slopes=slopes)[0]
             assert batch["RMSE"] == pytest.approx(exact["RMSE"], rel=1e-2)
             assert batch["std"] == pytest.approx(exact["std"], rel=1e-2)
@@ -242,6 +246,16 @@ def test_housing(tmp_path, data_folder):
         hip, svgp, batch = (rows(table, system=s, M=m)[0] for s in ("HIP-GP", "SVGP", "batch engine"))
         assert hip["RMSE"] == pytest.approx(svgp["RMSE"], rel=1e-2)
         assert hip["RMSE"] == pytest.approx(batch["RMSE"], rel=2e-2)
+    closed, natural, learned, dual = rows(table, system="HIP-GP", M=400)
+    assert [r["fitted_by"] for r in (closed, natural, dual)] == [
+        "closed form",
+        "natural gradients",
+        "dual ascent",
+    ]
+    assert learned["fitted_by"] == "natural gradients, kernel learned"
+    assert natural["RMSE"] == pytest.approx(closed["RMSE"], rel=2e-2)
+    assert dual["RMSE"] == pytest.approx(closed["RMSE"], rel=1e-3)
+    assert all(r["RMSE_error"] > 0 for r in table.rows)
     errors = [r["RMSE"] for r in rows(table, system="batch engine")]
     assert errors == sorted(errors, reverse=True)  # more inducing points, less error
     assert np.ptp([r["RMSE"] for r in limits.rows]) < 0.02  # robust to early stopping
@@ -283,10 +297,11 @@ def test_dust_clusters(tmp_path, data_folder):
 def test_large_n(tmp_path, data_folder):
     _, at_random, by_line = small("large-n", tmp_path, data_folder).tables
     for table in (at_random, by_line):
-        hip, svgp = (rows(table, system=s)[0] for s in ("HIP-GP", "SVGP"))
-        assert hip["RMSE"] == pytest.approx(svgp["RMSE"], rel=1e-2)
+        (few, many), (svgp,) = rows(table, system="HIP-GP"), rows(table, system="SVGP")
+        assert few["RMSE"] == pytest.approx(svgp["RMSE"], rel=1e-2)
+        assert many["RMSE"] < few["RMSE"]  # RMSE falls with M
         coarse, fine = rows(table, system="batch engine")
-        assert fine["RMSE"] < 0.9 * coarse["RMSE"]  # RMSE keeps falling with M
+        assert fine["RMSE"] < coarse["RMSE"]
         assert (
             fine["RMSE"] < 1.05 * rows(table, system="exact GP")[0]["RMSE"]
         )  # which sees a third of the data
