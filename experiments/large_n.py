@@ -39,7 +39,7 @@ SETTINGS = {
     "small": Setting(
         6000,
         2000,
-        (("HIP-GP", 16), ("HIP-GP", 32), ("SVGP", 16), ("batch engine", 16), ("batch engine", 64)),
+        (("HIP-GP", 16), ("SVGP", 16), ("batch engine", 16), ("batch engine", 64)),
         2000,
         200,
     ),

@@ -297,9 +297,8 @@ def test_dust_clusters(tmp_path, data_folder):
 def test_large_n(tmp_path, data_folder):
     _, at_random, by_line = small("large-n", tmp_path, data_folder).tables
     for table in (at_random, by_line):
-        (few, many), (svgp,) = rows(table, system="HIP-GP"), rows(table, system="SVGP")
-        assert few["RMSE"] == pytest.approx(svgp["RMSE"], rel=1e-2)
-        assert many["RMSE"] < few["RMSE"]  # RMSE falls with M
+        (hip,), (svgp,) = rows(table, system="HIP-GP"), rows(table, system="SVGP")
+        assert hip["RMSE"] == pytest.approx(svgp["RMSE"], rel=1e-2)
         coarse, fine = rows(table, system="batch engine")
         assert fine["RMSE"] < coarse["RMSE"]
         assert (
