@@ -169,7 +169,7 @@ def test_too_many_stored_weights_are_named_with_the_way_out(monkeypatch):
     slabs = [slab for part in (held.forward, held.backward) for slab in part.slabs]
     size = 12 * sum(np.count_nonzero(slab.values) for slab in slabs)  # but for the padding
     assert matrix_free.stored_bytes(grid, data, 2) == pytest.approx(size, rel=0.5)
-    monkeypatch.setattr("hipgp.batch.engine.MUCH", size / 4)
+    monkeypatch.setattr("hipgp.batch.interpolation.MUCH", size / 4)
     with pytest.warns(UserWarning, match="matrix-free"):
         hg.GP(KERNEL, grid).condition(data)
 
