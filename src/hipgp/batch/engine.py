@@ -101,11 +101,7 @@ class Batch(Method):
 
     @float64_available
     def fit(
-        self,
-        problem: Problem,
-        progress: bool = True,
-        checkpoint: Any = None,
-        check_grid: bool = False,
+        self, problem: Problem, progress: bool = True, checkpoint: Any = None, check_grid: bool = False
     ) -> "BatchPosterior":
         """The posterior of a problem.
 
@@ -117,9 +113,8 @@ class Batch(Method):
         began = time.perf_counter()
         with Progress("setting up", progress) as bar:
             built = build(problem, self)
-            info = built.diagnostics | (
-                grid_diagnostics(kernel, grid, data, std, built.seen) if check_grid else {}
-            )
+            info = dict(built.diagnostics)
+            info |= grid_diagnostics(kernel, grid, data, std, built.seen) if check_grid else {}
             setup = time.perf_counter() - began
             saved = None if checkpoint is None else Checkpoint(checkpoint, fingerprint(STATE, self, problem))
             began = time.perf_counter()

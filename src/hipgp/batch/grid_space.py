@@ -169,7 +169,7 @@ def _of_points(
 def _of_lines(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
 ) -> tuple[None, float, LowModes]:
-    """The same without G, which would be full."""
+    """The density of the data over the torus, and the modes that they tell most of; G would be full."""
     torus, modes = toeplitz.torus, _largest(toeplitz, LINE_MODES, 0.0)
     products, count = _integrated(torus, matrix, noise, modes), len(modes.q)
     density = float(np.mean(np.diagonal(products)[:count][count // 2 :])) * 2 / torus.size
