@@ -14,7 +14,7 @@ from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.runtime import memory
 from hipgp.weights.matrix_free import stored_bytes
-from hipgp.weights.stencils import stencil_shape
+from hipgp.weights.stencil_geometry import stencil_shape
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch

@@ -26,6 +26,7 @@ from hipgp.batch.exact_variances import factored
 from hipgp.batch.simulation import Target, simulate
 from hipgp.batch.systems import solve
 from hipgp.model.functionals import Functional, LineIntegrals, Points
+from hipgp.model.kernels import typical_lengthscale
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
@@ -69,7 +70,7 @@ def local_conditional(post: "BatchPosterior", functional: Functional) -> Local:
     """
     nodes, noise = coarse.coarse_data_nodes(post.data, post.kernel), np.asarray(post.noise_variance, float)
     targets = coarse.coarse_nodes(functional, post.kernel)
-    scale = coarse.typical_lengthscale(post.kernel, post.grid.ndim)
+    scale = typical_lengthscale(post.kernel, post.grid.ndim)
     bins, spread = None, noise
     if coarse.are_point_values(nodes) and targets.x.shape[1] == 1:
         x = np.asarray(nodes.x)[:, 0]

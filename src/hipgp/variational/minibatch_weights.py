@@ -21,14 +21,10 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import AnyArray
 from hipgp.variational.whitening import Whitening
+from hipgp.weights.covariance import residual_variance
 from hipgp.weights.exact import ExactWeights, Weights, closed_form_or_nodes, grid_covariances
-from hipgp.weights.stencils import (
-    LocalWeights,
-    local_weight_rows,
-    locate_stencils,
-    stencil_shape,
-    stencil_weights,
-)
+from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
+from hipgp.weights.stencils import LocalWeights, local_weight_rows, stencil_weights
 
 TABLE = 2**30  # bytes of weights held at once, without a GPU; with one, a third of its memory
 
@@ -160,14 +156,13 @@ class Local(Source):
             kernel, self.grid, self.p, offset, spread(part.nodes.value), spread(part.nodes.direction)
         )
         values = small.reshape(n, per, -1) * part.nodes.weights[..., None]
-        columns = part.start[..., None] + jnp.asarray(_steps(self.grid, self.p))
+        columns = part.start[..., None] + jnp.asarray(stencil_offsets(self.grid, self.p)[1])
         w = jnp.zeros((n, self.grid.size)).at[jnp.arange(n)[:, None, None], columns].add(values)
         if per == 1:
             return w, v * part.nodes.weights[:, 0] ** 2
         cross, variance = grid_covariances(kernel, part.nodes, self.grid)
         k = whitening.root_transpose(w)
-        v = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(k**2, axis=-1)
-        return w, jnp.maximum(v, 0.0)
+        return w, residual_variance(variance, jnp.sum(w * cross, axis=-1), jnp.sum(k**2, axis=-1))
 
 
 class Table(Source):
@@ -189,12 +184,6 @@ class Table(Source):
         row = jnp.arange(len(every))[:, None]
         size = self.weights.sparse.column_count
         return _unsolved(jnp.zeros((len(every), size)).at[row, columns].add(values.astype(float)), v)
-
-
-def _steps(grid: Grid, p: int) -> np.ndarray:
-    """From a stencil's first point to all its points, in flat numbers."""
-    index = np.meshgrid(*[np.arange(w) for w in stencil_shape(grid, p)], indexing="ij")
-    return np.asarray(np.ravel_multi_index([i.ravel() for i in index], grid.shape))
 
 
 def exact_source(

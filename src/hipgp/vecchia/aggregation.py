@@ -18,12 +18,11 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.linalg.csr import CSR
+from hipgp.linalg.csr import CSR, ranges
 from hipgp.linalg.sparse import SlicedEllpack, SparseMatrix, sliced_ellpack
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import Kernel, kernel_at_differences
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.buckets import round_up
-from hipgp.weights.toeplitz import kernel_at_differences
 
 # How far the field may vary across a bin, times its points, in noise variances. A field with slopes errs alike over a
 # whole lengthscale, one without only within the bin.
@@ -142,8 +141,7 @@ def _bisect(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """All stretches of `order` that are too wide cut in two at their middle; also, where those begin that are not."""
     count = ends - starts
-    rows = _ranges(starts, count)
-    owner = np.repeat(np.arange(len(starts)), count)
+    owner, rows = ranges(starts, count)
     first = np.concatenate([[0], np.cumsum(count)[:-1]])
     here = places[order[rows]]
     low, high = (f.reduceat(here, first, axis=0) for f in (np.minimum, np.maximum))
@@ -162,8 +160,3 @@ def _bisect(
     new_starts = np.concatenate([starts[wide], cut[wide]])
     new_ends = np.concatenate([cut[wide], ends[wide]])
     return order, new_starts, new_ends, starts[fine]
-
-
-def _ranges(starts: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """All places in the stretches, one after the other."""
-    return np.repeat(starts - np.concatenate([[0], np.cumsum(count)[:-1]]), count) + np.arange(count.sum())

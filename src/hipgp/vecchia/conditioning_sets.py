@@ -37,9 +37,15 @@ def location_features(nodes: Nodes | Segments, scale: Float[np.ndarray, " D"]) -
     first, last = (np.asarray(end) / scale for end in nodes.ends())
     if nodes.per == 1:
         return first
+    return last if share_one_end(first, last) else ordered_ends(first, last)
+
+
+def ordered_ends(
+    first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D"]
+) -> Float[np.ndarray, "N 2D"]:
+    """Return both ends of each line, the one with the smaller first coordinate in front: the same for reversed lines."""
     swap = (first[:, 0] > last[:, 0])[:, None]
-    together = np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
-    return last if share_one_end(first, last) else together
+    return np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
 
 
 def share_one_end(first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D"]) -> bool:

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
 from hipgp.linalg.sparse import BlockRows, SparseMatrix
 from hipgp.model.data import Data
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import Kernel, kernel_at_differences, typical_lengthscale
 from hipgp.model.nodes import Nodes, Segments
 from hipgp.runtime.buckets import round_up, round_up_to_power_of_two
 from hipgp.runtime.precision import AnyArray, float64_available, on_device
@@ -39,9 +39,7 @@ from hipgp.vecchia.group_covariances import (
     are_point_values,
     coarse_data_quadrature,
     group_covariances,
-    typical_lengthscale,
 )
-from hipgp.weights.toeplitz import kernel_at_differences
 
 NEIGHBOURS = 20  # of a point
 GROUP_SIZE, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours

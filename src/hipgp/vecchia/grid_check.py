@@ -15,11 +15,10 @@ from jaxtyping import Float, Int
 from hipgp.model.data import Data
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import Kernel, typical_lengthscale
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
 from hipgp.vecchia.grid_error import GridApproximation, GridError, grid_error, stencil_approximation
-from hipgp.vecchia.group_covariances import typical_lengthscale
 from hipgp.vecchia.local_problems import LocalProblems, local_problems
 from hipgp.weights.stencils import WeightRows
 

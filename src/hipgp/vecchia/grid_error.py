@@ -19,12 +19,12 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import CHUNK_SIZES, Kernel, kernel_at_differences
 from hipgp.model.nodes import Nodes
 from hipgp.vecchia.local_problems import TABLE, LocalProblems, blocks_with_rows, quadrature_nodes
 from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes
-from hipgp.weights.stencils import WeightRows, locate_stencils, stencil_offsets
-from hipgp.weights.toeplitz import CHUNK_SIZES, kernel_at_differences
+from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
+from hipgp.weights.stencils import WeightRows
 
 ROUNDING = 1e-12  # of the prior variance: noise below it cannot be told from rounding
 

@@ -10,22 +10,11 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, extents
-from hipgp.model.kernels import Kernel, differences
+from hipgp.model.kernels import Kernel, differences, shortest_lengthscale
 from hipgp.model.nodes import Nodes, Segments, gauss
 from hipgp.weights.covariance import TransposedNodes, gram
 
 MOST_NODES = 12  # per functional in a covariance of two functionals
-
-
-def typical_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
-    """A lengthscale per axis for measuring who is near: the geometric mean over the kernel's parts."""
-    logs = [np.log(np.broadcast_to(np.asarray(part.lengthscale, float), (ndim,))) for part in kernel.parts]
-    return np.exp(np.mean(logs, axis=0))
-
-
-def shortest_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
-    """The shortest lengthscale among the kernel's parts, per axis."""
-    return np.min([np.broadcast_to(np.asarray(p.lengthscale, float), (ndim,)) for p in kernel.parts], axis=0)
 
 
 def coarse_nodes(functional: Functional, kernel: Kernel, most: int = MOST_NODES) -> Nodes:

@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import Kernel, typical_lengthscale
 from hipgp.model.nodes import Nodes
-from hipgp.vecchia.group_covariances import typical_lengthscale
+from hipgp.vecchia.conditioning_sets import ordered_ends
 
 # local problems and observations in each, the first that PAIRS kernel evaluations allow
 SIZES = (
@@ -126,14 +126,9 @@ def _affordable(
 
 
 def _end_points(data: Data, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N 2D"]:
-    """Where functionals begin and end, in lengthscales, in a fixed order."""
-    out = []
-    for block in data.blocks:
-        places = np.asarray(block.functional.places(), float) / scale
-        first, last = places[:, 0], places[:, -1]
-        swap = (first[:, 0] > last[:, 0])[:, None]
-        out.append(np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1))
-    return np.concatenate(out)
+    """Return where functionals begin and end, in units of `scale`."""
+    places = (np.asarray(block.functional.places(), float) / scale for block in data.blocks)
+    return np.concatenate([ordered_ends(x[:, 0], x[:, -1]) for x in places])
 
 
 def _merge_labels(data: Data, grid: Grid) -> Int[np.ndarray, " N"]:
