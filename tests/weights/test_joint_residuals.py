@@ -152,7 +152,7 @@ def test_crowded_cells_are_cut_and_draws_have_the_covariance(monkeypatch):
     _, whole = model(ordered)
     np.testing.assert_allclose(matrix, np.where(cells.block[:, None] == cells.block, whole, 0.0), atol=1e-9)
     at = hg.Points(crowded(2, 30))
-    joint = cells.at(np.asarray(at.places()[:, 0]), post.engine._target_rows(at).matrix)
+    joint = cells.regression(np.asarray(at.places()[:, 0]), post.engine._target_rows(at).matrix)
     for row in range(30):  # neighbours of one block alone, and its regression
         near = joint.cross[[row]].indices
         assert len(set(cells.block[near])) <= 1

@@ -166,8 +166,8 @@ def test_integrals_and_averages_together_are_refused():
 def test_too_many_stored_weights_are_named_with_the_way_out(monkeypatch):
     data, grid = _data(3, 60), _grid(3, 16)
     held = hg.GP(KERNEL, grid).condition(data).engine.system.weights.sparse
-    slabs = [slab for part in (held.forward, held.backward) for slab in part.slabs]
-    size = 12 * sum(np.count_nonzero(slab.values) for slab in slabs)  # but for the padding
+    slices = [s for part in (held.rows, held.transposed) for s in part.slices]
+    size = 12 * sum(np.count_nonzero(s.values) for s in slices)  # but for the padding
     assert matrix_free.stored_bytes(grid, data, 2) == pytest.approx(size, rel=0.5)
     monkeypatch.setattr("hipgp.batch.engine.MUCH", size / 4)
     with pytest.warns(UserWarning, match="matrix-free"):

@@ -93,7 +93,7 @@ def test_nodes_are_merged_on_the_device_as_on_the_host(dimension):
         LineIntegrals(*ends, average=True, nodes_per_ray=20),
     ):
         with jax.enable_x64(True):
-            (_, here), v = stencils.merged_rows_on_host(KERNEL, grid, functional, 2, rows, 64)
+            (_, here), v = stencils._merged_rows_on_host(KERNEL, grid, functional, 2, rows, 64)
             part, w = stencils._merged_rows_on_device(KERNEL, grid, functional, 2, rows, 64)
             there = stencils.concatenate_on_device([part], 9, grid.size).to_scipy()[rows]
         assert here.nnz < 77 * 2**dimension
