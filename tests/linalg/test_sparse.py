@@ -139,7 +139,7 @@ def test_the_transpose_in_threads_is_scipy_s(monkeypatch):
     few[11], few[:, 3] = rng.normal(size=20), rng.normal(size=30)
     for matrix in (scipy.sparse.csr_array(tall), scipy.sparse.csr_array(np.tile(few, (9, 1)))):
         assert matrix.nnz // (4 * 20) >= 5
-        ours, theirs = csr.transposed_in_threads(matrix), matrix.T.tocsr()
+        ours, theirs = csr._transpose_in_threads(matrix), matrix.T.tocsr()
         np.testing.assert_array_equal(ours.indptr, theirs.indptr)
         np.testing.assert_array_equal(ours.indices, theirs.indices)
         np.testing.assert_array_equal(ours.data, theirs.data)

@@ -73,7 +73,7 @@ class CSR(NamedTuple):
     def transpose(self) -> "CSR":
         """Return the transpose, computed where the entries are."""
         if self.on_host:
-            return CSR.from_scipy(transposed_in_threads(self.to_scipy()))
+            return CSR.from_scipy(_transpose_in_threads(self.to_scipy()))
         counts = on_device(self.row_lengths, np.int64)
         columns, values, starts = _transpose_on_device(self.columns, self.values, counts, self.column_count)
         return CSR(columns, values, np.asarray(starts), len(counts))
@@ -135,7 +135,7 @@ def _in_row_order(columns: Array, values: Array, moved: Array, counts: Array) ->
     return jnp.take(columns, at, mode="clip"), jnp.take(values, at, mode="clip")
 
 
-def transposed_in_threads(csr: Any) -> Any:
+def _transpose_in_threads(csr: Any) -> Any:
     """Transpose a SciPy CSR matrix: each thread transposes some rows, then the parts are merged."""
     rows, columns = csr.shape
     parts = min(thread_count(), csr.nnz // max(ENTRIES_PER_THREAD, 4 * columns))

@@ -1,11 +1,11 @@
 """Aggregated observations: clusters of points whose noise hides how the field varies between them.
 
 A neighbour seen through noise says little, and where points crowd, twenty neighbours do not reach far. So points between
-which the field varies far less than the noise are aggregated: their weighted mean is one observation at one point. With B
-the membership of N points in n clusters, N_c = (B' N^-1 B)^-1 the noise of the means and S_c'S_c ~ (K_c + N_c)^-1 their
-Vecchia factor, the preconditioner is
+which the field varies far less than the noise are aggregated: their weighted mean is one observation at one point. With H
+the membership of N points in n clusters, N_c = (H' N^-1 H)^-1 the noise of the means and S_c'S_c ~ (K_c + N_c)^-1 their
+Vecchia factor, the factor of the data is
 
-    P = B K_c B' + N,   P^-1 = S'S,   S = (I - Q Q' + Q S_c N_c^(1/2) Q') N^(-1/2),   Q = N^(-1/2) B N_c^(1/2),
+    (H K_c H' + N)^-1 = S'S,   S = (I - J J' + J S_c N_c^(1/2) J') N^(-1/2),   J = N^(-1/2) H N_c^(1/2),
 
 exactly: differences within a cluster are noise, and means go through the clusters' factor.
 """
@@ -37,19 +37,19 @@ class AggregatedFactor(eqx.Module):
 
     inner: SparseMatrix  # S_c N_c^(1/2)
     cluster: Int[Array, " N"]
-    q: Float[Array, " N"]  # the one entry in each row of Q
-    q_transpose: SlicedEllpack  # Q'
+    j: Float[Array, " N"]  # the one entry in each row of J
+    j_transpose: SlicedEllpack  # J'
     scale: Float[Array, " N"]  # N^(-1/2)
 
     def matmul(self, x: Float[Array, "... N"]) -> Float[Array, "... N"]:
         w = x * self.scale
-        mean = self.q_transpose.matmul(w)
-        return w + self.q * jnp.take(self.inner.matmul(mean) - mean, self.cluster, axis=-1)
+        mean = self.j_transpose.matmul(w)
+        return w + self.j * jnp.take(self.inner.matmul(mean) - mean, self.cluster, axis=-1)
 
     def transpose_matmul(self, y: Float[Array, "... N"]) -> Float[Array, "... N"]:
-        mean = self.q_transpose.matmul(y)
+        mean = self.j_transpose.matmul(y)
         return (
-            y + self.q * jnp.take(self.inner.transpose_matmul(mean) - mean, self.cluster, axis=-1)
+            y + self.j * jnp.take(self.inner.transpose_matmul(mean) - mean, self.cluster, axis=-1)
         ) * self.scale
 
     @staticmethod
@@ -57,22 +57,24 @@ class AggregatedFactor(eqx.Module):
         inner: Any, clusters: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"], dtype: Any
     ) -> "AggregatedFactor":
         """Build S from S_c, a CSR matrix, the cluster of each point, and the points' noise variances."""
-        noise_of_means = cluster_noise(clusters, noise)
-        q = np.sqrt(noise_of_means[clusters] / noise)
+        noise_of_means = _cluster_noise(clusters, noise)
+        j = np.sqrt(noise_of_means[clusters] / noise)
         count = round_up(len(noise_of_means), 8)  # empty clusters pad it to few sizes
         table = scipy.sparse.csr_array(
-            (q, (clusters, np.arange(len(clusters)))), shape=(count, len(clusters))
+            (j, (clusters, np.arange(len(clusters)))), shape=(count, len(clusters))
         )
         starts = np.pad(inner.indptr, (0, count - len(noise_of_means)), mode="edge")
         entries = inner.data * np.sqrt(noise_of_means)[inner.indices], inner.indices, starts
         scaled = SparseMatrix.from_scipy(scipy.sparse.csr_array(entries, shape=(count, count)), dtype)
         as_dtype = lambda v: jnp.asarray(v, dtype)
         scale = as_dtype(1 / np.sqrt(noise))
-        sums = sliced_ellpack(CSR.from_scipy(table), dtype)
-        return AggregatedFactor(scaled, jnp.asarray(clusters, jnp.int32), as_dtype(q), sums, scale)
+        j_transpose = sliced_ellpack(CSR.from_scipy(table), dtype)
+        return AggregatedFactor(scaled, jnp.asarray(clusters, jnp.int32), as_dtype(j), j_transpose, scale)
 
 
-def cluster_noise(clusters: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]) -> Float[np.ndarray, " n"]:
+def _cluster_noise(
+    clusters: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, " n"]:
     """Return the noise variance of each cluster's mean, N_c."""
     return 1 / np.bincount(clusters, 1 / noise)
 
@@ -81,7 +83,7 @@ def cluster_means(
     y: Float[np.ndarray, "... N"], clusters: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, "... n"]:
     """Return the mean of each cluster, its points weighted by their inverse noise variances."""
-    noise_of_means = cluster_noise(clusters, noise)
+    noise_of_means = _cluster_noise(clusters, noise)
     out = np.empty((*np.shape(y)[:-1], len(noise_of_means)))
     for row in np.ndindex(out.shape[:-1]):
         out[row] = np.bincount(clusters, y[row] / noise) * noise_of_means
@@ -93,7 +95,7 @@ def clusters_as_points(
 ) -> tuple[Nodes, Float[np.ndarray, " n"]]:
     """Return one point for each cluster, at the weighted mean of its places, and its noise variance."""
     places = cluster_means(x.T, clusters, noise).T
-    return Nodes(places[:, None], np.ones((len(places), 1))), cluster_noise(clusters, noise)
+    return Nodes(places[:, None], np.ones((len(places), 1))), _cluster_noise(clusters, noise)
 
 
 def cluster_points(

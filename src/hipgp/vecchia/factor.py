@@ -14,7 +14,7 @@ Covariances between functionals are double sums over coarse nodes (`vecchia/grou
 
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,7 +25,6 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
 from hipgp.linalg.sparse import BlockRows, SparseMatrix
-from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel, kernel_at_differences, typical_lengthscale
 from hipgp.model.nodes import Nodes, Segments
 from hipgp.runtime.buckets import round_up, round_up_to_power_of_two
@@ -40,6 +39,9 @@ from hipgp.vecchia.group_covariances import (
     coarse_data_quadrature,
     group_covariances,
 )
+
+if TYPE_CHECKING:
+    from hipgp.model.data import Data
 
 NEIGHBOURS = 20  # of a point
 GROUP_SIZE, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
@@ -222,7 +224,7 @@ class ConditioningSets(NamedTuple):
 
 @float64_available
 def choose_conditioning_sets(
-    kernel: Kernel, data: Data, k: int | None = None, group: int | None = None
+    kernel: Kernel, data: "Data", k: int | None = None, group: int | None = None
 ) -> ConditioningSets:
     """Choose groups of the data and their `k` neighbours.
 

@@ -61,7 +61,7 @@ class GridApproximation(NamedTuple):
         return GridApproximation(columns, values, counted, residual)
 
 
-class NodeSums(NamedTuple):
+class _NodeSums(NamedTuple):
     """Functionals as sums over nodes: functional i is the sum over n of weights[i, n] times the field at node n.
 
     With `value` and `direction`, it is value[n] times the field plus its derivative along direction[n] that are summed.
@@ -74,7 +74,7 @@ class NodeSums(NamedTuple):
 
 
 NodeCovariance = Callable[
-    [NodeSums, slice, slice], np.ndarray
+    [_NodeSums, slice, slice], np.ndarray
 ]  # covariances of one slice of the nodes with another
 
 
@@ -88,8 +88,8 @@ def grid_error(
     on_grid = _tabulated_covariance(kernel, grid) if grid.size <= TABLE else _kernel_covariance(kernel)
     found = []
     for members, point in zip(problems.members, problems.points, strict=True):
-        true = covariance_of_sums(_exact(grid, problems, members, point), _kernel_covariance(kernel))
-        ours = covariance_of_sums(_on_grid(grid, approximation, members, point), on_grid)
+        true = _covariance_of_sums(_exact(grid, problems, members, point), _kernel_covariance(kernel))
+        ours = _covariance_of_sums(_on_grid(grid, approximation, members, point), on_grid)
         found.append(_errors(true, ours, problems, approximation, members, vecchia))
     mean, std = np.moveaxis(np.array(found), -1, 0)
     return GridError(float(np.max(mean)), float(np.expm1(np.max(np.abs(std)))), mean.size)
@@ -145,7 +145,7 @@ def _solve(matrix: Float[np.ndarray, "k k"], rhs: Float[np.ndarray, "k 2"]) -> F
 
 def _exact(
     grid: Grid, problems: LocalProblems, rows: Int[np.ndarray, " k"], point: Float[np.ndarray, " D"]
-) -> NodeSums:
+) -> _NodeSums:
     """Return the functionals by their own nodes and, last, the value at a point."""
     last = Nodes(point[None, None], np.ones((1, 1)))
     parts = [*quadrature_nodes(grid, problems.data, rows, problems.density), (last, np.array([len(rows)]))]
@@ -162,11 +162,11 @@ def _exact(
     )
     x = flat(lambda nodes: np.reshape(nodes.x, (-1, grid.ndim)))[kept]
     if not derivative:
-        return NodeSums(x, weights)
+        return _NodeSums(x, weights)
     value, direction = (
         flat(lambda nodes, n=n: each(getattr(nodes, n), nodes)) for n in ("value", "direction")
     )
-    return NodeSums(x, weights, value[kept], direction[kept])
+    return _NodeSums(x, weights, value[kept], direction[kept])
 
 
 def stencil_approximation(
@@ -175,7 +175,7 @@ def stencil_approximation(
     """Approximate the observations by stencils of `p` points per axis, in NumPy: nothing is compiled for a grid."""
     steps, flat = stencil_offsets(grid, p)
     stencil = steps * np.asarray(grid.spacing)
-    between = _kernel_covariance(kernel)(NodeSums(stencil), slice(None), slice(None))
+    between = _kernel_covariance(kernel)(_NodeSums(stencil), slice(None), slice(None))
     between += 10 * np.finfo(float).eps * np.trace(between) * np.eye(len(between))
     columns, values = [], []
     for block, numbers, _ in blocks_with_rows(problems.data, np.arange(len(problems.rows))):
@@ -213,12 +213,12 @@ def _residual_variance(
     x = np.concatenate([np.asarray(nodes.x[0], float), points])
     weights = scipy.sparse.csr_array(np.concatenate([np.asarray(nodes.weights[0], float), -w])[None])
     if nodes.direction is None or nodes.value is None:
-        sums = NodeSums(x, weights)
+        sums = _NodeSums(x, weights)
     else:
         value = np.concatenate([np.repeat(nodes.value, nodes.per), np.ones(len(used))])
         direction = np.concatenate([np.repeat(nodes.direction, nodes.per, axis=0), np.zeros_like(points)])
-        sums = NodeSums(x, weights, value, direction)
-    return max(float(covariance_of_sums(sums, _kernel_covariance(kernel))[0, 0]), 0.0)
+        sums = _NodeSums(x, weights, value, direction)
+    return max(float(_covariance_of_sums(sums, _kernel_covariance(kernel))[0, 0]), 0.0)
 
 
 def _stencil_covariance(
@@ -227,17 +227,17 @@ def _stencil_covariance(
     """Return the covariances of nodes with the points of their stencils."""
     x = np.concatenate([at, stencil])
     if nodes.direction is None or nodes.value is None:
-        return _kernel_covariance(kernel)(NodeSums(x), slice(len(at)), slice(len(at), None))
+        return _kernel_covariance(kernel)(_NodeSums(x), slice(len(at)), slice(len(at), None))
     value = np.concatenate([np.repeat(nodes.value, nodes.per), np.ones(len(stencil))])
     direction = np.concatenate([np.repeat(nodes.direction, nodes.per, axis=0), np.zeros_like(stencil)])
     return _kernel_covariance(kernel)(
-        NodeSums(x, None, value, direction), slice(len(at)), slice(len(at), None)
+        _NodeSums(x, None, value, direction), slice(len(at)), slice(len(at), None)
     )
 
 
 def _on_grid(
     grid: Grid, approximation: GridApproximation, rows: Int[np.ndarray, " k"], point: Float[np.ndarray, " D"]
-) -> NodeSums:
+) -> _NodeSums:
     """Return the functionals as sums over grid points, by their rows of W, and last the value at a grid point."""
     columns, values = approximation.columns[rows], approximation.values[rows]
     steps = np.rint((point - np.asarray(grid.origin)) / np.asarray(grid.spacing)).astype(int)
@@ -247,10 +247,10 @@ def _on_grid(
     entries = np.append(values[owner, slot], 1.0), (np.append(owner, len(rows)), where)
     weights = scipy.sparse.csr_array(entries, shape=(len(rows) + 1, len(used)))
     index = np.stack(np.unravel_index(used, grid.shape), axis=-1)
-    return NodeSums(np.asarray(grid.origin) + index * np.asarray(grid.spacing), weights)
+    return _NodeSums(np.asarray(grid.origin) + index * np.asarray(grid.spacing), weights)
 
 
-def covariance_of_sums(sums: NodeSums, entries: NodeCovariance) -> Float[np.ndarray, "k k"]:
+def _covariance_of_sums(sums: _NodeSums, entries: NodeCovariance) -> Float[np.ndarray, "k k"]:
     """Return the covariance matrix of the functionals; each pair of nodes is evaluated once."""
     weights, count = sums.weights.tocsc(), len(sums.x)
     each = max(1, CHUNK_SIZES[1] // count)
@@ -269,7 +269,7 @@ def _tabulated_covariance(kernel: Kernel, grid: Grid) -> NodeCovariance:
     table = kernel_at_differences(kernel, grid.coordinates() - np.asarray(grid.origin))
     strides = np.cumprod((1, *grid.shape[:0:-1]))[::-1]
 
-    def entries(sums: NodeSums, a: slice, b: slice) -> Float[np.ndarray, "n m"]:
+    def entries(sums: _NodeSums, a: slice, b: slice) -> Float[np.ndarray, "n m"]:
         index = np.rint((sums.x - np.asarray(grid.origin)) / np.asarray(grid.spacing)).astype(np.int32)
         axes = zip(index.T, strides, strict=True)
         return table[sum(np.abs(i[a][:, None] - i[b]) * np.int32(stride) for i, stride in axes)]
@@ -280,7 +280,7 @@ def _tabulated_covariance(kernel: Kernel, grid: Grid) -> NodeCovariance:
 def _kernel_covariance(kernel: Kernel) -> NodeCovariance:
     """Evaluate covariances of any nodes by the kernel."""
 
-    def entries(sums: NodeSums, a: slice, b: slice) -> Float[np.ndarray, "n m"]:
+    def entries(sums: _NodeSums, a: slice, b: slice) -> Float[np.ndarray, "n m"]:
         x, value, direction = sums.x, sums.value, sums.direction
         n, m = len(x[a]), len(x[b])
         apart = (x[a][:, None] - x[b]).reshape(n * m, -1)

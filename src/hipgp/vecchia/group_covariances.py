@@ -3,16 +3,20 @@
 Vecchia factors and conditionals (`vecchia/factor.py`) need very many small covariance matrices, not precise ones.
 """
 
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, extents
 from hipgp.model.kernels import Kernel, differences, shortest_lengthscale
 from hipgp.model.nodes import Nodes, Segments, gauss
 from hipgp.weights.covariance import TransposedNodes, gram
+
+if TYPE_CHECKING:
+    from hipgp.model.data import Data
 
 MOST_NODES = 12  # per functional in a covariance of two functionals
 
@@ -60,7 +64,7 @@ def _merged_nodes(nodes: Nodes, count: int) -> Nodes:
     return Nodes(places, np.add.reduceat(c, begin, axis=1), nodes.value, nodes.direction)
 
 
-def gather_groups(
+def _gather_groups(
     nodes: Nodes | Segments, noise: Float[Array, " N"], index: Int[Array, "T k"]
 ) -> tuple[TransposedNodes, Float[Array, "k T"]]:
     """Gather the functionals at `index` for `gram`, with their noise variances."""
@@ -80,7 +84,7 @@ def group_covariances(
     """
     if isinstance(nodes, Nodes) and nodes.per == 1 and nodes.direction is None:
         return _point_covariances(kernel, nodes, noise, index, used)
-    group, variances = gather_groups(nodes, noise, index)
+    group, variances = _gather_groups(nodes, noise, index)
     used = used.T
     matrix = jnp.where(used[:, None] & used[None, :], gram(kernel, group), 0.0)
     return jnp.moveaxis(matrix, -1, 0) + jax.vmap(jnp.diag, in_axes=1)(jnp.where(used, variances, 1.0))
@@ -97,12 +101,12 @@ def _point_covariances(
     return share[:, :, None] * share[:, None, :] * between + diagonal
 
 
-def coarse_data_nodes(data: Data, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
+def coarse_data_nodes(data: "Data", kernel: Kernel, most: int = MOST_NODES) -> Nodes:
     """Return coarse nodes of all observations."""
     return Nodes.concatenate([coarse_nodes(block.functional, kernel, most) for block in data.blocks])
 
 
-def coarse_data_quadrature(data: Data, kernel: Kernel, most: int) -> Nodes | Segments:
+def coarse_data_quadrature(data: "Data", kernel: Kernel, most: int) -> Nodes | Segments:
     """Return coarse nodes of all observations, or `Segments` where all are lines that share a quadrature rule."""
     if len(data.blocks) == 1:
         return _coarse_quadrature(data.blocks[0].functional, kernel, most)

@@ -7,7 +7,7 @@ the derivative is that of the Toeplitz product itself). Local weights are in `we
 """
 
 import abc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.linalg.krylov import Solution, conjugate_gradients
-from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, SquaredExponential
@@ -30,6 +29,9 @@ from hipgp.weights.covariance import (
     residual_variance,
 )
 from hipgp.weights.toeplitz import Toeplitz
+
+if TYPE_CHECKING:
+    from hipgp.model.data import Data
 
 
 class Weights(eqx.Module):
@@ -84,7 +86,7 @@ def solve_grid(
     return Solution(value, iterations.astype(jnp.int32), error, converged > 0)
 
 
-def has_closed_form(kernel: Kernel, functional: Functional) -> bool:
+def _has_closed_form(kernel: Kernel, functional: Functional) -> bool:
     """Tell whether the covariances of `functional` under `kernel` have a closed form, so that no quadrature is needed."""
     gauss = (
         isinstance(functional, LineIntegrals)
@@ -96,7 +98,7 @@ def has_closed_form(kernel: Kernel, functional: Functional) -> bool:
 
 def closed_form_or_nodes(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegrals | Nodes:
     """Return the functional itself where its covariances have a closed form, and its nodes otherwise."""
-    if has_closed_form(kernel, functional):
+    if _has_closed_form(kernel, functional):
         assert isinstance(functional, LineIntegrals)
         return functional
     return jax.tree.map(lambda a: np.asarray(a, float), functional.nodes(grid.spacing))
@@ -128,7 +130,7 @@ def conditional_weights(
 
 
 def exact_weights(
-    kernel: Kernel, toeplitz: Toeplitz, data: Data, tolerance: float = 1e-10, max_iterations: int = 1000
+    kernel: Kernel, toeplitz: Toeplitz, data: "Data", tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> ExactWeights:
     """Compute W by one solve per observation, in float64."""
     size = len(data) * toeplitz.torus.grid.size

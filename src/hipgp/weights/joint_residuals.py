@@ -39,7 +39,7 @@ class ResidualCovariance(eqx.Module):
         return self.root.matmul(white)
 
 
-class SameSizeBlocks(NamedTuple):
+class _SameSizeBlocks(NamedTuple):
     """All blocks of s points: the points of each, and the covariances of their residuals."""
 
     members: Int[np.ndarray, "n s"]
@@ -60,7 +60,7 @@ class ResidualRegression(NamedTuple):
     variance: Float[np.ndarray, " T"]
 
 
-class InterpolatedPoints(NamedTuple):
+class _InterpolatedPoints(NamedTuple):
     """Points with their cells and their weights on the grid."""
 
     x: Float[np.ndarray, "N D"]
@@ -75,23 +75,23 @@ class CellBlocks(NamedTuple):
     kernel: Kernel
     grid: Grid
     p: int
-    data: InterpolatedPoints
+    data: _InterpolatedPoints
     block: Int[np.ndarray, " N"]  # of each point
     order: Int[np.ndarray, " N"]  # points, block after block
     starts: Int[np.ndarray, " B+1"]
 
-    def blocks(self) -> list[SameSizeBlocks]:
+    def blocks(self) -> list[_SameSizeBlocks]:
         """Return all blocks, grouped by size."""
         sizes = np.diff(self.starts)
         return [self._block(np.flatnonzero(sizes == size)) for size in np.unique(sizes)]
 
-    def _block(self, some: Int[np.ndarray, " n"]) -> SameSizeBlocks:
+    def _block(self, some: Int[np.ndarray, " n"]) -> _SameSizeBlocks:
         """Return the blocks numbered `some`, which have one size."""
         size = int(self.starts[some[0] + 1] - self.starts[some[0]])
         members = self.order[self.starts[some][:, None] + np.arange(size)]
         step = max(1, PAIRS_AT_ONCE // size**2)
         parts = [self._matrices(members[i : i + step]) for i in range(0, len(members), step)]
-        return SameSizeBlocks(members, np.concatenate(parts))
+        return _SameSizeBlocks(members, np.concatenate(parts))
 
     def _matrices(self, members: Int[np.ndarray, "n s"]) -> Float[np.ndarray, "n s s"]:
         """Return the covariances of the residuals of each row of points."""
@@ -104,7 +104,7 @@ class CellBlocks(NamedTuple):
     def covariance(self, dtype: Any) -> ResidualCovariance:
         """Return V and its root as sparse operators of `dtype`."""
         found = self.blocks()
-        roots = [SameSizeBlocks(b.members, np.linalg.cholesky(b.regularised)) for b in found]
+        roots = [_SameSizeBlocks(b.members, np.linalg.cholesky(b.regularised)) for b in found]
         n = len(self.order)
         return ResidualCovariance(
             *(sliced_ellpack(CSR.from_scipy(_block_diagonal(m, n)), dtype) for m in (found, roots))
@@ -124,7 +124,7 @@ class CellBlocks(NamedTuple):
         stacked = [scipy.sparse.vstack(a, format="csr") for a in (cross, given)]
         return ResidualRegression(stacked[0], stacked[1], np.concatenate(variance))
 
-    def _parts(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Iterator[tuple[Any, InterpolatedPoints]]:
+    def _parts(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Iterator[tuple[Any, _InterpolatedPoints]]:
         """Yield the rows of `cross` with their targets, some targets at a time."""
         everything = _interpolated(self.kernel, self.grid, self.p, x, matrix)
         cells = self.data.cell[self.order]  # ascending
@@ -132,13 +132,13 @@ class CellBlocks(NamedTuple):
         work = np.cumsum(last - first + PAIRS_PER_TARGET) // PAIRS_AT_ONCE
         edges = np.flatnonzero(np.diff(work, prepend=-1, append=-1))
         for begin, end in itertools.pairwise(edges):
-            targets = InterpolatedPoints(*(a[begin:end] for a in everything))
+            targets = _InterpolatedPoints(*(a[begin:end] for a in everything))
             target, point = self._pairs(targets, first[begin:end], last[begin:end])
             values = _residual_covariances(self.kernel, targets, target, self.data, point)
             starts = np.searchsorted(target, np.arange(end - begin + 1))
             yield scipy.sparse.csr_array((values, point, starts), shape=(end - begin, len(cells))), targets
 
-    def _regression(self, cross: Any, targets: InterpolatedPoints) -> tuple[Any, Float[np.ndarray, " t"]]:
+    def _regression(self, cross: Any, targets: _InterpolatedPoints) -> tuple[Any, Float[np.ndarray, " t"]]:
         """Return the coefficients of targets' residuals on those of the data, and the conditional variance."""
         target = np.arange(len(targets.x))
         prior = _residual_covariances(self.kernel, targets, target, targets, target)
@@ -153,7 +153,7 @@ class CellBlocks(NamedTuple):
         return given, np.maximum(prior - explained, 0.0)
 
     def _pairs(
-        self, targets: InterpolatedPoints, first: Int[np.ndarray, " t"], last: Int[np.ndarray, " t"]
+        self, targets: _InterpolatedPoints, first: Int[np.ndarray, " t"], last: Int[np.ndarray, " t"]
     ) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]]:
         """Pair each target with every point of its block; the points of its cell are order[first:last]."""
         target, places = ranges(first, last - first)
@@ -189,20 +189,20 @@ def cell_blocks(
 
 def _interpolated(
     kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "n D"], matrix: Any
-) -> InterpolatedPoints:
+) -> _InterpolatedPoints:
     steps = stencil_offsets(grid, p)[0] * np.asarray(grid.spacing)
     between = (steps[:, None] - steps).reshape(-1, grid.ndim)
     k_stencil = kernel_at_differences(kernel, between).reshape(len(steps), -1)
     w = matrix.data.reshape(len(x), -1)
     cell = matrix.indices.reshape(w.shape)[:, 0]  # a point on a grid line has two: the one its weights are of
-    return InterpolatedPoints(x, cell, w, w @ k_stencil)
+    return _InterpolatedPoints(x, cell, w, w @ k_stencil)
 
 
 def _residual_covariances(
     kernel: Kernel,
-    a: InterpolatedPoints,
+    a: _InterpolatedPoints,
     i: Int[np.ndarray, " k"],
-    b: InterpolatedPoints,
+    b: _InterpolatedPoints,
     j: Int[np.ndarray, " k"],
 ) -> Float[np.ndarray, " k"]:
     """Return the covariances of the residuals of points a[i] and b[j], which are in one cell."""
@@ -211,7 +211,7 @@ def _residual_covariances(
     return kernel_at_differences(kernel, a.x[i] - b.x[j]) - np.einsum("kp,kp->k", a.k_w[i], b.w[j])
 
 
-def _block_diagonal(blocks: list[SameSizeBlocks], count: int) -> Any:
+def _block_diagonal(blocks: list[_SameSizeBlocks], count: int) -> Any:
     """Assemble the blocks into one sparse matrix of `count` rows."""
     rows = np.concatenate([np.repeat(b.members, b.members.shape[1], axis=1).ravel() for b in blocks])
     columns = np.concatenate([np.tile(b.members, (1, b.members.shape[1])).ravel() for b in blocks])

@@ -121,7 +121,7 @@ def _basis(within: list[Any]) -> list[Any]:
     return [0 * s[0] + 1, *s, *pairs, *(a * b * c for a, b, c in itertools.combinations(s, 3))]
 
 
-def interpolation_gain(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
+def _interpolation_gain(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
     """Return the coefficients of the gain t'k / t'K_s t in `_basis`, fitted at Gauss-Legendre places in a cell."""
     axis = (np.polynomial.legendre.leggauss(8)[0] + 1) / 2
     within = np.stack(np.meshgrid(*[axis] * grid.ndim, indexing="ij"), axis=-1).reshape(-1, grid.ndim)
@@ -137,7 +137,7 @@ def interpolation_gain(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
 @float64_available
 def matrix_free_weights(kernel: Kernel, grid: Grid, data: Data, dtype: Any = np.float64) -> MatrixFreeWeights:
     """Compute the matrix-free W of data that are all line integrals; a ValueError otherwise."""
-    lines, gain = _lines(data), interpolation_gain(kernel, grid)
+    lines, gain = _lines(data), _interpolation_gain(kernel, grid)
     first, step, weight, counts = _midpoint_nodes(grid, lines)
     stored = lambda some: _sparse_rows(grid, gain, first[some], step[some], weight[some], counts[some])
     rows = lambda some: CSR.from_scipy(stored(some)).padded_rows(np.arange(len(some)))
