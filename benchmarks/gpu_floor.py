@@ -64,7 +64,7 @@ def size(tree: Any) -> int:
 
 def entries(rows: SlicedEllpack) -> int:
     """Numbers kept in one direction of a sparse matrix, padding included."""
-    return sum(slab.values.size for slab in rows.slices)
+    return sum(part.values.size for part in rows.slices)
 
 
 def banded(rows: SlicedEllpack, columns: int, dtype: Any) -> SlicedEllpack:

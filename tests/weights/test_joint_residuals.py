@@ -7,7 +7,8 @@ from scipy.linalg import cho_factor, cho_solve
 import dense
 import hipgp as hg
 from hipgp.weights import joint_residuals as residuals
-from hipgp.weights.stencils import local_weight_rows, stencil_offsets
+from hipgp.weights.stencil_geometry import stencil_offsets
+from hipgp.weights.stencils import local_weight_rows
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")

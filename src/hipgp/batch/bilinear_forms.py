@@ -17,8 +17,10 @@ from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
+from hipgp.runtime.buckets import round_up_to_power_of_two
 from hipgp.weights.exact import Weights
-from hipgp.weights.stencils import locate_stencils, node_chunk_size, stencil_offsets, stencil_weights
+from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
+from hipgp.weights.stencils import node_chunk_size, stencil_weights
 from hipgp.weights.toeplitz import Toeplitz, toeplitz_on_torus
 
 
@@ -96,7 +98,7 @@ def _piece(
     grid: Grid, p: int, part: Nodes, own: np.ndarray, residual: Array, of_residual: Array, forms: Forms
 ) -> Piece:
     count, per = part.x.shape[:2]
-    missing = (1 << (count - 1).bit_length()) - count  # few shapes: few compilations
+    missing = round_up_to_power_of_two(count) - count  # few shapes: few compilations
     start, offset = locate_stencils(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
 
     def full(v: Any, mode: Any = "edge") -> Array:

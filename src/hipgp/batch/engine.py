@@ -52,9 +52,9 @@ class Batch(Method):
       lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
       the paper's choice, for small problems; "matrix-free", for line integrals alone, keeps no weights: what millions of
       lines through tens of millions of cells need, on a GPU.
-    - `residual`: what the grid cannot see of each observation is added to its noise ("noise"), or only to the bound
-      ("bound", the paper); "joint" is "noise", but points of one cell have it jointly where that matters, which it does
-      in data space alone.
+    - `residual`: what the grid cannot see of each observation is added to its noise ("noise", FITC), or only to
+      the bound ("bound", VFE, the paper); "joint" (PIC) is "noise", but points of one cell have it jointly where that
+      matters, which it does in data space alone.
     - `space`: "data", "grid", or "auto": grid where there are more points than two a grid point, few modes matter and
       the grid sees nearly all, or, in one or two dimensions, more lines or boxes than grid points.
     """

@@ -14,7 +14,7 @@ from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.runtime import memory
 from hipgp.weights.matrix_free import stored_bytes
-from hipgp.weights.stencils import stencil_shape
+from hipgp.weights.stencil_geometry import stencil_shape
 
 KEPT = 24  # bytes of an entry of W that are held in any case: once as computed, and once laid out
 AT_PEAK = 60  # and those while it is computed, transposed and laid out

@@ -29,6 +29,7 @@ from hipgp.engines import USUAL_STD
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
+from hipgp.model.kernels import typical_lengthscale
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
@@ -72,7 +73,7 @@ def local_conditional(post: "BatchPosterior", functional: Functional) -> LocalCo
     """
     nodes, noise = coarse.coarse_data_nodes(post.data, post.kernel), np.asarray(post.noise_variance, float)
     targets = coarse.coarse_nodes(functional, post.kernel)
-    scale = coarse.typical_lengthscale(post.kernel, post.grid.ndim)
+    scale = typical_lengthscale(post.kernel, post.grid.ndim)
     bins, spread = None, noise
     if coarse.are_point_values(nodes) and targets.x.shape[1] == 1:
         x = np.asarray(nodes.x)[:, 0]

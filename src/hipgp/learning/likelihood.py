@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.learning.parameters import Layout
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower
 from hipgp.model.data import Data
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import Kernel, typical_lengthscale
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import AnyArray, on_device
 from hipgp.runtime.programs import bounded_jit
@@ -60,7 +60,7 @@ def prepare(
     """
     nodes = coarse.coarse_data_nodes(data, kernel)
     group, k = vecchia.group_sizes(nodes)
-    places = neighbours.location_features(nodes, coarse.typical_lengthscale(kernel, data.ndim))
+    places = neighbours.location_features(nodes, typical_lengthscale(kernel, data.ndim))
     groups = neighbours.ordered_groups(nodes, places, group, max(1, round(share * k)), seed)
     chosen = np.random.default_rng((seed, 1)).permutation(len(groups.index))[: max(1, round(count / group))]
     known = data.noise_known
