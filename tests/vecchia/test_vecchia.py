@@ -91,27 +91,6 @@ def test_rays_of_two_sets_are_found_by_their_ends():
     assert np.all(np.linalg.norm(ends[:24] - short.end, axis=1) < 0.2 * short.length)
 
 
-@pytest.mark.parametrize("own", [1, 3, 5])
-def test_deviance_and_its_gradient(own):
-    rng = np.random.default_rng(0)
-    root = rng.normal(size=(3, 6, 6))
-    matrix = jnp.asarray(root @ root.swapaxes(1, 2) + 0.1 * np.eye(6))
-    y = jnp.asarray(rng.normal(size=(3, 6)))
-
-    def plain(m):
-        both = jnp.einsum("tk,tk->", y, jnp.linalg.solve(m, y[..., None])[..., 0])
-        others, rest = m[:, :-own, :-own], y[:, :-own]
-        first = jnp.einsum("tk,tk->", rest, jnp.linalg.solve(others, rest[..., None])[..., 0])
-        return both - first + jnp.sum(jnp.linalg.slogdet(m)[1] - jnp.linalg.slogdet(others)[1])
-
-    np.testing.assert_allclose(vecchia.deviance(matrix, y, own), plain(matrix), rtol=1e-10)
-    found, auto = jax.grad(vecchia.deviance)(matrix, y, own), jax.grad(plain)(matrix)
-    both = lambda g: (
-        (g + g.swapaxes(1, 2)) / 2
-    )  # a covariance is symmetric: only this part of the gradient counts
-    np.testing.assert_allclose(both(found), both(auto), rtol=1e-9, atol=1e-9)
-
-
 TWO = Matern32(0.7, 0.4) + RationalQuadratic(0.5, 0.9, 2.0)
 
 

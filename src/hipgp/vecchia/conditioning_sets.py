@@ -80,12 +80,23 @@ def bisected_groups(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.
 
 
 def ordered_groups(
-    nodes: Nodes | Segments, places: Float[np.ndarray, "N F"], size: int, k: int, seed: int = 0
+    nodes: Nodes | Segments,
+    places: Float[np.ndarray, "N F"],
+    size: int,
+    k: int,
+    seed: int = 0,
+    most: int | None = None,
 ) -> Groups:
-    """Order the observations in groups of at most `size`, short ones first, each with its k nearest predecessors."""
-    order, begin = _ordered(nodes, places, size, np.random.default_rng(seed))
-    near = _nearest_predecessors(places[order], begin, min(k, max(1, len(places) - 1)))
-    return _append_members(Neighbours(order[near.index], near.used), order, begin)
+    """Order the observations in groups of at most `size`, short ones first, each with its k nearest predecessors.
+
+    With `most`, return at most so many of the groups, chosen at random; predecessors are sought among all observations.
+    """
+    rng = np.random.default_rng(seed)
+    order, begin = _ordered(nodes, places, size, rng)
+    count = len(begin) - 1
+    chosen = np.sort(rng.permutation(count)[: count if most is None else most])
+    near = _nearest_predecessors(places[order], begin, chosen, min(k, max(1, len(places) - 1)))
+    return _append_members(Neighbours(order[near.index], near.used), order, begin[chosen], begin[chosen + 1])
 
 
 def _ordered(
@@ -94,6 +105,9 @@ def _ordered(
     """Return all observations, group after group, and where each group begins; ties in length are ordered at random."""
     first, last = nodes.ends()
     length = np.linalg.norm(last - first, axis=-1)
+    length = np.round(
+        length / max(float(np.max(length)), 1e-300), 9
+    )  # rounding says nothing of which is longer
     if size == 1:
         return np.lexsort((rng.permutation(len(length)), length)), np.arange(len(length) + 1)
     groups = bisected_groups(places, size)
@@ -103,22 +117,24 @@ def _ordered(
     return _concatenated([groups[i] for i in order])
 
 
-def _nearest_predecessors(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
-    """Find the k predecessors of each group x[begin[g] : begin[g + 1]] that are nearest to its middle."""
+def _nearest_predecessors(x: np.ndarray, begin: np.ndarray, chosen: np.ndarray, k: int) -> Neighbours:
+    """Find the k predecessors nearest to the middle of each of the `chosen` groups x[begin[g] : begin[g + 1]]."""
     count = len(begin) - 1
-    index, used = np.zeros((count, k), int), np.zeros((count, k), bool)
+    index, used = np.zeros((len(chosen), k), int), np.zeros((len(chosen), k), bool)
     middle = np.add.reduceat(x, begin[:-1], axis=0) / np.diff(begin)[:, None]
     few = int(np.searchsorted(begin[:-1], 2 * k))
-    for g in range(1, few):
+    for row, g in enumerate(chosen[chosen < few]):
         near = np.argsort(np.sum((x[: begin[g]] - middle[g]) ** 2, axis=1), kind="stable")[:k]
-        index[g, : len(near)], used[g, : len(near)] = near, True
+        index[row, : len(near)], used[row, : len(near)] = near, True
     cuts = [max(few, 1)]
     while cuts[-1] < count:
         cuts.append(max(cuts[-1] + 1, int(np.searchsorted(begin, 2 * begin[cuts[-1]], side="right")) - 1))
 
     def search(first: int, last: int) -> None:
-        index[first:last] = _search_level(x, begin, middle, np.arange(first, last), k)
-        used[first:last] = True
+        rows = slice(*np.searchsorted(chosen, (first, last)))
+        if len(chosen[rows]):
+            index[rows] = _search_level(x, begin, middle, chosen[rows], k)
+            used[rows] = True
 
     levels = list(itertools.pairwise(cuts))
     if levels:  # the last level is half of the work
@@ -129,7 +145,7 @@ def _nearest_predecessors(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbour
 def _search_level(
     x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.ndarray, k: int
 ) -> np.ndarray:
-    """Find the k nearest predecessors of each of some consecutive groups, with one tree for all.
+    """Find the k nearest predecessors of each of some groups in ascending order, with one tree for all.
 
     They are looked for among the 3k nearest places up to the last group, and where too few of these are predecessors,
     among ever more. Fewer neighbours are a false economy: a few badly conditioned observations double the solver's steps.
@@ -137,14 +153,14 @@ def _search_level(
     end = int(begin[groups[-1]])
     tree = scipy.spatial.KDTree(x[:end])
     found = np.empty((len(groups), k), int)
-    rows, count = groups, 3 * k
+    rows, count = np.arange(len(groups)), 3 * k
     while len(rows):
         count = min(count, end)
-        near = np.asarray(tree.query(middle[rows], k=count, workers=-1)[1])
-        late = near >= begin[rows][:, None]
+        near = np.asarray(tree.query(middle[groups[rows]], k=count, workers=-1)[1])
+        late = near >= begin[groups[rows]][:, None]
         enough = np.sum(~late, axis=1) >= k
         first = np.argsort(late[enough], axis=1, kind="stable")[:, :k]
-        found[rows[enough] - groups[0]] = np.take_along_axis(near[enough], first, axis=1)
+        found[rows[enough]] = np.take_along_axis(near[enough], first, axis=1)
         rows, count = rows[~enough], 3 * count
     return found
 
@@ -186,14 +202,15 @@ def _either_side(places: np.ndarray, middle: np.ndarray, k: int) -> Int[np.ndarr
 def append_targets(near: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:
     """Number the targets of `groups` from `count` on, and append them to their neighbours."""
     members, begin = _concatenated(groups)
-    return _append_members(near, members + count, begin)
+    return _append_members(near, members + count, begin[:-1], begin[1:])
 
 
 def _append_members(
-    near: Neighbours, members: Int[np.ndarray, " N"], begin: Int[np.ndarray, " G+1"]
+    near: Neighbours, members: Int[np.ndarray, " N"], begin: np.ndarray, end: np.ndarray
 ) -> Groups:
-    """Append the members of each group to its neighbours; the last member repeated is the padding of short groups."""
-    within, count = np.arange(np.max(np.diff(begin))), np.diff(begin)[:, None]
-    member_index = members[begin[:-1, None] + np.minimum(within, count - 1)]
+    """Append members[begin[g] : end[g]] of each group to its neighbours; the last member repeated pads short groups."""
+    count = (end - begin)[:, None]
+    within = np.arange(np.max(count))
+    member_index = members[begin[:, None] + np.minimum(within, count - 1)]
     used = np.concatenate([near.used, within < count], axis=1)
     return Groups(np.concatenate([near.index, member_index], axis=1), used, len(within))

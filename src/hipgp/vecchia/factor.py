@@ -79,49 +79,6 @@ class Vecchia(eqx.Module):
         return self.factor.transpose_matmul(self.factor.matmul(r))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def deviance(matrix: Float[Array, "T k k"], y: Float[Array, "T k"], group_size: int) -> Float[Array, ""]:
-    """Return -2 log p(the last `group_size` of y | the others), less constants, summed over T Gaussians.
-
-    With chol the Cholesky factor, z = chol^-1 y and S the last rows of chol^-1, it is |z_group|^2 + 2 sum log chol_group,
-    chol_group the last of its diagonal. Its gradient in the covariance, S'S - S'z_group (S'z_group + 2 a)' with
-    a = (others' covariance)^-1 y_others, is written out: one more triangular solve, where differentiating through the
-    factorisation costs six times the whole evaluation. Differentiable in the covariance alone.
-    """
-    return _factored(matrix, y, group_size)[0]
-
-
-def _factored(matrix: Array, y: Array, group_size: int) -> tuple[Array, Array, Array]:
-    def one(matrix: Array, y: Array) -> tuple[Array, Array]:
-        factor = cholesky(matrix)
-        return factor, solve_lower(factor, y)
-
-    factor, z = map_matrices(one, matrix, y)
-    logs = jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)[:, -group_size:])
-    return jnp.sum(z[:, -group_size:] ** 2) + 2 * jnp.sum(logs), factor, z
-
-
-def _forward(matrix: Array, y: Array, group_size: int) -> tuple[Array, tuple[Array, Array]]:
-    value, factor, z = _factored(matrix, y, group_size)
-    return value, (factor, z)
-
-
-def _backward(group_size: int, saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    factor, z = saved
-    k = z.shape[1]
-    last = jnp.broadcast_to(jnp.eye(k)[:, -group_size:], (len(z), k, group_size))
-    others = jnp.where(jnp.arange(k) < k - group_size, z, 0.0)
-    sides = jnp.concatenate([last, others[..., None]], axis=2)
-    solved = map_matrices(solve_lower_transposed, factor, sides)
-    rows, a = solved[..., :-1], solved[..., -1]
-    pull = jnp.einsum("tkb,tb->tk", rows, z[:, -group_size:])
-    gradient = jnp.einsum("tkb,tlb->tkl", rows, rows) - pull[:, :, None] * (pull + 2 * a)[:, None, :]
-    return cotangent * gradient, None
-
-
-deviance.defvjp(_forward, _backward)
-
-
 @bounded_jit(most=64)
 def _conditional_chunk(
     kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, group_size: int

@@ -78,57 +78,24 @@ def elementwise_covariance(kernel: Kernel, a: TransposedNodes, b: TransposedNode
     return first if count == 1 else jax.lax.fori_loop(1, count, add, first)
 
 
-@jax.custom_vjp
 def gram(kernel: Kernel, group: TransposedNodes) -> Float[Array, "k k T"]:
     """Return the covariance matrices of T groups of k functionals each; the arrays of `group` end in (k, T).
 
-    Each pair of nodes is evaluated once, by symmetry. Differentiable in the kernel alone: the gradient is a second loop
-    over the pairs of nodes that stores nothing, so its memory is that of one pass.
+    Each pair of nodes is evaluated once, by symmetry. Derivatives in the kernel are taken in forward mode, which stores
+    nothing of the loops over pairs of nodes.
     """
-    term, diagonal, lower = _gram_terms(group)
-    total = _sum_of(lambda q, r: term(kernel, q, r), diagonal)
-    if not lower:
-        return total
-    below = _sum_of(lambda q, r: term(kernel, q, r), lower)
-    return total + below + jnp.swapaxes(below, 0, 1)
-
-
-def _gram_terms(
-    group: TransposedNodes,
-) -> tuple[Callable[..., Array], list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return the contribution of one pair of nodes, the pairs (q, q), and the pairs (q, r) with r < q."""
     lift = lambda axis: jax.tree.map(lambda f: jnp.expand_dims(f, axis), group)
     a, b = lift(-2), lift(-3)
-
-    def term(kernel: Kernel, q: Array, r: Array) -> Array:
-        k = kernel_between_nodes(kernel, a, b)
-        return k(differences(_node_position(a, q), _node_position(b, r))) * a.weights[q] * b.weights[r]
-
+    k = kernel_between_nodes(kernel, a, b)
+    term = lambda q, r: (
+        k(differences(_node_position(a, q), _node_position(b, r))) * a.weights[q] * b.weights[r]
+    )
     count = group.x.shape[1]
-    return term, [(q, q) for q in range(count)], [(q, r) for q in range(count) for r in range(q)]
-
-
-def _gram_forward(kernel: Kernel, group: TransposedNodes) -> tuple[Array, tuple[Kernel, TransposedNodes]]:
-    return gram(kernel, group), (jax.tree.map(jnp.asarray, kernel), group)
-
-
-def _gram_backward(saved: tuple[Kernel, TransposedNodes], cotangent: Array) -> tuple[Kernel, TransposedNodes]:
-    kernel, group = saved
-    term, diagonal, lower = _gram_terms(group)
-
-    def gradient(places: list[tuple[int, int]], weight: Array) -> Kernel:
-        table = jnp.asarray(places)
-        slope = lambda i: jax.grad(lambda k: jnp.sum(weight * term(k, table[i, 0], table[i, 1])))(kernel)
-        add = lambda i, total: jax.tree.map(jnp.add, total, slope(i))
-        return jax.lax.fori_loop(1, len(places), add, slope(0))
-
-    total = gradient(diagonal, cotangent)
-    if lower:
-        total = jax.tree.map(jnp.add, total, gradient(lower, cotangent + jnp.swapaxes(cotangent, 0, 1)))
-    return total, jax.tree.map(jnp.zeros_like, group)
-
-
-gram.defvjp(_gram_forward, _gram_backward)
+    total = _sum_of(term, [(q, q) for q in range(count)])
+    if count == 1:
+        return total
+    below = _sum_of(term, [(q, r) for q in range(count) for r in range(q)])
+    return total + below + jnp.swapaxes(below, 0, 1)
 
 
 def _sum_of(term: Callable[[Array, Array], Array], places: list[tuple[int, int]]) -> Array:
