@@ -133,6 +133,10 @@ class FittedPosterior(eqx.Module):
         """The data, where the engine keeps them."""
         return None
 
+    def problem(self) -> Problem | None:
+        """What was conditioned on, where the engine keeps it: to do so again on another grid, or without some data."""
+        return None
+
     def residuals(self) -> tuple[np.ndarray, np.ndarray] | None:
         """y minus the fitted mean, and the noise std of each observation, where the engine keeps them."""
         return None
@@ -157,6 +161,7 @@ class Method(eqx.Module):
     """Settings of an engine, which condition a problem."""
 
     name: ClassVar[str]  # in diagnostics and files
+    on_grid: ClassVar[bool] = True  # whether it computes on the grid, or only shows maps there
 
     @abc.abstractmethod
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> FittedPosterior:

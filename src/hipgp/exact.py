@@ -58,6 +58,7 @@ class Exact(Method):
     """
 
     name: ClassVar[str] = "exact"
+    on_grid: ClassVar[bool] = False
     accuracy: float = eqx.field(static=True, default=1e-6)
 
     def __check_init__(self) -> None:
@@ -197,6 +198,9 @@ class ExactPosterior(FittedPosterior):
 
     def observations(self) -> Data:
         return self.data
+
+    def problem(self) -> Problem:
+        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray]:
         return self.noise_std**2 * self.alpha, self.noise_std  # y minus the fitted mean is N alpha

@@ -19,7 +19,7 @@ from hipgp.batch.exact_variances import exact_variance
 from hipgp.batch.least_squares import right_hand_sides, row_tolerances
 from hipgp.batch.simulation import Target, simulate, warn_if_far
 from hipgp.batch.systems import System, solve
-from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdOptions, as_key
+from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, Problem, StdOptions, as_key
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.grid import Grid
@@ -148,6 +148,9 @@ class BatchPosterior(FittedPosterior):
 
     def observations(self) -> Data:
         return self.data
+
+    def problem(self) -> Problem:
+        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray]:
         noise = np.asarray(self.noise_variance, float)

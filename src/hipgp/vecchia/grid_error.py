@@ -204,6 +204,23 @@ def _left_by(kernel: Kernel, grid: Grid, data: Data, view: View, row: int) -> fl
     return max(float(covariance(nodal, _evaluated(kernel))[0, 0]), 0.0)
 
 
+def unseen_variances(
+    kernel: Kernel, grid: Grid, data: Data, p: int
+) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    """Of every observation the residual variance, which stencils of `p` points an axis leave, and the prior variance.
+
+    For any grid, without compiling for it; meant for some tens of observations.
+    """
+    rows = np.arange(len(data))
+    one = np.ones(len(data))
+    at = np.tile(np.asarray(grid.lower), (len(data), 1))
+    problems = Problems(data, rows, one, one, None, rows[:, None], at, 1)
+    view = local_view(kernel, grid, problems, p, counted=True)
+    unseen = [_left_by(kernel, grid, data, view, row) for row in range(len(data))]
+    nodal = _exact(grid, problems, rows, at[0])
+    return np.array(unseen), np.diag(covariance(nodal, _evaluated(kernel)))[:-1]
+
+
 def _with_stencil(
     kernel: Kernel, nodes: Nodes, at: Float[np.ndarray, "n D"], stencil: Float[np.ndarray, "P D"]
 ) -> Float[np.ndarray, "n P"]:

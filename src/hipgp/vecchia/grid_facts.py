@@ -142,7 +142,7 @@ def warn_if_coarse(facts: dict[str, Any], grid: Grid, data: Data, residual: str,
         told += "; or try Batch(stencil=4)"
     if residual != "joint" and all(isinstance(block.functional, Points) for block in data.blocks):
         told += '; or try Batch(residual="joint")'
-    warnings.warn(told, GridTooCoarse, stacklevel=_outside())
+    warnings.warn(told, GridTooCoarse, stacklevel=outside())
 
 
 def in_words(facts: dict[str, Any], grid: Grid) -> str:
@@ -170,7 +170,7 @@ def _bytes(size: float) -> str:
     return f"{size / 2 ** (10 * power):.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
-def _outside() -> int:
+def outside() -> int:
     """The stack level, for the caller's `warnings.warn`, of the first frame that is not of this package."""
     level, frame = 1, sys._getframe(1)
     own = __name__.split(".")[0], "equinox"  # which stands between a method and its caller
