@@ -173,6 +173,13 @@ class Method(eqx.Module):
     ) -> FittedPosterior:
         """The posterior that `FittedPosterior.pack` described; a ValueError where something does not fit."""
 
+    def points_per_axis(self, data: Data) -> int:
+        """Grid points per axis on either side of a node, together, that an observation of it is computed from.
+
+        So many that they are as good as all of them, unless the engine says otherwise.
+        """
+        return 8 if data.ndim <= 2 else 4
+
     def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
         """Raise a ValueError where this engine cannot observe or predict `functional`."""
         check_inside(functional, grid)

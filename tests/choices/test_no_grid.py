@@ -37,13 +37,12 @@ def test_few_data_take_the_exact_engine_and_say_so():
     assert np.all(post.grid.outside(x) == 0)
 
 
-def test_what_is_asked_on_the_grid_works_without_one(tmp_path):
+def test_what_is_asked_on_the_grid_works_without_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(domain, "SHOWN", 150)
     _, _, data = square(30)
     post = hg.GP(KERNEL).condition(data, progress=False)
-    assert post.sample(2, key=0).shape == (2, *post.grid.shape) == post.to_xarray()["mean"].shape[:0] + (
-        2,
-        *post.mean.shape,
-    )
+    assert post.sample(2, key=0).shape == (2, *post.grid.shape)
+    assert post.to_xarray()["mean"].shape == post.mean.shape == post.grid.shape
     post.save(tmp_path / "map.nc")
     again = hg.load(tmp_path / "map.nc")
     assert again.grid == post.grid
@@ -77,9 +76,11 @@ def test_the_chosen_grid_is_fine_enough(by_batch):
 
 def test_more_noise_and_smoother_kernels_take_coarser_grids():
     x, y, _ = square()
-    size = lambda kernel, noise: choice.grid_for(
-        hg.Batch(), kernel, hg.observe(hg.Points(x), y, noise), np.full(len(y), noise)
-    ).grid.size
+    size = lambda kernel, noise: (
+        choice.grid_for(
+            hg.Batch(), kernel, hg.observe(hg.Points(x), y, noise), np.full(len(y), noise)
+        ).grid.size
+    )
     assert size(KERNEL, 0.5) < size(KERNEL, 0.02)
     assert size(hg.SquaredExponential(1.3, (0.3, 0.4)), 0.05) < size(hg.Matern32(1.3, (0.3, 0.4)), 0.05)
 
@@ -176,7 +177,9 @@ def test_a_grid_that_is_too_coarse_to_learn_on_is_named_with_one_that_would_do()
     y = np.linalg.cholesky(a + 1e-4 * np.eye(500)) @ rng.standard_normal(500)
     data = hg.observe(hg.Points(x), y)
     coarse = hg.Grid.cover(0.0, 1.0, shape=6)
-    with pytest.warns(hg.GridTooCoarse, match=r"the grid is too coarse .* best at Matern32\.lengthscale 0\.0[123]") as told:
+    with pytest.warns(
+        hg.GridTooCoarse, match=r"the grid is too coarse .* best at Matern32\.lengthscale 0\.0[123]"
+    ) as told:
         hg.GP(hg.Matern32(), coarse).learn(data, progress=False, polish=False)
     words = " ".join(str(w.message) for w in told)
     assert "which needs grid " in words
@@ -210,7 +213,10 @@ def test_the_choice_of_the_engine(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda d: hg.GP(KERNEL).condition(d, method="best"), 'method: expected "auto", Batch'),
+        (
+            lambda d: hg.GP(KERNEL).condition(d, method="best"),
+            'method: expected Batch.* or "auto", got .best',
+        ),
         (lambda d: hg.GP(hg.Matern32(1.0, (1.0, 1.0, 1.0))).condition(d), "lengthscale: expected"),
         (lambda d: hg.GP(hg.Matern32(1.0, (1.0, 1.0, 1.0))).learn(d), "lengthscale: expected"),
         (lambda d: hg.GP(KERNEL, grid="fine"), "grid: expected a Grid, or None"),

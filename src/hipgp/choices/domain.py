@@ -13,8 +13,8 @@ from hipgp.vecchia.group_covariances import shortest_lengthscale, typical_length
 # Of the data's extent on every side. One lengthscale from the data the posterior is most of the way back to its prior,
 # so a wider margin shows nothing new.
 LEAST_MARGIN, MOST_MARGIN = 0.05, 0.25
-SHOWN = {1: 500, 2: 4_096, 3: 4_096, 4: 4_096}  # points of a map: a joint draw takes the cube of it
-FEWEST = 8  # points along an axis
+SHOWN = 2_500  # points of a map: a joint draw takes the cube of it
+FEWEST, MOST_ACROSS = 8, 500  # points along an axis
 LEARNED_ON = 20_000  # places among which the nearest are looked for
 MOST_LEARNED = 2**24  # points of a grid that learning takes bounds of lengthscales from
 
@@ -62,8 +62,8 @@ def map_grid(kernel: Kernel, data: Data) -> Grid:
     """The grid that a map is shown on where the engine needs none: equally fine along each axis, in lengthscales."""
     lower, upper = domain(kernel, data)
     step = shortest_lengthscale(kernel, data.ndim)
-    finest = step * np.min((upper - lower) / step) / SHOWN[data.ndim]
-    return covering(lower, upper, finest, SHOWN[data.ndim])
+    finest = step * np.min((upper - lower) / step) / MOST_ACROSS
+    return covering(lower, upper, finest, SHOWN)
 
 
 def learning_grid(data: Data) -> Grid:

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse
 from jaxtyping import Float
 
-from hipgp.batch.engine import SHARED, WRAPPED, Batch
+from hipgp.batch.engine import SHARED, WRAPPED
 from hipgp.choices.domain import covering, domain
 from hipgp.engines import Method
 from hipgp.model.data import Data, Observations
@@ -24,11 +23,11 @@ from hipgp.model.kernels import Kernel
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
-from hipgp.vecchia.grid_error import grid_error, local_view, unseen_variances
-from hipgp.vecchia.grid_facts import wide_stencil
+from hipgp.vecchia.grid_check import by_cell
+from hipgp.vecchia.grid_error import grid_error, stencil_approximation, unseen_variances
 from hipgp.vecchia.group_covariances import shortest_lengthscale
 from hipgp.vecchia.local_problems import local_problems
-from hipgp.weights.toeplitz import least_torus
+from hipgp.weights.toeplitz import smallest_torus
 
 MOST_POINTS = 2.0**20  # a solve of a hundred steps then takes a minute or so on two cores
 UNSEEN = 0.02  # of the noise variance, on average, that the grid may leave unseen
@@ -64,7 +63,11 @@ def grid_for(
     box = domain(kernel, data, margin)
     length, variance = shortest_lengthscale(kernel, data.ndim), np.asarray(std, float) ** 2
     some, rows = _sample(data)
-    grid, spacing, stencil = _grid(kernel, box, COARSEST * length, most), COARSEST, _stencil(method, data)
+    grid, spacing, stencil = (
+        _grid(kernel, box, COARSEST * length, most),
+        COARSEST,
+        method.points_per_axis(data),
+    )
     while True:
         unseen, prior = unseen_variances(kernel, grid, some, stencil)
         share = float(np.mean(unseen / variance[rows]))
@@ -108,20 +111,13 @@ def _refined(
     return grid, found
 
 
-def _stencil(method: Method, data: Data) -> int:
-    """Grid points per axis that a node sees."""
-    if isinstance(method, Batch) and method.weights != "exact":
-        return method.points_per_axis(data)
-    return wide_stencil(Grid((0.0,) * data.ndim, 1.0, (2,) * data.ndim))
-
-
 def _grid(
     kernel: Kernel, box: tuple[np.ndarray, np.ndarray], step: Float[np.ndarray, " D"], most: float
 ) -> Grid:
     """The box on points `step` apart, or as close as memory and `most` allow."""
     while True:
         grid = covering(*box, step, most)
-        needed = memory.torus_bytes(np.prod(least_torus(kernel, grid, WRAPPED), dtype=float))
+        needed = memory.torus_bytes(np.prod(smallest_torus(kernel, grid, WRAPPED), dtype=float))
         if memory.fits(needed) or grid.size <= 2**grid.ndim:
             return grid
         most = min(most, grid.size) / 1.5
@@ -146,13 +142,10 @@ def _error(
 ) -> tuple[float, float]:
     """Errors of mean and std that the grid brings about. Residuals of points are joint where the engine has them so."""
     problems = local_problems(kernel, grid, data, variance, None, stencil)
-    view = local_view(kernel, grid, problems, stencil, counted=True)
+    view = stencil_approximation(kernel, grid, problems, stencil, residual_as_noise=True)
     plain = all(isinstance(block.functional, Points) for block in data.blocks)
     if plain and SHARED[0] < share < SHARED[1]:
-        cell = np.unique(view.columns[:, 0], return_inverse=True)[1]
-        entries = np.ones(len(cell)), (np.arange(len(cell)), cell)
-        shares = scipy.sparse.csr_array(entries, shape=(len(cell), int(np.max(cell)) + 1))
-        problems = problems._replace(shares=shares)
+        problems = problems._replace(shares=by_cell(view))
     found = grid_error(kernel, grid, problems, view, plain)
     return found.mean, found.std
 
@@ -171,7 +164,7 @@ def _check(grid: Grid, unseen: float, length: Float[np.ndarray, " D"]) -> None:
 
 
 def _said(kernel: Kernel, grid: Grid, share: float, off: float) -> str:
-    size = memory.torus_bytes(np.prod(least_torus(kernel, grid, WRAPPED), dtype=float))
+    size = memory.torus_bytes(np.prod(smallest_torus(kernel, grid, WRAPPED), dtype=float))
     return (
         f"grid {_shape(grid)}, spacing {_spacing(grid)}: the grid leaves {share:.2g} of the noise variance unseen, and "
         f"puts the mean off by about {off:.1g} standard deviations at worst; {max(size / 2**20, 0.1):,.1f} MiB"

@@ -14,7 +14,7 @@ from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
-from hipgp.vecchia.grid_facts import GridTooCoarse, outside
+from hipgp.vecchia.grid_check import GridTooCoarse, outside
 from hipgp.weights.toeplitz import check_torus
 
 

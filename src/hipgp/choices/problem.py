@@ -30,7 +30,7 @@ def settled_method(
         return chosen.method, {"engine_chosen": chosen.said}
     if not isinstance(method, Method):
         shown = repr(method) if isinstance(method, str) else type(method).__name__
-        raise ValueError(f'method: expected "auto", Batch(...), Variational(...) or Exact(...), got {shown}')
+        raise ValueError(f'method: expected Batch(...), Variational(...), Exact(...) or "auto", got {shown}')
     return method, {}
 
 
