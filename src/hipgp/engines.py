@@ -21,6 +21,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json
 from hipgp.model.trend import Trend
 from hipgp.runtime.progress import Report, silent
+from hipgp.scores import LeaveOut
 
 StdMethod = Literal["auto", "vecchia", "samples", "exact"]
 
@@ -149,9 +150,9 @@ class FittedPosterior(eqx.Module):
         """The gradient of the log evidence in the logarithms of the kernel's parameters and the noise."""
         raise ValueError(self._refusal("the gradient of the log evidence", "Exact()"))
 
-    def leave_one_out(self) -> Prediction:
-        """Mean and std of each observed value, its noise included, given all the others."""
-        raise ValueError(self._refusal("leave-one-out predictions", "Exact()"))
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        """Each observation predicted from the others outside its group; `groups` has a label for each, or is None."""
+        raise ValueError(self._refusal("leave-out predictions", "Batch() or Exact()"))
 
     def _refusal(self, what: str, use: str) -> str:
         return f"method: expected an engine that gives {what}, got {type(self.method).__name__}; use method={use}"

@@ -42,6 +42,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
 from hipgp.runtime.precision import as_float
 from hipgp.runtime.progress import Progress
+from hipgp.scores import LeaveOut
 
 
 class GP(eqx.Module):
@@ -94,7 +95,7 @@ class GP(eqx.Module):
         resumes from.
         """
         _check_data(data)
-        engine, why = settled_method(method, self.kernel, self.grid, data, checkpoint)
+        engine, why = settled_method(method, self.kernel, self.grid, data, self.noise, checkpoint)
         self._check(data, engine)
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, scaled, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
@@ -312,9 +313,16 @@ class Posterior(eqx.Module):
         """The gradient of the log evidence in the logarithm of each parameter, by name; `Exact` alone gives it."""
         return self.engine.log_evidence_gradient()
 
-    def leave_one_out(self) -> Prediction:
-        """Mean and std of each observed value, its noise included, given all the others; `Exact` alone gives it."""
-        return self._in_unit(self.engine.leave_one_out())
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        """Each observation predicted from all the others, without a refit, noise included; and scores of that.
+
+        `groups` has a label for each observation: those with the same label are left out together, as repeated
+        measurements of one place or rays of one pair of stations should be. Kernel, noise and trend's form stay what
+        they are. Exact with the exact engine; with the batch engine `std_error` of the result says how near.
+        """
+        found = self.engine.leave_out(groups)
+        values = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
+        return LeaveOut(*values, found.groups, found.std_error)
 
     def _beyond(self, functional: Functional) -> bool:
         """Whether it reaches beyond a grid that was not the user's choice, and that the engine computes on."""

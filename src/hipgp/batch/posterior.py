@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from hipgp.batch import beyond, estimates, evidence, variances
 from hipgp.batch.exact_variances import exact_variance
+from hipgp.batch.leave_out import leave_out
 from hipgp.batch.least_squares import right_hand_sides, row_tolerances
 from hipgp.batch.simulation import Target, simulate, warn_if_far
 from hipgp.batch.systems import System, solve
@@ -28,6 +29,7 @@ from hipgp.model.packing import Arrays, Json, pack_observations
 from hipgp.model.trend import Trend
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
+from hipgp.scores import LeaveOut
 from hipgp.weights.exact import Weights
 from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencils import LocalWeights, WeightRows
@@ -148,6 +150,9 @@ class BatchPosterior(FittedPosterior):
 
     def observations(self) -> Data:
         return self.data
+
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        return leave_out(self, groups)
 
     def problem(self) -> Problem:
         return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)

@@ -142,7 +142,7 @@ def _error(
 ) -> tuple[float, float]:
     """Errors of mean and std that the grid brings about. Residuals of points are joint where the engine has them so."""
     problems = local_problems(kernel, grid, data, variance, None, stencil)
-    view = stencil_approximation(kernel, grid, problems, stencil, residual_as_noise=True)
+    view = stencil_approximation(kernel, grid, problems, stencil, True)
     plain = all(isinstance(block.functional, Points) for block in data.blocks)
     if plain and SHARED[0] < share < SHARED[1]:
         problems = problems._replace(shares=by_cell(view))

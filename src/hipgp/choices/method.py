@@ -16,10 +16,17 @@ from hipgp.exact import SQUARES, Exact
 from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel
 from hipgp.runtime import memory
+from hipgp.runtime.precision import float64_available
+from hipgp.vecchia.group_covariances import coarse_nodes
 from hipgp.weights import dense
 
 MOST_OBSERVATIONS = 4_000
 MOST_PAIRS = 1.5e9  # of nodes whose covariances are evaluated
+OF_NOISE, LEAST_ACCURACY, MOST_ACCURACY = (
+    0.01,
+    1e-4,
+    1e-6,
+)  # of covariances, in noise variances and prior ones
 
 
 class ChosenMethod(NamedTuple):
@@ -29,9 +36,9 @@ class ChosenMethod(NamedTuple):
     said: str
 
 
-def method_for(kernel: Kernel, data: Data, checkpoint: Any = None) -> ChosenMethod:
+def method_for(kernel: Kernel, data: Data, noise: float | None, checkpoint: Any = None) -> ChosenMethod:
     """The exact engine where it is as fast as the batch engine and fits into memory."""
-    count, exact = len(data), Exact()
+    count = len(data)
     if checkpoint is not None:
         return ChosenMethod(Batch(), "batch: a checkpoint is kept, which the exact engine has none of")
     if count > MOST_OBSERVATIONS:
@@ -41,7 +48,8 @@ def method_for(kernel: Kernel, data: Data, checkpoint: Any = None) -> ChosenMeth
     if not memory.fits(needed):
         said = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
         return ChosenMethod(Batch(), said)
-    pairs = _nodes(kernel, data, exact.accuracy) ** 2
+    accuracy = _accuracy(kernel, data, noise)
+    pairs = _nodes(kernel, data, accuracy) ** 2
     if pairs > MOST_PAIRS:
         said = (
             f"batch: the exact engine would need {pairs:.2g} covariances between quadrature nodes of "
@@ -49,9 +57,23 @@ def method_for(kernel: Kernel, data: Data, checkpoint: Any = None) -> ChosenMeth
         )
         return ChosenMethod(Batch(), said)
     said = f"exact: {count:,} observations, for which no grid is needed and the exact engine is as fast"
-    return ChosenMethod(exact, said)
+    return ChosenMethod(Exact(accuracy), said)
 
 
+def _accuracy(kernel: Kernel, data: Data, noise: float | None) -> float:
+    """Of covariances, relative to prior variances: some hundredth of the noise's, if that can be reached."""
+    std, shares, begin = np.asarray(data.noise_std(noise), float), [LEAST_ACCURACY], 0
+    for block in data.blocks:
+        end = begin + len(block.y)
+        if not block.functional.single:
+            nodes = coarse_nodes(block.functional.take(_longest(block.functional)), kernel)
+            prior = float(dense.compiled_prior_variances(kernel, nodes)[0])
+            shares.append(float(OF_NOISE * np.median(std[begin:end] ** 2) / prior))
+        begin = end
+    return float(np.clip(np.min(shares), MOST_ACCURACY, LEAST_ACCURACY))
+
+
+@float64_available
 def _nodes(kernel: Kernel, data: Data, accuracy: float) -> float:
     """How many quadrature nodes the exact engine would take, about: those of every block for its longest functional."""
     total = 0.0
@@ -61,7 +83,7 @@ def _nodes(kernel: Kernel, data: Data, accuracy: float) -> float:
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the engine itself will say what quadrature cannot do
-            functional, spacing, _ = dense.quadrature(kernel, block.functional, accuracy)
+            functional, spacing, _ = dense.refine_quadrature(kernel, block.functional, accuracy)
         total += len(block.y) * functional.nodes_each(_longest(functional), spacing)
     return total
 

@@ -18,7 +18,7 @@ AUTO = "auto"
 
 
 def settled_method(
-    method: Any, kernel: Kernel, grid: Grid | None, data: Data, checkpoint: Any
+    method: Any, kernel: Kernel, grid: Grid | None, data: Data, noise: float | None, checkpoint: Any
 ) -> tuple[Method, Facts]:
     """The engine, and why where it was chosen: with "auto", and where there is neither a method nor a grid."""
     kernel.check_dimension(data.ndim)
@@ -26,7 +26,7 @@ def settled_method(
     if method is None:
         method = Batch() if grid is not None else AUTO
     if isinstance(method, str) and method == AUTO:
-        chosen = method_for(kernel, data, checkpoint)
+        chosen = method_for(kernel, data, noise, checkpoint)
         return chosen.method, {"engine_chosen": chosen.said}
     if not isinstance(method, Method):
         shown = repr(method) if isinstance(method, str) else type(method).__name__

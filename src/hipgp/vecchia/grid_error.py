@@ -218,7 +218,7 @@ def unseen_variances(
     rows = np.arange(len(data))
     one, at = np.ones(len(data)), np.tile(np.asarray(grid.lower), (len(data), 1))
     problems = LocalProblems(data, rows, one, one, None, rows[:, None], at, 1)
-    view = stencil_approximation(kernel, grid, problems, p, residual_as_noise=True)
+    view = stencil_approximation(kernel, grid, problems, p, True)
     unseen = [_residual_variance(kernel, grid, data, view, row) for row in range(len(data))]
     nodal = _exact(grid, problems, rows, at[0])
     return np.array(unseen), np.diag(covariance_of_sums(nodal, _kernel_covariance(kernel)))[:-1]
