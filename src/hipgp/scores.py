@@ -93,7 +93,9 @@ def without_group(
     """
     own = precision - of_trend
     chol = np.linalg.cholesky(precision)
-    half = np.linalg.solve(chol, np.linalg.solve(chol, own).T)  # near the identity, unless the group decides on the trend
+    half = np.linalg.solve(
+        chol, np.linalg.solve(chol, own).T
+    )  # near the identity, unless the group decides on the trend
     if np.linalg.eigvalsh((half + half.T) / 2)[0] < LEFT:
         raise ValueError(
             f"groups: expected groups without which the data still determine the trend, got one of {len(own)} "

@@ -17,21 +17,22 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.batch import estimates
-from hipgp.batch.checkpoint import Checkpoint, fingerprint
+from hipgp.batch import estimates, evidence
+from hipgp.batch.checkpoint import Checkpoint
 from hipgp.batch.grid_space import grid_system, hardness
 from hipgp.batch.least_squares import combine, right_hand_sides, row_tolerances
 from hipgp.batch.ordering import in_order
 from hipgp.batch.posterior import SOLVED, BatchPosterior, Deferred
 from hipgp.batch.simulation import warn_if_far
 from hipgp.batch.systems import DataSystem, System, solve
-from hipgp.engines import Method, Problem
+from hipgp.engines import Method, Problem, Slope, as_key
 from hipgp.model.data import Data
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, check_shapes, unpack_observations
 from hipgp.model.trend import Trend
+from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.precision import float64_available, on_device
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import run_both
@@ -162,9 +163,14 @@ class Batch(Method):
         }
         warn_if_far(info["kl_nats"], self.tolerance, fit.steps)
         deferred = Deferred(self, kernel, grid, data, noise, system)
-        found = (fit.alpha, fit.field, fit.beta, fit.covariance, np.asarray(system.noise, float))  # type: ignore[attr-defined]
+        found = (fit.alpha, fit.field, fit.beta, fit.covariance, np.asarray(system.noise, float), order)  # type: ignore[attr-defined]
         given = kernel, grid, noise, self, info, data.dtype
         return BatchPosterior(*given, data, trend, deferred, *found)
+
+    @float64_available
+    def log_evidence_slope(self, problem: Problem, probes: int, key: Any) -> Slope:
+        post = evidence.differentiable(self).fit(*problem, progress=False)
+        return evidence.slope(post, evidence.random_signs(post.system, probes, as_key(key)))
 
     def unpack(
         self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
@@ -173,7 +179,7 @@ class Batch(Method):
         for block in data.blocks:
             self.check(kernel, grid, block.functional)
         n, p = len(data), trend.count(grid.ndim)
-        shapes = {"alpha": (n,), "field": (grid.size,), "noise_variance": (n,), "beta": (p,)}
+        shapes = {"alpha": (n,), "field": (grid.size,), "noise_variance": (n,), "order": (n,), "beta": (p,)}
         check_shapes(arrays, shapes | {"beta_covariance": (p, p)})
         if not np.all(arrays["noise_variance"] > 0):
             raise ValueError("noise_variance: expected positive numbers, got others")

@@ -26,7 +26,10 @@ from hipgp.vecchia.group_covariances import coarse_data_nodes, group_covariances
 if TYPE_CHECKING:
     from hipgp.batch.posterior import BatchPosterior
 
-NEAREST_POINTS, NEAREST_OTHERS = 32, 128  # observations outside the group that are looked at; as many as it has, or more
+NEAREST_POINTS, NEAREST_OTHERS = (
+    32,
+    128,
+)  # observations outside the group that are looked at; as many as it has, or more
 LARGEST_GROUP = 1024
 ENTRIES_AT_ONCE = 2**24  # of covariance matrices
 CHECKED, MOST_SOLVES = 8, 64  # groups that are solved exactly, and observations in them
@@ -57,9 +60,7 @@ def leave_out(post: "BatchPosterior", groups: object) -> LeaveOut:
     return LeaveOut(y[found], mean[found], std[found], numbers[found], error)
 
 
-def _precisions(
-    post: "BatchPosterior", rows: list[Int[np.ndarray, " n"]]
-) -> list[Float[np.ndarray, "n n"]]:
+def _precisions(post: "BatchPosterior", rows: list[Int[np.ndarray, " n"]]) -> list[Float[np.ndarray, "n n"]]:
     """The block of A^-1 of each group, given the nearest observations outside it."""
     nodes = coarse_data_nodes(post.data, post.kernel)
     noise = np.asarray(post.data.noise_std(post.noise), float) ** 2

@@ -12,15 +12,25 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from hipgp.batch import beyond, estimates, evidence, variances
 from hipgp.batch.exact_variances import exact_variance
-from hipgp.batch.leave_out import leave_out
 from hipgp.batch.least_squares import right_hand_sides, row_tolerances
+from hipgp.batch.leave_out import leave_out
 from hipgp.batch.simulation import Target, simulate, warn_if_far
 from hipgp.batch.systems import System, solve
-from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, Problem, StdOptions, as_key
+from hipgp.engines import (
+    EVIDENCE_PROBES,
+    USUAL_STD,
+    Estimate,
+    FittedPosterior,
+    Gradient,
+    Prediction,
+    Problem,
+    StdOptions,
+    as_key,
+)
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.grid import Grid
@@ -39,7 +49,7 @@ if TYPE_CHECKING:
 
 MOST_DRAWS = 64  # solved together
 ON_CPU, SHARE_OF_GPU = 2**30, 0.4  # bytes that a solve of several draws may take, about; of the card's memory
-SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance")  # arrays that a file holds
+SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance", "order")  # arrays that a file holds
 
 
 class Deferred:
@@ -90,6 +100,7 @@ class BatchPosterior(FittedPosterior):
     beta: Float[np.ndarray, " p"]
     beta_covariance: Float[np.ndarray, "p p"]
     noise_variance: Float[np.ndarray, " N"]  # with the residual variance where the method adds it
+    order: Int[np.ndarray, " N"]  # which of the user's observations each of `data` is
 
     def grid_mean(self) -> Float[np.ndarray, "..."]:
         total = np.asarray(self.field) + self.trend.on_grid(self.grid) @ self.beta
@@ -138,6 +149,10 @@ class BatchPosterior(FittedPosterior):
 
     def log_evidence(self, probes: int, key: Any) -> Estimate:
         return evidence.log_evidence(self, probes, key)
+
+    def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
+        problem = Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
+        return self.method.log_evidence_slope(problem, probes, key).gradient
 
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         inside = self.grid.outside(x) == 0

@@ -4,7 +4,7 @@ import functools
 import warnings
 from typing import Any, NamedTuple
 
-from hipgp.batch.engine import WRAPPED
+from hipgp.batch.engine import WRAPPED, Batch
 from hipgp.choices.coarseness import at_grid_bound, too_coarse
 from hipgp.choices.domain import learning_grid
 from hipgp.learning import search
@@ -54,6 +54,7 @@ def learned_from(
         data=scaled,
         noise=noise,
         trend=trend,
+        method=Batch(),
         start=how.start,
         user_bounds=scaling.scaled_bounds(how.bounds, -unit),
         seed=how.key,
