@@ -26,10 +26,8 @@ from hipgp.vecchia.group_covariances import coarse_data_nodes, group_covariances
 if TYPE_CHECKING:
     from hipgp.batch.posterior import BatchPosterior
 
-NEAREST_POINTS, NEAREST_OTHERS = (
-    32,
-    128,
-)  # observations outside the group that are looked at; as many as it has, or more
+# Observations outside the group that are looked at: so many for each of it, and at most, or as many as it has.
+NEAREST_POINTS, NEAREST_OTHERS, MOST_NEAREST = 32, 128, 512
 LARGEST_GROUP = 1024
 ENTRIES_AT_ONCE = 2**24  # of covariance matrices
 CHECKED, MOST_SOLVES = 8, 64  # groups that are solved exactly, and observations in them
@@ -71,7 +69,7 @@ def _precisions(post: "BatchPosterior", rows: list[Int[np.ndarray, " n"]]) -> li
     sizes = np.array([len(r) for r in rows])
     for own in np.unique(2 ** np.ceil(np.log2(sizes)).astype(int)):
         chosen = np.flatnonzero((sizes <= own) & (2 * sizes > own))
-        k = min(max(least, int(own)), len(noise) - 1)
+        k = min(least * int(own), max(MOST_NEAREST, int(own)), len(noise) - 1)
         each = max(1, ENTRIES_AT_ONCE // (k + int(own)) ** 2)
         for begin in range(0, len(chosen), each):
             some = chosen[begin : begin + each]

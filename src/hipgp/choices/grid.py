@@ -29,7 +29,7 @@ from hipgp.vecchia.group_covariances import shortest_lengthscale
 from hipgp.vecchia.local_problems import local_problems
 from hipgp.weights.toeplitz import smallest_torus
 
-MOST_POINTS = 2.0**20  # a solve of a hundred steps then takes a minute or so on two cores
+MOST_POINTS = 2.0**19  # a solve of a hundred steps then takes half a minute or so on two cores
 UNSEEN = 0.02  # of the noise variance, on average, that the grid may leave unseen
 NEAR_ENOUGH = (
     0.08  # of a posterior standard deviation: error of the mean, and relative error of the std itself
