@@ -67,9 +67,7 @@ class GP(eqx.Module):
             raise ValueError(f"kernel: expected a kernel such as Matern32(), got {type(kernel).__name__}")
         if grid is not None:
             if not isinstance(grid, Grid):
-                raise ValueError(
-                    f"grid: expected a Grid, or None to have one chosen, got {type(grid).__name__}"
-                )
+                raise ValueError(f"grid: expected a Grid, or None to choose one, got {type(grid).__name__}")
             kernel.check_dimension(grid.ndim)
         if noise is not None:
             noise = float(as_float("noise", noise, ndim=(0,)))
@@ -318,11 +316,10 @@ class Posterior(eqx.Module):
         return self.engine.log_evidence_gradient(probes, as_key(key))
 
     def leave_out(self, groups: Any = None) -> LeaveOut:
-        """Each observation predicted from all the others, without a refit, noise included; and scores of that.
+        """Each observation, its noise included, predicted from all the others without a refit; and scores of that.
 
-        `groups` has a label for each observation: those with the same label are left out together, as repeated
-        measurements of one place or rays of one pair of stations should be. Kernel, noise and trend's form stay what
-        they are. Exact with the exact engine; with the batch engine `std_error` of the result says how near.
+        Those with the same label in `groups` are left out together. Kernel and noise stay as they are. The exact
+        engine is exact here, the batch engine as near as `std_error` of the result says.
         """
         found = self.engine.leave_out(groups)
         values = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
