@@ -49,7 +49,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         head = "kernel", "log evidence", "parameters", "CRPS", "log density", "coverage", "seconds", "weight"
-        rows = [head]
+        rows: list[tuple[str, ...]] = [head]
         for one, weight in zip(self.candidates, self.weights, strict=True):
             evidence = f"{one.log_evidence.value:.1f} ± {one.log_evidence.error:.1f}"
             scores = (f"{one.scores[name]:.4g}" for name in ("crps", "log_density", "coverage"))

@@ -101,8 +101,7 @@ class GP(eqx.Module):
         grid, why_grid = settled_grid(engine, kernel, self.grid, scaled, noise, progress)
         scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
         found = engine.condition(Problem(kernel, grid, scaled, noise, self.trend), progress, checkpoint)
-        if chosen := why | why_grid:
-            found = dataclasses.replace(found, diagnostics=found.diagnostics | chosen)
+        found = dataclasses.replace(found, diagnostics=found.diagnostics | why | why_grid)
         return Posterior(found, self.learned, unit=unit)
 
     def learn(
@@ -322,8 +321,8 @@ class Posterior(eqx.Module):
         engine is exact here, the batch engine as near as `std_error` of the result says.
         """
         found = self.engine.leave_out(groups)
-        values = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
-        return LeaveOut(*values, found.groups, found.std_error)
+        y, mean, std = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
+        return LeaveOut(y, mean, std, found.groups, found.std_error)
 
     def _beyond(self, functional: Functional) -> bool:
         """Whether it reaches beyond a grid that was not the user's choice, and that the engine computes on."""

@@ -73,8 +73,8 @@ def _precisions(post: "BatchPosterior", rows: list[Int[np.ndarray, " n"]]) -> li
         each = max(1, ENTRIES_AT_ONCE // (k + int(own)) ** 2)
         for begin in range(0, len(chosen), each):
             some = chosen[begin : begin + each]
-            index, used = _with_nearest(tree, places, [rows[i] for i in some], int(own), k)
-            matrix = np.asarray(_matrices(post.kernel, nodes, jnp.asarray(noise), index, used))
+            near = _with_nearest(tree, places, [rows[i] for i in some], int(own), k)
+            matrix = np.asarray(_matrices(post.kernel, nodes, jnp.asarray(noise), *map(jnp.asarray, near)))
             chol = np.linalg.cholesky(matrix)[:, k:, k:]
             for i, factor in zip(some, chol, strict=True):
                 half = np.linalg.inv(factor[: sizes[i], : sizes[i]])
