@@ -1,7 +1,7 @@
 """What an engine is: settings that condition a Gaussian process on data, and the fitted posterior that results.
 
 An engine is a pair of classes, a `Method` (the settings, which users give to `gp.condition`) and a `FittedPosterior`
-(what it found). To add one, subclass both in a room of their own, and add the method to `METHODS` in
+(what it found). To add one, subclass both in a room of their own, and add the method to `ENGINES` in
 `files/persistence.py` so that its maps can be loaded. What an engine cannot do, it refuses with a ValueError that says
 what to use instead; the base class does so for everything that is optional.
 """

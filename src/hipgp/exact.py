@@ -45,8 +45,8 @@ from hipgp.runtime.progress import Progress, Report, silent
 from hipgp.scores import LeaveOut, group_numbers, members, without_group
 from hipgp.weights import dense
 
-SQUARES = 4  # arrays of N x N numbers held at the peak
-# Added in turn where a covariance of draws is singular in float64, relative to the prior variance.
+SQUARES = 4  # arrays of N x N numbers in memory at the peak
+# Tried in turn where the covariance of draws is singular in float64; relative to the prior variance.
 JITTERS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -92,9 +92,9 @@ class Exact(Method):
             matrix[np.diag_indices(n)] += std**2
             factor = _factor(matrix)
         solve = lambda b: scipy.linalg.cho_solve((factor, True), b, check_finite=False)
-        of_columns, y = solve(x), np.asarray(data.y, float)
-        spread = np.linalg.inv(x.T @ of_columns)
-        beta = spread @ (of_columns.T @ y)
+        solved_columns, y = solve(x), np.asarray(data.y, float)
+        beta_covariance = np.linalg.inv(x.T @ solved_columns)
+        beta = beta_covariance @ (solved_columns.T @ y)
         info = {
             "engine": "exact",
             "observations": n,
@@ -105,7 +105,9 @@ class Exact(Method):
             "seconds": time.perf_counter() - began,
         }
         given = kernel, grid, noise, self, info, data.dtype, data, trend
-        return ExactPosterior(*given, nodes, factor, solve(y - x @ beta), beta, spread, of_columns, std)
+        return ExactPosterior(
+            *given, nodes, factor, solve(y - x @ beta), beta, beta_covariance, solved_columns, std
+        )
 
     def unpack(
         self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
@@ -173,7 +175,7 @@ class ExactPosterior(FittedPosterior):
         return draws.astype(self.dtype).reshape(count, *(self.grid.shape if functional is None else (-1,)))
 
     def log_evidence(self, probes: int = 0, key: Any = None) -> Estimate:
-        """Exactly, the trend's coefficients at their best: `probes` and `key` are of no use."""
+        """The log evidence with the trend's coefficients at their best, exactly: `probes` and `key` are not used."""
         rest = np.asarray(self.data.y, float) - self.trend.of_data(self.data, self.grid) @ self.beta
         log_determinant = 2 * np.sum(np.log(np.diag(self.factor)))
         return Estimate(-0.5 * float(rest @ self.alpha + log_determinant + len(rest) * LOG_2PI), 0.0)
@@ -214,7 +216,7 @@ class ExactPosterior(FittedPosterior):
         return self.noise_std**2 * self.alpha, self.noise_std  # y minus the fitted mean is N alpha
 
     def pack(self) -> tuple[Arrays, Json]:
-        """Data and trend alone: the factor is computed again when the map is loaded."""
+        """Data and trend; the Cholesky factor is computed again when the map is loaded."""
         return pack_observations(self.data, self.trend)
 
     @float64_available

@@ -204,7 +204,7 @@ class Posterior(eqx.Module):
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """What the engine did: iterations, KL to the exact posterior, clipped mass, seconds, sizes."""
+        """What the engine did: iterations, KL to the exact posterior on the grid, clipped mass, seconds, sizes."""
         return self.engine.diagnostics
 
     @property

@@ -79,8 +79,6 @@ def test_the_gradient_in_the_noise_is_that_of_differences():
     ("kinds", "seeds"),
     [
         (("points",), 2),
-        pytest.param(("rays",), 1, marks=pytest.mark.slow),
-        pytest.param(("points", "rays"), 1, marks=pytest.mark.slow),
         *(
             pytest.param(kinds, 12, marks=pytest.mark.slow)
             for kinds in (("points",), ("rays",), ("points", "rays"))
@@ -88,8 +86,6 @@ def test_the_gradient_in_the_noise_is_that_of_differences():
     ],
     ids=[
         "points",
-        "rays",
-        "points and rays",
         *(f"{kind}, many seeds" for kind in ("points", "rays", "both")),
     ],
 )
@@ -105,7 +101,30 @@ def test_known_parameters_are_recovered_within_their_own_uncertainty(kinds, seed
         assert learned.undetermined == []
         pulls.append((np.log(learned.values) - truth) / learned.log_std)
     assert np.max(np.abs(pulls)) < 3.5
-    assert np.sqrt(np.mean(np.square(pulls))) < 2.0
+    # to two standard errors of the root of a mean of so many squares, parameters of one seed counted as one
+    assert abs(np.sqrt(np.mean(np.square(pulls))) - 1.0) < 2 / np.sqrt(2 * seeds)
+
+
+def test_the_stated_uncertainty_is_the_curvature_of_the_dense_likelihood():
+    """To a few percent: it is taken from the Vecchia likelihood."""
+    data = _simulated(("points",), 0)
+    learned = hg.GP(hg.Matern32(), hg.Grid.cover((0, 0), (1, 1), shape=(30, 30))).learn(data).learned
+    f, at = dense.points(data.blocks[0].functional.x), dense.points(np.zeros((1, 2)))
+
+    def value(v):
+        variance, lengthscale, noise = np.exp(v)
+        kernel = dense.Matern32(variance, lengthscale)
+        return dense.exact_gp(kernel, f, data.y, np.full(len(data), noise), at).objective
+
+    best, steps = np.log(learned.values), 1e-3 * np.eye(3)
+    curvature = [
+        [
+            -(value(best + a + b) - value(best + a - b) - value(best - a + b) + value(best - a - b)) / 4e-6
+            for b in steps
+        ]
+        for a in steps
+    ]
+    np.testing.assert_allclose(learned.log_std, np.sqrt(np.diag(np.linalg.inv(curvature))), rtol=0.06)
 
 
 def _simulated(kinds, seed):

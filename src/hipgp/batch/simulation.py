@@ -16,8 +16,8 @@ from hipgp.weights.joint_residuals import ResidualRegression
 def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
     if nats > tolerance:
         warnings.warn(
-            f"the solve stopped after {steps} steps at most {nats:.3g} nats from the exact posterior (tolerance "
-            f"{tolerance:g}); try more max_iterations, more neighbours, or float64 data",
+            f"the solve stopped after {steps} steps at most {nats:.3g} nats from the exact posterior on the grid "
+            f"(tolerance {tolerance:g}); try more max_iterations, more neighbours, or float64 data",
             stacklevel=4,
         )
 

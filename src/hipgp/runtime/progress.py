@@ -81,7 +81,7 @@ class Progress:
         self.update(f"{done:,} of {total:,}", done / total)
 
     def nats(self, target: float) -> Callable[[int, float], None]:
-        """A reporter for solves: how far from the exact posterior, on a logarithmic bar."""
+        """A reporter for solves: how far from the exact posterior on the grid, on a logarithmic bar."""
         first: list[float] = []
 
         def report(steps: int, nats: float) -> None:

@@ -9,7 +9,7 @@ variance d, both from one small dense system with the noise included. Then
 - sum_n log N(y_n | b_n'y, d_n): a likelihood without a single large solve, to learn from;
 - the same conditional for a functional not observed: its variance, deterministic and nearly exact for points.
 
-Covariances between functionals are double sums over a few nodes each (`few_nodes`), exact for points.
+Covariances between functionals are double sums over a few nodes each (`coarse_nodes`), exact for points.
 """
 
 import functools
