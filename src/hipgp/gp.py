@@ -9,7 +9,6 @@ True
 """
 
 import os
-import warnings
 from typing import Any, Literal, overload
 
 import equinox as eqx
@@ -34,11 +33,13 @@ from hipgp.files.labels import Labels
 from hipgp.learning import search as learning
 from hipgp.learning.search import Learned
 from hipgp.model import scaling
+from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
+from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.precision import as_float
 from hipgp.runtime.progress import Progress
 from hipgp.weights.toeplitz import check_torus
@@ -139,10 +140,9 @@ class GP(eqx.Module):
         )
         learned = learning.in_unit(learned, unit)
         if learned.undetermined:
-            warnings.warn(
+            warn_caller(
                 f"the data do not determine {', '.join(learned.undetermined)}: the likelihood is flat there or best at "
                 "a bound; give bounds, a simpler kernel, or more data",
-                stacklevel=3,
             )
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend)
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
@@ -298,8 +298,7 @@ class Posterior(eqx.Module):
         progress: bool = True,
     ) -> np.ndarray:
         """`count` draws of the posterior: (count, *grid.shape), or (count, N) of the functionals `at`."""
-        if count < 1:
-            raise ValueError(f"count: expected a positive number of draws, got {count}")
+        check_whole("count", count, 1)
         if at is not None:
             self.engine.method.check(self.kernel, self.grid, at)
         itemsize = np.dtype(self.engine.dtype).itemsize

@@ -8,9 +8,8 @@ part of the same algebra: its coefficients come from generalised least squares, 
 
 import functools
 import time
-import warnings
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -26,12 +25,14 @@ from hipgp.batch.posterior import SOLVED, BatchPosterior, Deferred
 from hipgp.batch.simulation import warn_if_far
 from hipgp.batch.systems import DataSystem, System, solve
 from hipgp.engines import Method, Problem
+from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, check_shapes, unpack_observations
 from hipgp.model.trend import Trend
+from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.precision import float64_available, on_device
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import side_by_side
@@ -88,9 +89,9 @@ class Batch(Method):
             check_stencil(self.stencil)
         if not isinstance(self.tolerance, Real) or not self.tolerance > 0:
             raise ValueError(f"tolerance: expected a positive number of nats, got {self.tolerance!r}")
-        _check_whole("max_iterations", self.max_iterations, 1)
+        check_whole("max_iterations", self.max_iterations, 1)
         if self.neighbours is not None:
-            _check_whole("neighbours", self.neighbours, 0)
+            check_whole("neighbours", self.neighbours, 0)
             if self.space == "grid":
                 raise ValueError(
                     'neighbours: expected None with space="grid", whose preconditioner has none, got '
@@ -260,10 +261,9 @@ class Batch(Method):
             case _:
                 p = self.points_per_axis(data)
                 if (size := stored_size(grid, data, p)) > MUCH:
-                    warnings.warn(
+                    warn_caller(
                         f"the weights of these {len(data):,} lines will take about {size / 2**30:,.0f} GiB; "
                         'Batch(weights="traced") keeps none, and is meant for a GPU',
-                        stacklevel=4,
                     )
                 return stencilled(kernel, grid, data, p), f"local, stencil {p}"
 
@@ -294,11 +294,6 @@ class Batch(Method):
 
     def _checkpoint(self, path: Any, *problem: Any) -> Checkpoint | None:
         return None if path is None else Checkpoint(path, fingerprint(STATE, self, *problem))
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
 
 
 def _single(data: Data) -> bool:

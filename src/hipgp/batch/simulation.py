@@ -1,6 +1,5 @@
 """Draws from the prior: simulated data sets for Matheron's rule, and the functionals that are predicted beside them."""
 
-import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.programs import bounded_jit
 from hipgp.weights.exact import Weights
 from hipgp.weights.joint_residuals import Joint
@@ -15,10 +15,9 @@ from hipgp.weights.joint_residuals import Joint
 
 def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
     if nats > tolerance:
-        warnings.warn(
+        warn_caller(
             f"the solve stopped after {steps} steps at most {nats:.3g} nats from the exact posterior (tolerance "
             f"{tolerance:g}); try more max_iterations, more neighbours, or float64 data",
-            stacklevel=4,
         )
 
 

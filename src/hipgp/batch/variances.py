@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.batch.exact_variances import factored
 from hipgp.batch.simulation import Target, simulate
 from hipgp.batch.systems import solve
+from hipgp.model.arguments import check_whole
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import float64_available
@@ -140,8 +141,7 @@ def sampled_variance(
     report: Report = silent,
 ) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, " T"]]:
     """The variance by `count` simulations, and its Monte Carlo standard error."""
-    if count < 2:
-        raise ValueError(f"samples: expected at least 2 to tell an error from, got {count}")
+    check_whole("samples", count, 2)  # one tells no error
     single = all(f.single for f in (functional, *(block.functional for block in post.data.blocks)))
     local = local_conditional(post, functional) if single else None
     target = post.target(functional)
