@@ -5,11 +5,25 @@ data, such as the rows of a sparse matrix, would take a second and some megabyte
 """
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
-SLICES = 16  # parts of a matrix' rows, sorted by length, that have one width each
+SMALL = (
+    2**20
+)  # entries of a matrix of which a product takes a millisecond, and a program for another layout seconds
+
+
+class _Steps(NamedTuple):
+    """How finely the layout of a matrix follows the lengths of its rows."""
+
+    shares: int  # parts of its rows, sorted by length, that have one width each
+    widths: int  # from one power of two to the next
+    apart: int  # of the numbers of very long rows that are told from a share of all
+
+
+FINE, COARSE = _Steps(16, 8, 2), _Steps(4, 1, 4)
 
 
 def roughly(count: int, steps: int = 32) -> int:
@@ -38,6 +52,8 @@ def slab_sizes(lengths: Int[np.ndarray, " p"], rows: int, fold: int, a_slab: int
     matrix has, and widths are rounded up, so that small changes of the lengths change nothing. The arrays are those that
     cost least by dynamic programming: their entries, `a_slab` for each, and a quarter of that for one folded into a
     narrower one (width above `fold`, a multiple of it). Rows without entries are left out where they are many.
+    Matrices of fewer than `SMALL` entries have coarser shares and widths: a fifth to a half more padding is cheap there,
+    and new data find the layout of the data before them.
     """
     longest = int(lengths[0]) if len(lengths) else 0
     if longest == 0:
@@ -46,16 +62,19 @@ def slab_sizes(lengths: Int[np.ndarray, " p"], rows: int, fold: int, a_slab: int
         return [(longest if longest <= fold else -(-longest // fold) * fold, rows)]
     cut = len(lengths) - rows  # pieces beyond one a row
     total = rows + (power_of_two(cut) if cut > 0 else 0)
-    if total * (width := few_sizes(longest, 6)) <= a_slab // 4:
-        return [(width, total)]  # so little that padding to 16, 96 or 576 costs nothing
-    share = -(-rows // SLICES)
+    if total * (width := few_sizes(longest)) <= a_slab // 2:
+        return [(width, total)]  # so little that padding to 16, 64 or 256 costs nothing
+    steps = COARSE if int(np.sum(lengths)) < SMALL else FINE
+    share = -(-rows // steps.shares)
     # a few very long rows are told apart from a share of all where that saves as much as a slab costs
     worth = share - a_slab // 4 // _width(longest, 2, fold)
-    few = itertools.takewhile(lambda begin: begin < worth, (8 << i for i in range(60)))
+    few = itertools.takewhile(lambda begin: begin < worth, (8 * steps.apart**i for i in range(30)))
     begins = [0, *few, *range(share, total, share)]
     longest_of = [int(lengths[b]) if b < len(lengths) else 0 for b in begins]
     # the longest of all varies most, and there are few like it
-    widths = [_width(n, 2 if i == 0 else 8, fold) for i, n in enumerate(longest_of)]
+    widths = [
+        _width(n, min(2, steps.widths) if i == 0 else steps.widths, fold) for i, n in enumerate(longest_of)
+    ]
     used = np.count_nonzero(widths)
     return _cheapest([*begins, total][: used + 1], widths[:used], fold, a_slab)
 
