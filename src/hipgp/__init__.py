@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         SquaredExponential,
     )
     from hipgp.variational.engine import Variational
-    from hipgp.vecchia.grid_facts import GridTooCoarse
+    from hipgp.vecchia.grid_check import GridTooCoarse
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ _MODULES = {
     "hipgp.model.grid": ("Grid",),
     "hipgp.batch.engine": ("Batch",),
     "hipgp.exact": ("Exact",),
-    "hipgp.vecchia.grid_facts": ("GridTooCoarse",),
+    "hipgp.vecchia.grid_check": ("GridTooCoarse",),
     "hipgp.variational.engine": ("Variational",),
     "hipgp.model.kernels": (
         "Gneiting",

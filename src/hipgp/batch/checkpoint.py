@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hipgp.linalg.krylov import State
+from hipgp.linalg.krylov import CGState
 from hipgp.runtime import archive
 
 EVERY = 20.0  # seconds between two checkpoints
@@ -105,9 +105,9 @@ class Checkpoint:
         self.problem = problem
         self.written = time.perf_counter()
 
-    def load(self, shape: tuple[int, ...]) -> tuple[jax.Array, int, tuple[State, jax.Array]] | None:
+    def load(self, shape: tuple[int, ...]) -> tuple[jax.Array, int, tuple[CGState, jax.Array]] | None:
         shapes = {"x": shape, "steps": (), "scale": (shape[0], 1)}
-        shapes |= {f"state_{name}": shape if name in WHOLE else shape[:1] for name in State._fields}
+        shapes |= {f"state_{name}": shape if name in WHOLE else shape[:1] for name in CGState._fields}
         arrays = read_arrays(self.path, self.problem, *shapes)
         if arrays is None:
             return None
@@ -117,15 +117,15 @@ class Checkpoint:
                     f"checkpoint: {self.path} holds {name} of shape {arrays[name].shape}, expected {expected}; remove "
                     "it or name another file"
                 )
-        state = State(*[jnp.asarray(arrays[f"state_{name}"]) for name in State._fields])
+        state = CGState(*[jnp.asarray(arrays[f"state_{name}"]) for name in CGState._fields])
         return jnp.asarray(arrays["x"]), int(arrays["steps"]), (state, jnp.asarray(arrays["scale"]))
 
-    def save(self, x: jax.Array, steps: int, state: State, scale: jax.Array, now: bool = False) -> None:
+    def save(self, x: jax.Array, steps: int, state: CGState, scale: jax.Array, now: bool = False) -> None:
         """Write, if the last one is EVERY seconds old."""
         if not now and time.perf_counter() - self.written < EVERY:
             return
         fields = {
-            f"state_{name}": np.asarray(value) for name, value in zip(State._fields, state, strict=True)
+            f"state_{name}": np.asarray(value) for name, value in zip(CGState._fields, state, strict=True)
         }
         write_arrays(
             self.path,

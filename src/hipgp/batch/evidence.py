@@ -16,8 +16,8 @@ from jaxtyping import Array, Float
 from hipgp.batch.grid_space import GridSystem
 from hipgp.batch.systems import DataSystem, System
 from hipgp.engines import Estimate
-from hipgp.linalg.krylov import Probed, probe, quadratic_form
-from hipgp.linalg.sparse import Blocks
+from hipgp.linalg.krylov import LanczosSolution, lanczos_quadrature, lanczos_solve
+from hipgp.linalg.sparse import BlockRows
 from hipgp.model.arguments import check_whole
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
@@ -62,14 +62,14 @@ def random_signs(system: System, probes: int, key: Array) -> Float[Array, "B n"]
         return system.unknowns(system.modes(signs, torus.shape))
     assert isinstance(system, DataSystem)
     rows = jnp.ones_like(system.noise)
-    if system.vecchia is not None and isinstance(system.vecchia.factor, Blocks):
+    if system.vecchia is not None and isinstance(system.vecchia.factor, BlockRows):
         rows = jnp.any(system.vecchia.factor.values != 0, axis=2).ravel().astype(rows.dtype)
     return jax.random.rademacher(key, (probes, len(rows)), rows.dtype) * rows
 
 
 def logarithms(
     system: System, signs: Float[Array, "B n"], tolerance: float = TOLERANCE
-) -> tuple[Float[np.ndarray, " B"], Probed]:
+) -> tuple[Float[np.ndarray, " B"], LanczosSolution]:
     """Each probe's estimate of the part of log|A| that is not known."""
     logs, probed = _quadrature(system, signs, jnp.asarray(tolerance))
     return np.asarray(logs, float), probed
@@ -78,9 +78,9 @@ def logarithms(
 @bounded_jit()
 def _quadrature(
     system: System, signs: Float[Array, "B n"], tolerance: Array
-) -> tuple[Float[Array, " B"], Probed]:
-    probed = probe(lambda v: _whitened(system, v), signs, STEPS, tolerance)
-    return quadratic_form(probed.coefficients, signs, jnp.log), probed
+) -> tuple[Float[Array, " B"], LanczosSolution]:
+    probed = lanczos_solve(lambda v: _whitened(system, v), signs, STEPS, tolerance)
+    return lanczos_quadrature(probed.coefficients, signs, jnp.log), probed
 
 
 def _whitened(system: System, v: Float[Array, "B n"]) -> Float[Array, "B n"]:

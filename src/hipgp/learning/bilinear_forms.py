@@ -18,8 +18,8 @@ from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.weights.stencils import nodes_at_once, place, stencil_steps, stencil_weights
-from hipgp.weights.toeplitz import on_torus
+from hipgp.weights.stencils import locate_stencils, node_chunk_size, stencil_offsets, stencil_weights
+from hipgp.weights.toeplitz import toeplitz_on_torus
 
 
 class Forms(eqx.Module):
@@ -55,7 +55,7 @@ def kernel_gradient(
     total, fields = _through_grid(kernel, system, forms)
     begin = 0
     for block in data.blocks:
-        for rows in block.functional.pieces(grid.spacing, nodes_at_once()):
+        for rows in block.functional.pieces(grid.spacing, node_chunk_size()):
             part = block.functional.nodes_of(rows, grid.spacing)
             piece = _piece(grid, p, part, begin + rows, system.weights.residual, forms)
             total = jax.tree.map(jnp.add, total, _through_weights(kernel, grid, p, piece, *fields))
@@ -76,13 +76,15 @@ def _through_grid(kernel: Kernel, system: DataSystem, forms: Forms) -> tuple[Ker
 
     spectrum, fields = jax.lax.scan(one, jnp.zeros_like(toeplitz.eigenvalues), forms)
     pull = spectrum * toeplitz.torus.multiplicity() / toeplitz.torus.size
-    return jax.grad(lambda k: jnp.sum(pull * on_torus(k, toeplitz.torus).eigenvalues))(kernel), fields
+    return jax.grad(lambda k: jnp.sum(pull * toeplitz_on_torus(k, toeplitz.torus).eigenvalues))(
+        kernel
+    ), fields
 
 
 def _piece(grid: Grid, p: int, part: Nodes, own: np.ndarray, residual: Array, forms: Forms) -> Piece:
     count, per = part.x.shape[:2]
     missing = (1 << (count - 1).bit_length()) - count  # few shapes: few compilations
-    start, offset = place(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
+    start, offset = locate_stencils(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
 
     def full(v: Any, mode: Any = "edge") -> Array:
         v = np.asarray(v)
@@ -109,7 +111,7 @@ def _through_weights(
     kernel: Kernel, grid: Grid, p: int, piece: Piece, field_a: Array, field_b: Array
 ) -> Kernel:
     """The part through W and the residual variances of some functionals, the grid's fields held."""
-    places = piece.start[..., None] + jnp.asarray(stencil_steps(grid, p)[1])
+    places = piece.start[..., None] + jnp.asarray(stencil_offsets(grid, p)[1])
 
     def add(total: Array, form: tuple[Forms, Array, Array]) -> tuple[Array, None]:
         one, of_a, of_b = form

@@ -10,29 +10,29 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-SMALL = (
-    2**20
-)  # entries of a matrix of which a product takes a millisecond, and a program for another layout seconds
+# entries of a matrix with which a product takes a millisecond at most, and a program for another layout seconds
+SMALL = 2**20
 
 
-class _Steps(NamedTuple):
+class _Resolution(NamedTuple):
     """How finely the layout of a matrix follows the lengths of its rows."""
 
     shares: int  # parts of its rows, sorted by length, that have one width each
     widths: int  # from one power of two to the next
-    apart: int  # of the numbers of very long rows that are told from a share of all
+    few: int  # very long rows that are told from a share of all, or more of them
+    apart: int  # how many times more, and so on
 
 
-FINE, COARSE = _Steps(16, 8, 2), _Steps(4, 1, 4)
+FINE, COARSE = _Resolution(16, 8, few=8, apart=2), _Resolution(4, 1, few=32, apart=4)
 
 
-def roughly(count: int, steps: int = 32) -> int:
+def round_up(count: int, steps: int = 32) -> int:
     """A number no less than `count`: a multiple of 8, with at least `steps` of them from one power of two to the next."""
     step = max(8, 1 << max(0, count.bit_length() - steps.bit_length()))
     return -(-count // step) * step
 
 
-def few_sizes(size: int, apart: int = 4) -> int:
+def round_up_geometrically(size: int, apart: int = 4) -> int:
     """The next of 16, 64, 256, ..., or with other steps `apart` from 16 on."""
     found = 16
     while found < size:
@@ -40,12 +40,12 @@ def few_sizes(size: int, apart: int = 4) -> int:
     return found
 
 
-def power_of_two(size: int) -> int:
+def round_up_to_power_of_two(size: int) -> int:
     """The next power of two."""
     return 1 << max(size - 1, 0).bit_length()
 
 
-def slab_sizes(lengths: Int[np.ndarray, " p"], rows: int, fold: int, a_slab: int) -> list[tuple[int, int]]:
+def slice_sizes(lengths: Int[np.ndarray, " p"], rows: int, fold: int, a_slab: int) -> list[tuple[int, int]]:
     """(width, rows) of dense arrays that hold rows of these `lengths` in descending order, widest first.
 
     Rows are promoted to a wider array rather than counted exactly: arrays end at fixed shares of the `rows` that the
@@ -61,32 +61,33 @@ def slab_sizes(lengths: Int[np.ndarray, " p"], rows: int, fold: int, a_slab: int
     if len(lengths) == rows and longest == lengths[-1]:
         return [(longest if longest <= fold else -(-longest // fold) * fold, rows)]
     cut = len(lengths) - rows  # pieces beyond one a row
-    total = rows + (power_of_two(cut) if cut > 0 else 0)
-    if total * (width := few_sizes(longest)) <= a_slab // 2:
+    total = rows + (round_up_to_power_of_two(cut) if cut > 0 else 0)
+    if total * (width := round_up_geometrically(longest)) <= a_slab // 2:
         return [(width, total)]  # so little that padding to 16, 64 or 256 costs nothing
-    steps = COARSE if int(np.sum(lengths)) < SMALL else FINE
-    share = -(-rows // steps.shares)
+    resolution = COARSE if int(np.sum(lengths)) < SMALL else FINE
+    share = -(-rows // resolution.shares)
     # a few very long rows are told apart from a share of all where that saves as much as a slab costs
-    worth = share - a_slab // 4 // _width(longest, 2, fold)
-    few = itertools.takewhile(lambda begin: begin < worth, (8 * steps.apart**i for i in range(30)))
+    worth = share - a_slab // 4 // _round_up_width(longest, 2, fold)
+    few = itertools.takewhile(
+        lambda begin: begin < worth, (resolution.few * resolution.apart**i for i in range(30))
+    )
     begins = [0, *few, *range(share, total, share)]
     longest_of = [int(lengths[b]) if b < len(lengths) else 0 for b in begins]
     # the longest of all varies most, and there are few like it
-    widths = [
-        _width(n, min(2, steps.widths) if i == 0 else steps.widths, fold) for i, n in enumerate(longest_of)
-    ]
+    steps = [min(2, resolution.widths), *[resolution.widths] * len(longest_of)]
+    widths = [_round_up_width(n, step, fold) for n, step in zip(longest_of, steps, strict=False)]
     used = np.count_nonzero(widths)
-    return _cheapest([*begins, total][: used + 1], widths[:used], fold, a_slab)
+    return _cheapest_slices([*begins, total][: used + 1], widths[:used], fold, a_slab)
 
 
-def _width(length: int, steps: int, fold: int) -> int:
+def _round_up_width(length: int, steps: int, fold: int) -> int:
     """`length` rounded up: `steps` widths from one power of two to the next, above `fold` at most four, its multiples."""
-    half = power_of_two(length) // 2
+    half = round_up_to_power_of_two(length) // 2
     step = max(1, half // steps) if length <= fold else max(fold, half // min(steps, 4))
     return -(-length // step) * step
 
 
-def _cheapest(edges: list[int], widths: list[int], fold: int, a_slab: int) -> list[tuple[int, int]]:
+def _cheapest_slices(edges: list[int], widths: list[int], fold: int, a_slab: int) -> list[tuple[int, int]]:
     """Slices edges[i] : edges[i + 1] of these widths, in descending order, joined where that costs less."""
     count = len(widths)
     cost, end = [0.0] * (count + 1), [count] * (count + 1)
