@@ -177,7 +177,7 @@ class ExactPosterior(FittedPosterior):
         return Estimate(-0.5 * float(rest @ self.alpha + log_determinant + len(rest) * LOG_2PI), 0.0)
 
     @float64_available
-    def log_evidence_gradient(self) -> Gradient:
+    def log_evidence_gradient(self, probes: int = 0, key: Any = None) -> Gradient:
         """(alpha' dA alpha - tr(A^-1 dA)) / 2 for each parameter; beta is at its best, so that it adds nothing."""
         known = np.all(self.data.noise_known)
         layout = Layout.of(self.kernel, noise_free=not known)

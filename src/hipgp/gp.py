@@ -18,6 +18,7 @@ from jaxtyping import Float
 from hipgp.batch import estimates
 from hipgp.batch.engine import WRAPPED, Batch
 from hipgp.engines import (
+    EVIDENCE_PROBES,
     Estimate,
     FittedPosterior,
     Gradient,
@@ -131,6 +132,7 @@ class GP(eqx.Module):
             data,
             noise,
             self.trend,
+            Batch(),
             start=start,
             user_bounds=scaling.scaled_bounds(bounds, -unit),
             seed=key,
@@ -306,7 +308,7 @@ class Posterior(eqx.Module):
         with Progress("drawing", progress) as bar:
             return np.ldexp(self.engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
 
-    def log_evidence(self, probes: int = 16, key: Any = 0) -> Estimate:
+    def log_evidence(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Estimate:
         """The log-probability of the data under this model, with its Monte Carlo error: to choose between models.
 
         Of the variational engine its bound, which is below it.
@@ -317,9 +319,12 @@ class Posterior(eqx.Module):
         per_unit = self.diagnostics["observations"] * self.unit * float(np.log(2))  # a density in each of y
         return Estimate(found.value - per_unit, found.error)
 
-    def log_evidence_gradient(self) -> Gradient:
-        """The gradient of the log evidence in the logarithm of each parameter, by name; `Exact` alone gives it."""
-        return self.engine.log_evidence_gradient()
+    def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
+        """The gradient of the log evidence in the logarithm of each parameter, by name, from `Exact` and `Batch`.
+
+        That of `Batch` is an estimate from random probes, whose error falls with the root of their number.
+        """
+        return self.engine.log_evidence_gradient(probes, as_key(key))
 
     def leave_one_out(self) -> Prediction:
         """Mean and std of each observed value, its noise included, given all the others; `Exact` alone gives it."""

@@ -16,15 +16,15 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.batch import estimates
-from hipgp.batch.checkpoint import Checkpoint, fingerprint
+from hipgp.batch import estimates, evidence
+from hipgp.batch.checkpoint import Checkpoint
 from hipgp.batch.grid_space import grid_system, hardness
 from hipgp.batch.least_squares import combine, right_hand_sides, row_tolerances
 from hipgp.batch.ordering import in_order
 from hipgp.batch.posterior import SOLVED, BatchPosterior, Deferred
 from hipgp.batch.simulation import warn_if_far
 from hipgp.batch.systems import DataSystem, System, solve
-from hipgp.engines import Method, Problem
+from hipgp.engines import Method, Problem, Slope, as_key
 from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.functionals import Points
@@ -33,6 +33,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, check_shapes, unpack_observations
 from hipgp.model.trend import Trend
 from hipgp.runtime.callers import warn_caller
+from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.precision import float64_available, on_device
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import run_both
@@ -166,6 +167,11 @@ class Batch(Method):
         found = (fit.alpha, fit.field, fit.beta, fit.covariance, np.asarray(system.noise, float))  # type: ignore[attr-defined]
         given = kernel, grid, noise, self, info, data.dtype
         return BatchPosterior(*given, data, trend, deferred, *found)
+
+    @float64_available
+    def log_evidence_slope(self, problem: Problem, probes: int, key: Any) -> Slope:
+        post = evidence.differentiable(self).fit(*problem, progress=False)
+        return evidence.slope(post, evidence.random_signs(post.system, probes, as_key(key)))
 
     def unpack(
         self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json

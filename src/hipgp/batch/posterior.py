@@ -19,7 +19,17 @@ from hipgp.batch.exact_variances import exact_variance
 from hipgp.batch.least_squares import right_hand_sides, row_tolerances
 from hipgp.batch.simulation import Target, simulate, warn_if_far
 from hipgp.batch.systems import System, solve
-from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdOptions, as_key
+from hipgp.engines import (
+    EVIDENCE_PROBES,
+    USUAL_STD,
+    Estimate,
+    FittedPosterior,
+    Gradient,
+    Prediction,
+    Problem,
+    StdOptions,
+    as_key,
+)
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.grid import Grid
@@ -136,6 +146,10 @@ class BatchPosterior(FittedPosterior):
 
     def log_evidence(self, probes: int, key: Any) -> Estimate:
         return evidence.log_evidence(self, probes, key)
+
+    def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
+        problem = Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
+        return self.method.log_evidence_slope(problem, probes, key).gradient
 
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         inside = self.grid.outside(x) == 0
