@@ -18,6 +18,7 @@ from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
+from hipgp.runtime.programs import bounded_jit
 from hipgp.weights.stencils import locate_stencils, node_chunk_size, stencil_offsets, stencil_weights
 from hipgp.weights.toeplitz import toeplitz_on_torus
 
@@ -72,7 +73,7 @@ def kernel_gradient(
     return total
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _through_grid(kernel: Kernel, system: DataSystem, forms: Forms) -> tuple[Kernel, tuple[Array, Array]]:
     """The part through K with W held, and K W' of both sides for the part through W."""
     toeplitz = system.toeplitz
