@@ -36,6 +36,7 @@ from hipgp.files import io, persistence
 from hipgp.files.labels import Labels
 from hipgp.learning.search import Learned
 from hipgp.model import scaling
+from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
@@ -288,8 +289,7 @@ class Posterior(eqx.Module):
         progress: bool = True,
     ) -> np.ndarray:
         """`count` draws of the posterior: (count, *grid.shape), or (count, N) of the functionals `at`."""
-        if count < 1:
-            raise ValueError(f"count: expected a positive number of draws, got {count}")
+        check_whole("count", count, 1)
         engine = self.engine if at is None else self._reaching(at, progress)
         itemsize = np.dtype(self.engine.dtype).itemsize
         estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)

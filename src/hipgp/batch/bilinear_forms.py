@@ -18,6 +18,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.buckets import round_up_to_power_of_two
+from hipgp.runtime.programs import bounded_jit
 from hipgp.weights.exact import Weights
 from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 from hipgp.weights.stencils import node_chunk_size, stencil_weights
@@ -75,7 +76,7 @@ def kernel_gradient(
     return total
 
 
-@eqx.filter_jit
+@bounded_jit()
 def _through_grid(
     kernel: Kernel, toeplitz: Toeplitz, weights: Weights, forms: Forms
 ) -> tuple[Kernel, tuple[Array, Array]]:

@@ -9,7 +9,7 @@ part of the same algebra: its coefficients come from generalised least squares, 
 import functools
 import time
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -25,6 +25,7 @@ from hipgp.batch.posterior import SOLVED, BatchPosterior
 from hipgp.batch.simulation import warn_if_far
 from hipgp.batch.systems import System, solve
 from hipgp.engines import Method, Problem, Slope, as_key
+from hipgp.model.arguments import check_whole
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, check_shapes, unpack_observations
@@ -73,9 +74,9 @@ class Batch(Method):
             check_stencil(self.stencil)
         if not isinstance(self.tolerance, Real) or not self.tolerance > 0:
             raise ValueError(f"tolerance: expected a positive number of nats, got {self.tolerance!r}")
-        _check_whole("max_iterations", self.max_iterations, 1)
+        check_whole("max_iterations", self.max_iterations, 1)
         if self.neighbours is not None:
-            _check_whole("neighbours", self.neighbours, 0)
+            check_whole("neighbours", self.neighbours, 0)
             if self.space == "grid":
                 raise ValueError(
                     'neighbours: expected None with space="grid", whose preconditioner has none, got '
@@ -192,11 +193,6 @@ def _ordered(problem: Problem) -> tuple[Problem, Float[np.ndarray, "N p"], Int[n
     columns = trend.of_data(data, grid)  # says so where there are too few
     data, order = in_order(data)
     return Problem(kernel, grid, data, noise, trend.in_order(order)), columns[order], order
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
 
 
 def _recorded(

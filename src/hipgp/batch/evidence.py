@@ -22,6 +22,7 @@ from hipgp.batch.systems import DataSystem, System
 from hipgp.engines import Estimate, Gradient, Slope
 from hipgp.learning.parameters import Layout
 from hipgp.linalg.krylov import LanczosSolution, lanczos_quadrature, lanczos_solve
+from hipgp.model.arguments import check_whole
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 
@@ -37,8 +38,7 @@ LOG_2PI = float(np.log(2 * np.pi))
 @float64_available
 def log_evidence(post: "BatchPosterior", probes: int, key: Array) -> Estimate:
     """The log-probability of the data, the trend's coefficients at their best."""
-    if probes < 2:
-        raise ValueError(f"probes: expected at least 2 to tell an error from, got {probes}")
+    check_whole("probes", probes, 2)  # one tells no error
     return evidence_of(post, logarithms(post.system, post.system.random_signs(probes, key))[0])
 
 

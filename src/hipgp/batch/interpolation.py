@@ -1,6 +1,5 @@
 """The rows of W in the kind of weights that the settings ask for, and the data by grid cell where residuals are joint."""
 
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from hipgp.engines import Problem
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.runtime.callers import warn_caller
 from hipgp.weights.exact import Weights, exact_weights
 from hipgp.weights.joint_residuals import CellBlocks, cell_blocks
 from hipgp.weights.matrix_free import matrix_free_weights, stored_bytes
@@ -41,10 +41,9 @@ def rows_of(
         return matrix_free_weights(kernel, grid, data, data.dtype), "matrix-free"
     p = points_per_axis(method, data)
     if (size := stored_bytes(grid, data, p)) > MUCH:
-        warnings.warn(
+        warn_caller(
             f"the weights of these {len(data):,} lines will take about {size / 2**30:,.0f} GiB; "
             'Batch(weights="matrix-free") keeps none, and is meant for a GPU',
-            stacklevel=4,
         )
     return local_weight_rows(kernel, grid, data, p), f"local, stencil {p}"
 

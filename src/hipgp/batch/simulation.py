@@ -1,6 +1,5 @@
 """Draws from the prior and the data that they make: what Matheron's rule and sampled standard deviations start from."""
 
-import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.programs import bounded_jit
 from hipgp.weights.exact import Weights
 from hipgp.weights.joint_residuals import ResidualRegression
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 def warn_if_far(kl_bound: float, tolerance: float, steps: int) -> None:
     """Warn where a solve stopped before it was within the tolerance."""
     if kl_bound > tolerance:
-        warnings.warn(
+        warn_caller(
             f"the solve stopped after {steps} steps at most {kl_bound:.3g} nats from the exact posterior on the grid "
             f"(tolerance {tolerance:g}); try more max_iterations, more neighbours, or float64 data",
-            stacklevel=4,
         )
 
 

@@ -26,6 +26,7 @@ from hipgp.batch.decisions import Decision, standard_deviations, work
 from hipgp.batch.simulation import GridTarget, simulate
 from hipgp.batch.systems import System, draws_at_once, solve
 from hipgp.engines import USUAL_STD
+from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
@@ -143,8 +144,7 @@ def sampled_variance(
     report: Report = silent,
 ) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, " T"]]:
     """The variance by `count` simulations, and its Monte Carlo standard error; `target` is `functional` on the grid."""
-    if count < 2:
-        raise ValueError(f"samples: expected at least 2 to tell an error from, got {count}")
+    check_whole("samples", count, 2)  # one tells no error
     single = all(f.single for f in (functional, *(block.functional for block in post.data.blocks)))
     local = local_conditional(post, functional) if single else None
     of_exact, of_rough = [], []  # squares

@@ -1,7 +1,6 @@
 """Learning with or without a grid: the bounds of lengthscales, and what is said where a bound was met."""
 
 import functools
-import warnings
 from typing import Any, NamedTuple
 
 from hipgp.batch.engine import WRAPPED, Batch
@@ -14,7 +13,8 @@ from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
-from hipgp.vecchia.grid_check import GridTooCoarse, outside
+from hipgp.runtime.callers import warn_caller
+from hipgp.vecchia.grid_check import GridTooCoarse
 from hipgp.weights.toeplitz import check_torus
 
 
@@ -66,11 +66,10 @@ def learned_from(
         freely = lambda: find(grid=learning_grid(data), polish=False)
         said, undetermined = too_coarse(learned, names, grid, scaled, freely)
         if said is not None:
-            warnings.warn(said, GridTooCoarse, stacklevel=outside())
+            warn_caller(said, GridTooCoarse)
     if undetermined:
-        warnings.warn(
+        warn_caller(
             f"the data do not determine {', '.join(undetermined)}: the likelihood is flat there or best at a bound; give "
             "bounds, a simpler kernel, or more data",
-            stacklevel=outside(),
         )
     return search.in_unit(learned, unit)

@@ -4,8 +4,6 @@
 large, finer grids are tried until one is fine enough.
 """
 
-import sys
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +14,7 @@ from hipgp.model.data import Data
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, typical_lengthscale
+from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
 from hipgp.vecchia.grid_error import GridApproximation, GridError, grid_error, stencil_approximation
@@ -154,7 +153,7 @@ def warn_if_coarse(facts: dict[str, Any], grid: Grid, data: Data, residual: str,
         told += "; or try Batch(stencil=4)"
     if residual != "joint" and all(isinstance(block.functional, Points) for block in data.blocks):
         told += '; or try Batch(residual="joint")'
-    warnings.warn(told, GridTooCoarse, stacklevel=outside())
+    warn_caller(told, GridTooCoarse)
 
 
 def describe_error(facts: dict[str, Any], grid: Grid) -> str:
@@ -180,12 +179,3 @@ def describe_error(facts: dict[str, Any], grid: Grid) -> str:
 def _bytes(size: float) -> str:
     power = min(int(np.log2(max(size, 1)) // 10), 4)
     return f"{size / 2 ** (10 * power):.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
-
-
-def outside() -> int:
-    """Return the stack level, for the caller's `warnings.warn`, of the first frame outside this package."""
-    level, frame = 1, sys._getframe(1)
-    own = __name__.split(".")[0], "equinox"  # which stands between a method and its caller
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in own:
-        level, frame = level + 1, frame.f_back
-    return level

@@ -1,6 +1,5 @@
 """Dense covariance matrices between functionals, by quadrature that is refined to a stated accuracy."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from jaxtyping import Array, Float
 from hipgp.model.functionals import Functional
 from hipgp.model.kernels import Kernel, shortest_lengthscale
 from hipgp.model.nodes import Nodes
+from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.progress import Report, silent
 from hipgp.weights.covariance import elementwise_covariance, prior_variances, transposed_nodes
@@ -48,10 +48,9 @@ def refine_quadrature(
             break
         coarse, spacing = fine, spacing / 2
     if error > accuracy:
-        warnings.warn(
+        warn_caller(
             f"quadrature with {coarse.per} nodes leaves errors of {error:.2g} in the covariances of "
             f"{type(functional).__name__} (accuracy {accuracy:g}): the kernel is rough or short for them",
-            stacklevel=4,
         )
     return exact, spacing, error
 
