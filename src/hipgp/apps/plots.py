@@ -292,13 +292,13 @@ def sky(
 
 @styled
 def convergence(trace: Sequence[tuple[int, float]], tolerance: float) -> Figure:
-    """How the bound on the distance from the exact posterior fell, step by step."""
+    """How the bound on the distance from the exact posterior of the model on its grid fell, step by step."""
     fig = figure(5.6, 3.6)
     ax = fig.add_subplot()
     steps, nats = np.array(trace, float).reshape(-1, 2).T
     ax.semilogy(steps, nats, "o-", color=SECOND, ms=4)
     ax.axhline(tolerance, color=ACCENT, lw=1, ls=(0, (4, 2)), label=f"tolerance, {tolerance:g} nats")
-    ax.set(xlabel="conjugate-gradient step", ylabel="KL from the exact posterior, at most [nats]")
+    ax.set(xlabel="conjugate-gradient step", ylabel="KL from the exact posterior on the grid, at most [nats]")
     ax.legend(fontsize=9)
     return fig
 

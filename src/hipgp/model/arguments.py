@@ -1,5 +1,6 @@
 """The arguments of functionals as checked arrays: places, pairs of places and directions, with errors that name them."""
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,11 @@ def as_direction(n: int, d: int, dtype: Any, axis: int | None, direction: Any) -
     if np.any(np.all(v == 0, axis=1)):
         raise ValueError("direction: expected vectors of positive length, got a zero vector")
     return v
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
 
 
 def check_not_empty(name: str, array: np.ndarray) -> None:

@@ -5,7 +5,6 @@ standard deviation are c times as large. So a problem of extreme numbers is solv
 and multiplying by one rounds nothing.
 """
 
-import warnings
 from typing import Any
 
 import equinox as eqx
@@ -15,6 +14,7 @@ from hipgp.model.data import Data, Observations
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, Product, Stationary, Sum
 from hipgp.model.trend import Trend
+from hipgp.runtime.callers import warn_caller
 
 # Powers of two. Within SAFE, products of two squares are in the range of the type; beyond LARGEST, squares are not.
 SAFE = {np.dtype(np.float32): 30, np.dtype(np.float64): 250}
@@ -130,11 +130,10 @@ def warn_if_far_from_zero(data: Data, grid: Grid, trend: Trend, kernel: Kernel |
     else:
         size, spread = abs(level), np.ldexp(np.sqrt(variance), power)
     if size > FAR * spread:
-        warnings.warn(
+        warn_caller(
             f"the data lie about {size / spread:.2g} standard deviations from zero, the mean of a field without a trend: "
             'the posterior will bend back to zero between them; give GP(..., trend="constant"), or subtract a constant '
             "from y",
-            stacklevel=4,
         )
 
 

@@ -37,10 +37,12 @@ def verdict(facts: dict[str, Any], nats: float, pcg_error: float) -> dict[str, A
             f"{facts['pcg_relative_error_max']:.1e}: raise max_iterations, or use weights='local'"
         )
     if facts["mean_gap_nats"] > nats:
-        said.append(
-            f"the mean is about {facts['mean_gap_nats']:.2g} nats short of the optimum: raise epochs or batch_size, or "
-            "use direct=True"
+        advice = (
+            "the solve for it met its limit: use larger blocks, which precondition it, or method=Batch()"
+            if facts["direct"]
+            else "raise epochs or batch_size, or use direct=True"
         )
+        said.append(f"the mean is about {facts['mean_gap_nats']:.2g} nats short of the optimum: {advice}")
     if facts.get("clipped_mass", 0.0) > 1e-3:
         said.append(
             f"the embedding clipped {facts['clipped_mass']:.1e} of the covariance: the lengthscale is long for the grid"

@@ -11,6 +11,7 @@ from hipgp.model.kernels import Kernel, elementary
 
 TRENDS = ("none", "constant", "linear")
 ENGINES = ("batch", "variational")
+OWN_STD = ("auto", "none")  # what an engine with one way to standard deviations can be told
 STDS = ("auto", "vecchia", "samples", "exact", "none")
 
 
@@ -55,7 +56,13 @@ def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
     if unknown:
         raise BadInput(f"{config}: unknown setting {unknown[0]!r}; there are {', '.join(Settings._fields)}")
     told |= {k: v for k, v in flags.items() if v is not None and v != () and v is not False}
-    return Settings(**{name: CHECKS[name](name, value) for name, value in told.items()})
+    found = Settings(**{name: CHECKS[name](name, value) for name, value in told.items()})
+    if found.engine == "variational" and found.std not in OWN_STD:
+        raise BadInput(
+            f"std: expected {' or '.join(OWN_STD)} with --engine variational, which has one way to standard deviations, "
+            f"got {found.std!r}; leave out --engine to choose how they are computed"
+        )
+    return found
 
 
 def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel:
