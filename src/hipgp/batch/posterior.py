@@ -221,6 +221,8 @@ class BatchPosterior(FittedPosterior):
         report: Report = silent,
     ) -> np.ndarray:
         """`count` exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
+        if functional is not None:
+            estimates.check_joint_draws(functional, self.grid, self.data, self.method)
         at = None if functional is None else self.target(functional)
         trend = (
             self.trend.on_grid(self.grid)
