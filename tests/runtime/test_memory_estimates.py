@@ -70,6 +70,16 @@ def test_draws_too_many_are_refused(fitted: hg.Posterior):
         fitted.sample(10**12, progress=False)
 
 
+def test_draws_at_places_whose_weights_do_not_fit_are_refused(
+    fitted: hg.Posterior, monkeypatch: pytest.MonkeyPatch
+):
+    """A draw is joint over all places: their values would fit, the weights that they need at once would not."""
+    limited(monkeypatch, 1_000_000)
+    at = hg.Points(np.full((10_000, 2), 0.5))
+    with pytest.raises(ValueError, match=r"^at: .*10,000 functionals with 1.6e\+05 weights, .* bytes\)"):
+        fitted.sample(1, at=at, progress=False)
+
+
 def test_places_too_many_are_refused(fitted: hg.Posterior, monkeypatch: pytest.MonkeyPatch):
     limited(monkeypatch, 10_000)
     with pytest.raises(ValueError, match=r"^functional: .*1,000 functionals.* bytes\)"):
