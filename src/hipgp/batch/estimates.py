@@ -38,12 +38,11 @@ def check_places(functional: Functional) -> None:
     memory.check("functional", what, 32.0 * len(functional), "predict some of them at a time")
 
 
-def check_joint_draws(at: Functional, grid: Grid, method: "Batch", p: int, dtype: Any) -> None:
-    """Refuse draws at places whose weights do not fit into memory: a draw is joint, so all of them are held at once."""
-    if method.weights == "local":
-        entries = _entries(grid, at, p, dtype)
-        what = f"{len(at):,} functionals with {entries:.3g} weights"
-        memory.check("at", what, KEPT * entries, "draw at fewer places, or on the grid")
+def check_joint_draws(at: Functional, grid: Grid, p: int, dtype: Any) -> None:
+    """Refuse draws at places whose local weights do not fit into memory: a draw is joint, so all are held at once."""
+    entries = _entries(grid, at, p, dtype)
+    what = f"{len(at):,} functionals with {entries:.3g} weights"
+    memory.check("at", what, KEPT * entries, "draw at fewer places, or on the grid")
 
 
 def check_draws(count: int, places: int, itemsize: int) -> None:
