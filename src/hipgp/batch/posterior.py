@@ -262,10 +262,10 @@ class BatchPosterior(FittedPosterior):
         if functional is None:
             trend = self.trend.on_grid(self.grid)
         else:
-            p = interpolation.points_per_axis(
-                self.method, observe(functional.take(np.zeros(1, int)), np.zeros(1))
-            )
-            estimates.check_joint_draws(functional, self.grid, self.method, p, self.dtype)
+            if self.method.weights == "local":
+                one = observe(functional.take(np.zeros(1, int)), np.zeros(1, self.dtype))
+                p = interpolation.points_per_axis(self.method, one)
+                estimates.check_joint_draws(functional, self.grid, p, self.dtype)
             target = self.target(functional, columns)
             at, trend = self.on_device(target), target.columns
         of_columns = self.solved_columns()
