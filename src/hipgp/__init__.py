@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hipgp.estimator import HIPGPRegressor as HIPGPRegressor
     from hipgp.exact import Exact
     from hipgp.gp import GP, Posterior, load
+    from hipgp.model.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
     from hipgp.model.data import Data, observe
     from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
     from hipgp.model.grid import Grid
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
         RationalQuadratic,
         SquaredExponential,
     )
+    from hipgp.model.likelihood import Likelihood
+    from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
+    from hipgp.model.links import Link
+    from hipgp.nonlinear.engine import Linearised
     from hipgp.variational.engine import Variational
     from hipgp.vecchia.grid_facts import GridTooCoarse
 
@@ -39,6 +44,11 @@ _MODULES = {
     "hipgp.batch.engine": ("Batch",),
     "hipgp.exact": ("Exact",),
     "hipgp.vecchia.grid_facts": ("GridTooCoarse",),
+    "hipgp.model.counts": ("Bernoulli", "Binomial", "NegativeBinomial", "Poisson"),
+    "hipgp.model.likelihood": ("Likelihood",),
+    "hipgp.model.likelihoods": ("Beta", "Censored", "Gamma", "Gaussian", "LogNormal", "StudentT"),
+    "hipgp.model.links": ("Link",),
+    "hipgp.nonlinear.engine": ("Linearised",),
     "hipgp.variational.engine": ("Variational",),
     "hipgp.model.kernels": (
         "Gneiting",
@@ -78,23 +88,36 @@ def __dir__() -> list[str]:
 __all__ = [
     "GP",
     "Batch",
+    "Bernoulli",
+    "Beta",
+    "Binomial",
     "BoxAverages",
+    "Censored",
     "Data",
     "Derivatives",
     "Exact",
     "Functionals",
+    "Gamma",
+    "Gaussian",
     "Gneiting",
     "Grid",
     "GridTooCoarse",
+    "Likelihood",
     "LineIntegrals",
+    "Linearised",
+    "Link",
+    "LogNormal",
     "Matern12",
     "Matern32",
     "Matern52",
+    "NegativeBinomial",
     "Points",
+    "Poisson",
     "Posterior",
     "Prediction",
     "RationalQuadratic",
     "SquaredExponential",
+    "StudentT",
     "Variational",
     "load",
     "observe",

@@ -31,14 +31,17 @@ from hipgp.engines import (
 )
 from hipgp.files import io, persistence
 from hipgp.files.labels import Labels
-from hipgp.learning import search as learning
 from hipgp.learning.search import Learned
+from hipgp.learning.units import LearnOptions, learn_in_unit
 from hipgp.model import scaling
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.links import Link, as_link
 from hipgp.model.trend import Trend
+from hipgp.nonlinear.engine import within
+from hipgp.nonlinear.learning import learn_linearised
 from hipgp.runtime.precision import as_float
 from hipgp.runtime.progress import Progress
 from hipgp.weights.toeplitz import check_torus
@@ -48,16 +51,27 @@ class GP(eqx.Module):
     """A Gaussian-process prior with inducing points on a grid.
 
     `noise` is the standard deviation of observations that come without one; `trend` is None, "constant", "linear" or
-    the user's own columns, (N, p).
+    the user's own columns, (N, p). With a `link` g ("exp", "softplus", "logistic" or Link(g)) the field is g(f), with
+    f of this prior, and the trend is f's; `parameters` are those of likelihoods, by name, where the data leave them open.
     """
 
     kernel: Kernel
     grid: Grid
     noise: float | None
     trend: Trend
+    link: Link
+    parameters: dict[str, float]
     learned: Learned | None
 
-    def __init__(self, kernel: Kernel, grid: Grid, noise: float | None = None, trend: Any = None):
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: Grid,
+        noise: float | None = None,
+        trend: Any = None,
+        link: Any = None,
+        parameters: dict[str, float] | None = None,
+    ):
         if not isinstance(kernel, Kernel):
             raise ValueError(f"kernel: expected a kernel such as Matern32(), got {type(kernel).__name__}")
         if not isinstance(grid, Grid):
@@ -69,6 +83,7 @@ class GP(eqx.Module):
                 raise ValueError(f"noise: expected a positive standard deviation, got {noise}")
         self.kernel, self.grid, self.noise = kernel, grid, noise
         self.trend = trend if isinstance(trend, Trend) else Trend(trend)
+        self.link, self.parameters = as_link(link), dict(parameters or {})
         self.learned = None
 
     def condition(
@@ -83,12 +98,15 @@ class GP(eqx.Module):
 
         `checkpoint` names a file that a long batch solve keeps up to date and resumes from.
         """
-        method = Batch() if method is None else method
+        method = self._linearised(data, Batch() if method is None else method)
         if not isinstance(method, Method):
             raise ValueError(
                 f"method: expected Batch(...), Variational(...) or Exact(...), got {type(method).__name__}"
             )
         self._check(data, method)
+        if not method.linear:
+            problem = Problem(self.kernel, self.grid, data, self.noise, self.trend)
+            return Posterior(method.condition(problem, progress, checkpoint), self.learned)
         scaling.warn_if_far_from_zero(data, self.grid, self.trend, self.kernel)
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, data, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
@@ -117,35 +135,31 @@ class GP(eqx.Module):
         self._check(data, Batch())
         if start not in ("data", "kernel"):
             raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
-        scaling.warn_if_far_from_zero(data, self.grid, self.trend, None)
-        scaling.check_learnable(data)
-        given = self.kernel if start == "kernel" else None  # otherwise its variance is not used
-        unit = scaling.exponent(given, data, self.noise)
-        kernel, data, noise = scaling.scaled(given, data, self.noise, -unit)
-        if polish:  # the exact bound alone works on the grid
-            check_torus(self.kernel, self.grid, WRAPPED)
-        learned = learning.learn(
-            self.kernel if kernel is None else kernel,
-            self.grid,
-            data,
-            noise,
-            self.trend,
-            start=start,
-            user_bounds=scaling.scaled_bounds(bounds, -unit),
-            seed=key,
-            polish=polish,
-            progress=progress,
-            checkpoint=checkpoint,
-        )
-        learned = learning.in_unit(learned, unit)
+        how = LearnOptions(start, bounds, key, polish, progress, checkpoint)
+        problem = Problem(self.kernel, self.grid, data, self.noise, self.trend)
+        method, parameters = self._linearised(data, Batch()), self.parameters
+        if method.linear:
+            scaling.warn_if_far_from_zero(data, self.grid, self.trend, None)
+            if polish:  # the exact bound alone works on the grid
+                check_torus(self.kernel, self.grid, WRAPPED)
+            learned = learn_in_unit(*problem, how)
+        else:
+            learned, parameters = learn_linearised(method, problem, how)
         if learned.undetermined:
             warnings.warn(
                 f"the data do not determine {', '.join(learned.undetermined)}: the likelihood is flat there or best at "
                 "a bound; give bounds, a simpler kernel, or more data",
                 stacklevel=3,
             )
-        gp = GP(learned.kernel, self.grid, learned.noise, self.trend)
+        gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
+
+    def _linearised(self, data: Data, method: Any) -> Any:
+        """The method, in rounds where a link or a likelihood asks for them."""
+        plain = not isinstance(data, Data) or (self.link.identity and data.gaussian)
+        return (
+            method if plain or not isinstance(method, Method) else within(method, self.link, self.parameters)
+        )
 
     def _check(self, data: Data, method: Method) -> None:
         if not isinstance(data, Data):
@@ -327,6 +341,8 @@ class Posterior(eqx.Module):
         return self._in_unit(self.engine.leave_one_out())
 
     def _in_unit(self, found: Prediction) -> Prediction:
+        if self.unit == 0:
+            return found
         return Prediction(*(None if a is None else np.ldexp(a, self.unit) for a in found))  # type: ignore[arg-type]
 
 

@@ -6,6 +6,7 @@ posterior (Matheron's rule: u + K W' A^-1 (y - W u - e)). No covariance is ever 
 part of the same algebra: its coefficients come from generalised least squares, in the mean and in every draw.
 """
 
+import dataclasses
 import functools
 import time
 import warnings
@@ -112,6 +113,11 @@ class Batch(Method):
         found = self.fit(kernel, grid, data, noise, trend, progress, checkpoint, check_grid=True)
         warn_if_coarse(found.diagnostics, grid, data, self.residual, self.points_per_axis(data))
         return found
+
+    def refit(self, problem: Problem, tolerance: float) -> "BatchPosterior":
+        kernel, grid, data, noise, trend = problem
+        method = dataclasses.replace(self, tolerance=min(tolerance, self.tolerance))
+        return method.fit(kernel, grid, data, noise, trend, progress=False)
 
     @float64_available
     def fit(

@@ -3,10 +3,8 @@
 The linear system is not stored: it follows from kernel, grid, data and settings, and is rebuilt when first needed.
 """
 
-import dataclasses
 import math
 import platform
-from typing import Any
 
 import numpy as np
 
@@ -16,10 +14,11 @@ from hipgp.exact import Exact
 from hipgp.learning.search import Learned
 from hipgp.model.grid import Grid
 from hipgp.model.packing import Arrays, Json, kernel_from_json, kernel_to_json, plain
+from hipgp.nonlinear.engine import Linearised
 from hipgp.variational.engine import Variational
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Batch, Variational, Exact)
+    kind.name: kind for kind in (Batch, Variational, Exact, Linearised)
 }  # that a map may be of
 
 
@@ -35,7 +34,7 @@ def pack(engine: FittedPosterior, learned: Learned | None) -> tuple[Arrays, Json
         "learned": None if learned is None else learned_to_json(learned),
         "provenance": provenance(),
         "engine": method.name,
-        "settings": {field.name: plain(getattr(method, field.name)) for field in dataclasses.fields(method)},
+        "settings": method.settings(),
     }
     return arrays, model | own
 
@@ -47,10 +46,7 @@ def unpack(arrays: Arrays, model: Json) -> tuple[FittedPosterior, Learned | None
         kernel.check_dimension(grid.ndim)
         learned = None if model["learned"] is None else learned_from_json(model["learned"])
         _check_described(model)
-        settings: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in model["settings"].items()
-        }
-        method = METHODS[model["engine"]](**settings)
+        method = METHODS[model["engine"]].of_settings(model["settings"])
         return method.unpack(kernel, grid, model["noise"], arrays, model), learned
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"map: expected a complete model, got one without {error}") from None
