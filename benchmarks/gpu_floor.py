@@ -24,8 +24,8 @@ from machine import facts, peak_memory, write_result
 import hipgp as hg
 from hipgp.batch.ordering import in_order
 from hipgp.batch.systems import DataSystem
-from hipgp.linalg.csr import Entries
-from hipgp.linalg.sparse import Rows, Sparse, rows_of
+from hipgp.linalg.csr import CSR
+from hipgp.linalg.sparse import SlicedEllpack, SparseMatrix, sliced_ellpack
 from hipgp.weights.stencils import LocalWeights
 
 ROUNDS = 20
@@ -59,26 +59,26 @@ def size(tree: Any) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array)))
 
 
-def entries(rows: Rows) -> int:
+def entries(rows: SlicedEllpack) -> int:
     """Numbers kept in one direction of a sparse matrix, padding included."""
-    return sum(slab.values.size for slab in rows.slabs)
+    return sum(slab.values.size for slab in rows.slices)
 
 
-def banded(rows: Rows, columns: int, dtype: Any) -> Rows:
+def banded(rows: SlicedEllpack, columns: int, dtype: Any) -> SlicedEllpack:
     """As many rows and entries, next to one another."""
-    width = max(1, round(entries(rows) / rows.count))
-    first = np.arange(rows.count) * (columns - width) // rows.count
+    width = max(1, round(entries(rows) / rows.row_count))
+    first = np.arange(rows.row_count) * (columns - width) // rows.row_count
     at = (first[:, None] + np.arange(width)).ravel()
-    starts = np.arange(rows.count + 1) * width
-    matrix = scipy.sparse.csr_array((np.ones(at.size), at, starts), shape=(rows.count, columns))
-    return rows_of(Entries.of(matrix), dtype)
+    starts = np.arange(rows.row_count + 1) * width
+    matrix = scipy.sparse.csr_array((np.ones(at.size), at, starts), shape=(rows.row_count, columns))
+    return sliced_ellpack(CSR.from_scipy(matrix), dtype)
 
 
-def local(sparse: Sparse, sides: int, dtype: Any) -> float:
+def local(sparse: SparseMatrix, sides: int, dtype: Any) -> float:
     """Seconds of a product with a banded matrix like this one, and of one with its transpose."""
-    assert sparse.backward is not None
+    assert sparse.transposed is not None
     total = 0.0
-    for rows, columns in ((sparse.forward, sparse.columns), (sparse.backward, sparse.forward.count)):
+    for rows, columns in ((sparse.rows, sparse.column_count), (sparse.transposed, sparse.rows.row_count)):
         v = jnp.zeros((sides, columns), dtype)
         total += best(lambda r, a: r.matmul(a), banded(rows, columns, dtype), v)
     return total
@@ -118,7 +118,7 @@ def measure(kernel: Any, grid: hg.Grid, data: hg.Data, rate: float) -> dict[str,
         read = (size(system.weights) + size(system.vecchia.factor)) / rate
         floor = parts["fft_pair"] + read
         factor = system.vecchia.factor
-        of_s = local(factor, sides, data.dtype) if isinstance(factor, Sparse) else size(factor) / rate
+        of_s = local(factor, sides, data.dtype) if isinstance(factor, SparseMatrix) else size(factor) / rate
         local_floor = parts["fft_pair"] + local(system.weights.sparse, sides, data.dtype) + of_s
         out[f"sides_{sides}"] = parts | {
             "bytes_floor": read,

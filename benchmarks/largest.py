@@ -2,7 +2,7 @@
 
     python benchmarks/largest.py [--stars 5000000] [--shape 512 512 256] [--samples 8]
 
-Simulated starlight as in `rays.py`, in float32, with a shorter lengthscale (0.1 kpc, 13 cells), and weights that are traced in
+Simulated starlight as in `rays.py`, in float32, with a shorter lengthscale (0.1 kpc, 13 cells), and weights that are followed in
 each product: stored ones would take some 80 GB. Writes benchmarks/results/largest-<stars>-<shape>-<device>.json: seconds
 of each part, of one product of each operator, memory, the map's correlation with the truth and the coverage of its intervals.
 """
@@ -84,7 +84,7 @@ def main() -> None:
     data, truth = simulate(kernel, grid, args.stars)
     result = {
         "facts": facts(), "stars": args.stars, "grid": grid.shape, "unknowns": grid.size,
-        "kernel": "Matern32(1.0, 0.1)", "noise": NOISE, "dtype": "float32", "weights": "traced",
+        "kernel": "Matern32(1.0, 0.1)", "noise": NOISE, "dtype": "float32", "weights": "matrix-free",
         "simulation_seconds": clock() - began,
     }  # fmt: skip
     name = f"largest-{args.stars}-{'x'.join(map(str, grid.shape))}-{jax.default_backend()}"
@@ -96,7 +96,7 @@ def main() -> None:
 
     keep()
     began = clock()
-    post = hg.GP(kernel, grid).condition(data, hg.Batch(weights="traced"), progress=False)
+    post = hg.GP(kernel, grid).condition(data, hg.Batch(weights="matrix-free"), progress=False)
     mean = post.mean
     seconds = clock() - began
     keep(

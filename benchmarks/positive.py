@@ -22,6 +22,11 @@ from hipgp.apps import simulate
 DRAWS = 128
 
 
+def clock() -> np.ndarray:
+    """Wall time and CPU time, in seconds."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
 def crps_of_draws(draws: np.ndarray, truth: np.ndarray) -> float:
     """The continuous ranked probability score of draws, (S, N), without the bias of there being few."""
     s, n = np.sort(draws, axis=0), len(draws)
@@ -51,15 +56,15 @@ def rays(seed: int, learn: bool, max_rounds: int) -> dict:
     y = sky.extinction[~held] + noise * np.random.default_rng(seed).standard_normal(int((~held).sum()))
     data = hg.observe(hg.LineIntegrals(sun, sky.stars[~held]), y, noise)
     gp = hg.GP(hg.Matern32(2.0, 0.2), grid, trend="constant", link="exp")
-    began = time.perf_counter()
+    began = clock()
     if learn:
         gp = gp.learn(data, progress=False)
-    learned = time.perf_counter()
+    learned = clock()
     post = gp.condition(data, method=hg.Linearised(max_rounds=max_rounds), progress=False)
-    solved = time.perf_counter()
+    solved = clock()
     lines = hg.LineIntegrals(sun, sky.stars[held])
     found = by_quantiles(post.predict(lines), sky.extinction[held])
-    predicted = time.perf_counter()
+    predicted = clock()
     draws = post.sample(DRAWS, key=1).reshape(DRAWS, -1)
     truth = simulate.interpolate(sky.axes, sky.density, grid.coordinates())
     of_lines = post.sample(DRAWS, key=1, at=lines)
@@ -90,7 +95,8 @@ def pattern(name: str, folder: pathlib.Path) -> dict:
     inside = area.ravel() > 0
     centres = np.stack(
         np.meshgrid(
-            *[l + (np.arange(n) + 0.5) * d for l, n, d in zip(lower, shape, h, strict=True)], indexing="ij"
+            *[low + (np.arange(n) + 0.5) * d for low, n, d in zip(lower, shape, h, strict=True)],
+            indexing="ij",
         ),
         -1,
     )
@@ -108,13 +114,13 @@ def pattern(name: str, folder: pathlib.Path) -> dict:
     gp = hg.GP(hg.Matern32(1.0, 0.05 * scale), grid, trend="constant", link="exp")
     out = {"cells": len(n), "points": len(seen)}
     for label in ("fixed", "learned"):
-        began = time.perf_counter()
+        began = clock()
         gp = gp if label == "fixed" else gp.learn(data, start="kernel", progress=False)
         post = gp.condition(data, progress=False)
         rate = post.predict(hg.Points(places), progress=False).mean
         constant = m.sum() * np.log(n.sum() / a.sum()) - n.sum()
         gain = (m @ np.log(rate) - rate @ a - constant) / m.sum()
-        out[label] = {"gain": gain, "kernel": repr(gp.kernel), "seconds": time.perf_counter() - began}
+        out[label] = {"gain": gain, "kernel": repr(gp.kernel), "seconds": clock() - began}
         out[label]["diagnostics"] = {k: v for k, v in post.diagnostics.items() if k != "gaussian"}
         print(label, out[label]["gain"], out[label]["kernel"], out[label]["seconds"], flush=True)
     return out
@@ -128,7 +134,7 @@ def window(path: pathlib.Path, most: int) -> tuple[np.ndarray, np.ndarray, np.nd
     lower, upper = outline.min(axis=0), outline.max(axis=0)
     shape = np.ceil((upper - lower) / np.max(upper - lower) * most).astype(int)
     h, fine = (upper - lower) / shape, 8
-    axes = [l + (np.arange(n * fine) + 0.5) * d / fine for l, n, d in zip(lower, shape, h, strict=True)]
+    axes = [low + (np.arange(n * fine) + 0.5) * d / fine for low, n, d in zip(lower, shape, h, strict=True)]
     places = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
     within = Path(outline).contains_points(places).reshape(shape[0], fine, shape[1], fine)
     return shape, lower, upper, within.mean(axis=(1, 3)) * h.prod()

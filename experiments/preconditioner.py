@@ -75,7 +75,7 @@ def trace(toeplitz: Toeplitz, rhs: np.ndarray, best: Any, preconditioned: bool) 
     """Step by step, with the distance from the converged solution after each."""
     sides = jnp.asarray(rhs)
     target = TOLERANCE**2 * solvers.squared_norm(sides)
-    state = solvers.start(sides, solvers.squared_norm)
+    state = solvers.cg_start(sides, solvers.squared_norm)
     error = [_distance(state.value, best)]
     while bool(jnp.any(state.active)) and len(error) <= MOST:
         state = _step(toeplitz, state, target, preconditioned)
@@ -90,9 +90,9 @@ def products(toeplitz: Toeplitz, preconditioned: bool) -> tuple[Any, Any]:
 
 
 @eqx.filter_jit
-def _step(toeplitz: Toeplitz, state: solvers.State, target: Any, preconditioned: bool) -> solvers.State:
+def _step(toeplitz: Toeplitz, state: solvers.CGState, target: Any, preconditioned: bool) -> solvers.CGState:
     matmul, precondition = products(toeplitz, preconditioned)
-    return solvers.advance(matmul, precondition, solvers.squared_norm, target, state, 1)
+    return solvers.cg_advance(matmul, precondition, solvers.squared_norm, target, state, 1)
 
 
 @eqx.filter_jit

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from hipgp.model.likelihood import Likelihood
     from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
     from hipgp.model.links import Link
+    from hipgp.model.point_pattern import point_pattern
     from hipgp.nonlinear.engine import Linearised
     from hipgp.variational.engine import Variational
-    from hipgp.vecchia.grid_facts import GridTooCoarse
+    from hipgp.vecchia.grid_check import GridTooCoarse
 
 __version__ = "0.1.0"
 
@@ -43,11 +44,12 @@ _MODULES = {
     "hipgp.model.grid": ("Grid",),
     "hipgp.batch.engine": ("Batch",),
     "hipgp.exact": ("Exact",),
-    "hipgp.vecchia.grid_facts": ("GridTooCoarse",),
+    "hipgp.vecchia.grid_check": ("GridTooCoarse",),
     "hipgp.model.counts": ("Bernoulli", "Binomial", "NegativeBinomial", "Poisson"),
     "hipgp.model.likelihood": ("Likelihood",),
     "hipgp.model.likelihoods": ("Beta", "Censored", "Gamma", "Gaussian", "LogNormal", "StudentT"),
     "hipgp.model.links": ("Link",),
+    "hipgp.model.point_pattern": ("point_pattern",),
     "hipgp.nonlinear.engine": ("Linearised",),
     "hipgp.variational.engine": ("Variational",),
     "hipgp.model.kernels": (
@@ -121,4 +123,5 @@ __all__ = [
     "Variational",
     "load",
     "observe",
+    "point_pattern",
 ]

@@ -4,12 +4,12 @@ import contextlib
 import os
 import sys
 
-from hipgp.runtime import stopping
+from hipgp.runtime import signals
 
 
 def main() -> None:
     """Run the command; output that cannot be written ends it with one line, a closed pipe without."""
-    stopping.install()
+    signals.install()
     code: int | str | None = 0
     try:
         from hipgp.apps.cli import main as run

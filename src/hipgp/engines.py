@@ -49,6 +49,7 @@ class StdOptions(NamedTuple):
 
 
 USUAL_STD = StdOptions()
+EVIDENCE_PROBES = 16  # random vectors that the log evidence is estimated with, unless told otherwise
 
 
 def check_std(how: StdOptions, engine: str, methods: tuple[str, ...]) -> None:
@@ -110,6 +111,13 @@ class Gradient(NamedTuple):
     values: Float[np.ndarray, " p"]
 
 
+class Slope(NamedTuple):
+    """The log evidence and its gradient, estimated from the same random probes."""
+
+    evidence: Estimate
+    gradient: Gradient
+
+
 class FittedPosterior(eqx.Module):
     """The field given the data, as one engine found it."""
 
@@ -163,9 +171,9 @@ class FittedPosterior(eqx.Module):
         """Mean and, where asked for, standard deviation at points that may lie beyond the grid."""
         raise ValueError(self._refusal("predictions beyond the grid", "Batch() or Exact()"))
 
-    def log_evidence_gradient(self) -> Gradient:
+    def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
         """The gradient of the log evidence in the logarithms of the kernel's parameters and the noise."""
-        raise ValueError(self._refusal("the gradient of the log evidence", "Exact()"))
+        raise ValueError(self._refusal("the gradient of the log evidence", "Batch() or Exact()"))
 
     def leave_one_out(self) -> Prediction:
         """Mean and std of each observed value, its noise included, given all the others."""
@@ -202,6 +210,11 @@ class Method(eqx.Module):
     @classmethod
     def of_settings(cls, settings: Json) -> "Method":
         return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
+
+    def log_evidence_slope(self, problem: Problem, probes: int, key: Any) -> Slope:
+        """The log evidence of a problem and its gradient, as learning needs them: without checks of the grid."""
+        found = self.condition(problem, progress=False)
+        return Slope(found.log_evidence(probes, key), found.log_evidence_gradient(probes, key))
 
     def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
         """Raise a ValueError where this engine cannot observe or predict `functional`."""

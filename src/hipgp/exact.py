@@ -82,9 +82,11 @@ class Exact(Method):
         memory.check("data", what, SQUARES * 8.0 * n**2, "use method=Batch(), which holds no such matrix")
         x, std = trend.of_data(data, grid), np.asarray(data.noise_std(noise), float)
         with Progress("factoring", progress) as bar:
-            found = [dense.quadrature(kernel, block.functional, self.accuracy) for block in data.blocks]
+            found = [
+                dense.refine_quadrature(kernel, block.functional, self.accuracy) for block in data.blocks
+            ]
             nodes = [functional.nodes(spacing) for functional, spacing, _ in found]
-            matrix = dense.covariance(kernel, nodes, nodes, bar.done)
+            matrix = dense.covariance_matrix(kernel, nodes, nodes, bar.done)
             matrix[np.diag_indices(n)] += std**2
             factor = _factor(matrix)
         solve = lambda b: scipy.linalg.cho_solve((factor, True), b, check_finite=False)
@@ -159,9 +161,9 @@ class ExactPosterior(FittedPosterior):
         x = self.trend.on_grid(self.grid) if functional is None else self.trend.of(at, self.grid, columns)
         what = f"draws of {len(at):,} values, which are correlated"
         memory.check("at", what, SQUARES * 8.0 * len(at) ** 2, "draw at fewer places, or use method=Batch()")
-        exact, spacing, _ = dense.quadrature(self.kernel, at, self.method.accuracy)
+        exact, spacing, _ = dense.refine_quadrature(self.kernel, at, self.method.accuracy)
         nodes = exact.nodes(spacing)
-        prior = dense.covariance(self.kernel, [nodes], [nodes], report)
+        prior = dense.covariance_matrix(self.kernel, [nodes], [nodes], report)
         mean, half, gap = self._given(nodes, x)
         posterior = prior - half.T @ half + gap @ self.beta_covariance @ gap.T
         root = _factor(posterior, float(np.max(np.diag(prior))), JITTERS)
@@ -175,7 +177,7 @@ class ExactPosterior(FittedPosterior):
         return Estimate(-0.5 * float(rest @ self.alpha + log_determinant + len(rest) * LOG_2PI), 0.0)
 
     @float64_available
-    def log_evidence_gradient(self) -> Gradient:
+    def log_evidence_gradient(self, probes: int = 0, key: Any = None) -> Gradient:
         """(alpha' dA alpha - tr(A^-1 dA)) / 2 for each parameter; beta is at its best, so that it adds nothing."""
         known = np.all(self.data.noise_known)
         layout = Layout.of(self.kernel, noise_free=not known)
@@ -210,7 +212,7 @@ class ExactPosterior(FittedPosterior):
         self, functional: Functional, x: Float[np.ndarray, "T p"], with_std: bool, report: Report = silent
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and std (empty where not asked for), some functionals at a time; `x` are their trend columns."""
-        exact, spacing, _ = dense.quadrature(self.kernel, functional, self.method.accuracy)
+        exact, spacing, _ = dense.refine_quadrature(self.kernel, functional, self.method.accuracy)
         every = exact.nodes(spacing)
         means, deviations, size = [], [], max(1, dense.ENTRIES_AT_ONCE // len(self.alpha))
         for begin in range(0, len(functional), size):
@@ -220,14 +222,14 @@ class ExactPosterior(FittedPosterior):
             means.append(mean)
             if with_std:
                 known = np.sum(half**2, axis=0) - np.sum((gap @ self.beta_covariance) * gap, axis=1)
-                prior = np.asarray(dense.prior_variances(self.kernel, nodes))
+                prior = np.asarray(dense.compiled_prior_variances(self.kernel, nodes))
                 deviations.append(np.sqrt(np.maximum(prior - known, 0.0)))
             report(int(rows[-1]) + 1, len(functional))
         return np.concatenate(means), np.concatenate(deviations) if with_std else np.empty(0)
 
     def _given(self, nodes: Nodes, x: Float[np.ndarray, "T p"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of functionals k with trend columns x: the mean, L^-1 k with A = L L', and x - X' A^-1 k."""
-        cross = dense.covariance(self.kernel, [nodes], self.nodes)
+        cross = dense.covariance_matrix(self.kernel, [nodes], self.nodes)
         half = scipy.linalg.solve_triangular(self.factor, cross.T, lower=True, check_finite=False)
         return cross @ self.alpha + x @ self.beta, half, x - cross @ self.solved_columns
 

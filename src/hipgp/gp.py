@@ -19,6 +19,7 @@ from jaxtyping import Float
 from hipgp.batch import estimates
 from hipgp.batch.engine import WRAPPED, Batch
 from hipgp.engines import (
+    EVIDENCE_PROBES,
     Estimate,
     FittedPosterior,
     Gradient,
@@ -32,7 +33,7 @@ from hipgp.engines import (
 from hipgp.files import io, persistence
 from hipgp.files.labels import Labels
 from hipgp.learning.search import Learned
-from hipgp.learning.units import LearnOptions, learn_in_unit
+from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional
@@ -40,8 +41,8 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.links import Link, as_link
 from hipgp.model.trend import Trend
-from hipgp.nonlinear.engine import within
-from hipgp.nonlinear.learning import learn_linearised
+from hipgp.nonlinear.engine import suited
+from hipgp.nonlinear.learning import learn_by
 from hipgp.runtime.precision import as_float
 from hipgp.runtime.progress import Progress
 from hipgp.weights.toeplitz import check_torus
@@ -51,8 +52,8 @@ class GP(eqx.Module):
     """A Gaussian-process prior with inducing points on a grid.
 
     `noise` is the standard deviation of observations that come without one; `trend` is None, "constant", "linear" or
-    the user's own columns, (N, p). With a `link` g ("exp", "softplus", "logistic" or Link(g)) the field is g(f), with
-    f of this prior, and the trend is f's; `parameters` are those of likelihoods, by name, where the data leave them open.
+    the user's own columns, (N, p). With a `link` g ("exp", "softplus", "logistic" or Link(g)) the field is g(f), f with
+    this prior and trend; `parameters` are those of likelihoods, by name, that the data leave open.
     """
 
     kernel: Kernel
@@ -98,14 +99,13 @@ class GP(eqx.Module):
 
         `checkpoint` names a file that a long batch solve keeps up to date and resumes from.
         """
-        method = self._linearised(data, Batch() if method is None else method)
+        method = suited(Batch() if method is None else method, data, self.link, self.parameters)
         if not isinstance(method, Method):
-            raise ValueError(
-                f"method: expected Batch(...), Variational(...) or Exact(...), got {type(method).__name__}"
-            )
+            kind = type(method).__name__
+            raise ValueError(f"method: expected Batch(...), Variational(...) or Exact(...), got {kind}")
         self._check(data, method)
+        problem = Problem(self.kernel, self.grid, data, self.noise, self.trend)
         if not method.linear:
-            problem = Problem(self.kernel, self.grid, data, self.noise, self.trend)
             return Posterior(method.condition(problem, progress, checkpoint), self.learned)
         scaling.warn_if_far_from_zero(data, self.grid, self.trend, self.kernel)
         unit = scaling.exponent(self.kernel, data, self.noise)
@@ -129,22 +129,19 @@ class GP(eqx.Module):
         Starting values come from the data unless `start="kernel"`. `bounds` limits parameters by name, e.g.
         {"lengthscale": (0.1, 10), "Matern32.variance": (1e-3, 1)}. `polish` says whether the last steps are taken on
         the exact bound, which needs solves; by default where observations and grid points are at most 100,000 in
-        all. `checkpoint` names a file to go on from after a stop; it stays when learning
-        is done, so that a run stopped later need not learn again.
+        all. `checkpoint` names a file to go on from after a stop; it stays when learning is done.
         """
         self._check(data, Batch())
         if start not in ("data", "kernel"):
             raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
         how = LearnOptions(start, bounds, key, polish, progress, checkpoint)
         problem = Problem(self.kernel, self.grid, data, self.noise, self.trend)
-        method, parameters = self._linearised(data, Batch()), self.parameters
+        method = suited(Batch(), data, self.link, self.parameters)
         if method.linear:
             scaling.warn_if_far_from_zero(data, self.grid, self.trend, None)
             if polish:  # the exact bound alone works on the grid
                 check_torus(self.kernel, self.grid, WRAPPED)
-            learned = learn_in_unit(*problem, how)
-        else:
-            learned, parameters = learn_linearised(method, problem, how)
+        learned, parameters = learn_by(method, problem, how)
         if learned.undetermined:
             warnings.warn(
                 f"the data do not determine {', '.join(learned.undetermined)}: the likelihood is flat there or best at "
@@ -153,13 +150,6 @@ class GP(eqx.Module):
             )
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
-
-    def _linearised(self, data: Data, method: Any) -> Any:
-        """The method, in rounds where a link or a likelihood asks for them."""
-        plain = not isinstance(data, Data) or (self.link.identity and data.gaussian)
-        return (
-            method if plain or not isinstance(method, Method) else within(method, self.link, self.parameters)
-        )
 
     def _check(self, data: Data, method: Method) -> None:
         if not isinstance(data, Data):
@@ -321,7 +311,7 @@ class Posterior(eqx.Module):
         with Progress("drawing", progress) as bar:
             return np.ldexp(self.engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
 
-    def log_evidence(self, probes: int = 16, key: Any = 0) -> Estimate:
+    def log_evidence(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Estimate:
         """The log-probability of the data under this model, with its Monte Carlo error: to choose between models.
 
         Of the variational engine its bound, which is below it.
@@ -332,9 +322,12 @@ class Posterior(eqx.Module):
         per_unit = self.diagnostics["observations"] * self.unit * float(np.log(2))  # a density in each of y
         return Estimate(found.value - per_unit, found.error)
 
-    def log_evidence_gradient(self) -> Gradient:
-        """The gradient of the log evidence in the logarithm of each parameter, by name; `Exact` alone gives it."""
-        return self.engine.log_evidence_gradient()
+    def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
+        """The gradient of the log evidence in the logarithm of each parameter, by name, from `Exact` and `Batch`.
+
+        That of `Batch` is an estimate from random probes, whose error falls with the root of their number.
+        """
+        return self.engine.log_evidence_gradient(probes, as_key(key))
 
     def leave_one_out(self) -> Prediction:
         """Mean and std of each observed value, its noise included, given all the others; `Exact` alone gives it."""

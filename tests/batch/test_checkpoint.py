@@ -6,6 +6,7 @@ import pytest
 import hipgp as hg
 from hipgp.batch import checkpoint as module
 from hipgp.learning import search as learning
+from hipgp.runtime import checkpoints
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -148,7 +149,7 @@ def test_a_damaged_checkpoint_is_refused(stopped, tmp_path):
         )
         path.write_bytes(kinds[number % 3])
         try:
-            arrays = module.read_arrays(path, problem)
+            arrays = checkpoints.read_arrays(path, problem)
         except ValueError as error:
             assert str(path) in str(error)
             refused += 1
@@ -160,8 +161,8 @@ def test_a_damaged_checkpoint_is_refused(stopped, tmp_path):
 def test_a_checkpoint_of_another_algorithm_is_refused(stopped, monkeypatch, tmp_path):
     path = tmp_path / "solve.npz"
     path.write_bytes(stopped[0])
-    monkeypatch.setattr(module, "ALGORITHM", module.ALGORITHM + 1)
-    with pytest.raises(ValueError, match=f"written by version {module.ALGORITHM - 1} of the algorithm"):
+    monkeypatch.setattr(checkpoints, "ALGORITHM", checkpoints.ALGORITHM + 1)
+    with pytest.raises(ValueError, match=f"written by version {checkpoints.ALGORITHM - 1} of the algorithm"):
         GP.condition(DATA, METHOD, checkpoint=path)
     np.savez(path, **{name: values for name, values in stopped[1].items() if name != "algorithm"})
     with pytest.raises(ValueError, match="is not a hipgp checkpoint"):
@@ -174,10 +175,12 @@ def test_every_array_of_a_checkpoint_is_needed(stopped, tmp_path, name):
     shape = held["x"].shape
     given = {"algorithm": None, "fingerprint": None}
     rest = {key: values for key, values in held.items() if key not in given}
-    module.write_arrays(path, fingerprint=held["fingerprint"], **{k: v for k, v in rest.items() if k != name})
+    checkpoints.write_arrays(
+        path, fingerprint=held["fingerprint"], **{k: v for k, v in rest.items() if k != name}
+    )
     with pytest.raises(ValueError, match=f"expected {name} in it"):
         module.Checkpoint(path, str(held["fingerprint"])).load(shape)
-    module.write_arrays(path, fingerprint=held["fingerprint"], **rest | {name: np.zeros((7, 7))})
+    checkpoints.write_arrays(path, fingerprint=held["fingerprint"], **rest | {name: np.zeros((7, 7))})
     with pytest.raises(ValueError, match=rf"holds {name} of shape \(7, 7\)"):
         module.Checkpoint(path, str(held["fingerprint"])).load(shape)
 
@@ -198,6 +201,6 @@ def test_a_claim_of_a_small_checkpoint_takes_no_memory(stopped, tmp_path):
         archive.write(path, members | {"x.npy": content})
         tracemalloc.start()
         with pytest.raises(ValueError, match=r"solve\.npz is not a hipgp checkpoint"):
-            module.read_arrays(path, str(stopped[1]["fingerprint"]))
+            checkpoints.read_arrays(path, str(stopped[1]["fingerprint"]))
         assert tracemalloc.get_traced_memory()[1] < 2**22
         tracemalloc.stop()

@@ -132,8 +132,8 @@ def test_resuming_is_the_same_as_going_on():
     a, b = matrix(), np.random.default_rng(8).normal(size=(3, SIZE))
     matmul, inverse = product(a), lambda r: r / np.diag(a)
     target = 1e-16 * solvers.squared_norm(b)
-    go = lambda state, steps: solvers.advance(matmul, inverse, solvers.squared_norm, target, state, steps)
-    begin = solvers.start(jnp.asarray(b), solvers.squared_norm)
+    go = lambda state, steps: solvers.cg_advance(matmul, inverse, solvers.squared_norm, target, state, steps)
+    begin = solvers.cg_start(jnp.asarray(b), solvers.squared_norm)
     whole = go(begin, 100)
     parts = go(go(go(begin, 5), 7), 100)
     assert 12 < int(whole.iterations[0]) < 100
@@ -145,12 +145,12 @@ def test_lanczos_finds_the_log_determinant():
     """With every unit vector as probe and steps enough it is exact, to rounding; and so is the inverse."""
     a = matrix(1e3)
     probes = jnp.eye(SIZE)
-    found = solvers.probe(product(a), probes, 3 * SIZE, 1e-12)
+    found = solvers.lanczos_solve(product(a), probes, 3 * SIZE, 1e-12)
     np.testing.assert_allclose(found.value, np.linalg.inv(a), rtol=1e-7, atol=1e-9)
     coefficients = found.coefficients
-    total = float(jnp.sum(solvers.quadratic_form(coefficients, probes, jnp.log)))
+    total = float(jnp.sum(solvers.lanczos_quadrature(coefficients, probes, jnp.log)))
     assert total == pytest.approx(np.linalg.slogdet(a)[1], rel=1e-10)
-    trace = float(jnp.sum(solvers.quadratic_form(coefficients, probes, lambda x: 1 / x)))
+    trace = float(jnp.sum(solvers.lanczos_quadrature(coefficients, probes, lambda x: 1 / x)))
     assert trace == pytest.approx(np.trace(np.linalg.inv(a)), rel=1e-9)
 
 
@@ -159,7 +159,9 @@ def test_stochastic_lanczos_is_unbiased_and_converges_in_its_steps():
     a = matrix(10.0)
     probes = jnp.asarray(np.random.default_rng(9).choice([-1.0, 1.0], size=(400, SIZE)))
     forms = {
-        k: solvers.quadratic_form(solvers.probe(product(a), probes, k, 1e-9).coefficients, probes, jnp.log)
+        k: solvers.lanczos_quadrature(
+            solvers.lanczos_solve(product(a), probes, k, 1e-9).coefficients, probes, jnp.log
+        )
         for k in (3, 12)
     }
     values, vectors = np.linalg.eigh(a)
@@ -175,7 +177,9 @@ def test_lanczos_survives_an_early_end():
     q, _ = np.linalg.qr(np.random.default_rng(10).normal(size=(SIZE, SIZE)))
     a = (q * np.repeat([0.5, 1.0, 4.0], SIZE // 3)) @ q.T
     probes = jnp.asarray(np.random.default_rng(11).normal(size=(5, SIZE)))
-    form = lambda p: solvers.quadratic_form(solvers.probe(product(a), p, 10, 1e-12).coefficients, p, jnp.log)
+    form = lambda p: solvers.lanczos_quadrature(
+        solvers.lanczos_solve(product(a), p, 10, 1e-12).coefficients, p, jnp.log
+    )
     got = jax.jit(form)(probes)
     exact = np.asarray(probes) @ (q * np.log(np.repeat([0.5, 1.0, 4.0], SIZE // 3))) @ q.T
     np.testing.assert_allclose(got, np.sum(exact * probes, axis=1), rtol=1e-9)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from hipgp.linalg import csr as entries
-from hipgp.linalg.csr import Entries
-from hipgp.linalg.sparse import LONGEST, Sparse
+from hipgp.linalg import csr
+from hipgp.linalg.csr import CSR
+from hipgp.linalg.sparse import LONGEST_ROW, SparseMatrix
 
 
 def uneven(rng):
@@ -30,7 +30,7 @@ MATRICES = {
     "rows alike": alike,
     "one entry": lambda _: scipy.sparse.coo_array(([2.0], ([1], [3])), shape=(4, 6)),
     "no entry": lambda _: scipy.sparse.csr_array((4, 6)),
-    "full": lambda rng: scipy.sparse.csr_array(rng.normal(size=(3, LONGEST + 7))),
+    "full": lambda rng: scipy.sparse.csr_array(rng.normal(size=(3, LONGEST_ROW + 7))),
 }
 
 
@@ -45,7 +45,7 @@ def test_products_are_scipy_s(make, dtype, laid_out_by, monkeypatch):
     full = matrix.toarray()
     m, n = full.shape
     with jax.enable_x64(True):  # as all of hipgp's own calls have it
-        ours = Sparse.from_scipy(matrix, dtype)
+        ours = SparseMatrix.from_scipy(matrix, dtype)
     x, y = rng.normal(size=(2, 3, n)).astype(dtype), rng.normal(size=(2, 3, m)).astype(dtype)
     tolerance = {"atol": 100 * np.finfo(dtype).eps}
     forward, backward = ours.matmul(x), ours.transpose_matmul(y)
@@ -63,25 +63,25 @@ def stored(rows):
 
 
 def test_rows_alike_need_no_padding():
-    ours = Sparse.from_scipy(alike(np.random.default_rng(1)), np.float64)
-    assert stored(ours.forward) == 150
-    assert ours.forward.where is None
+    ours = SparseMatrix.from_scipy(alike(np.random.default_rng(1)), np.float64)
+    assert stored(ours.rows) == 150
+    assert ours.rows.position is None
 
 
 @pytest.mark.quick
 def test_padding_is_dear_where_rows_are_many(monkeypatch):
     """100,000 rows of up to 30 entries, ten of 900 and one of 5,000: the long ones do not make the others wide."""
     monkeypatch.setattr(
-        "hipgp.linalg.sparse.A_SLAB", (2**18, 2**18)
+        "hipgp.linalg.sparse.SLICE_COST", (2**18, 2**18)
     )  # on a GPU another slab is dearer, and padding cheaper
     rng = np.random.default_rng(2)
     counts = rng.permutation(np.concatenate([rng.integers(0, 31, 100_000), np.full(10, 900), [5000]]))
     columns = np.concatenate([rng.integers(0, 6000) + np.arange(n) for n in counts]) % 6000
     entries = rng.normal(size=len(columns)), columns, np.concatenate([[0], np.cumsum(counts)])
     matrix = scipy.sparse.csr_array(entries, shape=(len(counts), 6000))
-    ours = Sparse.from_scipy(matrix, np.float64)
-    assert matrix.nnz < stored(ours.forward) < 1.5 * matrix.nnz
-    assert len(ours.forward.slabs) > 1 and ours.forward.pieces is not None
+    ours = SparseMatrix.from_scipy(matrix, np.float64)
+    assert matrix.nnz < stored(ours.rows) < 1.5 * matrix.nnz
+    assert len(ours.rows.slices) > 1 and ours.rows.long_rows is not None
     x, y = rng.normal(size=6000), rng.normal(size=len(counts))
     np.testing.assert_allclose(ours.matmul(x), matrix @ x, atol=1e-11)
     np.testing.assert_allclose(ours.transpose_matmul(y), matrix.T @ y, atol=1e-11)
@@ -101,7 +101,7 @@ def test_a_few_entries_more_or_less_are_no_other_shapes(monkeypatch, laid_out_by
         pointers = np.concatenate([[0], np.cumsum(fewer)])
         table = scipy.sparse.csr_array((np.ones(len(columns)), columns, pointers), shape=(4000, 500))
         with jax.enable_x64(True):
-            ours = Sparse.from_scipy(table, np.float64).forward
+            ours = SparseMatrix.from_scipy(table, np.float64).rows
         shapes.append(jax.tree.map(np.shape, ours))
         x = rng.normal(size=500)
         np.testing.assert_allclose(ours.matmul(x), table @ x, atol=1e-12)
@@ -111,7 +111,7 @@ def test_a_few_entries_more_or_less_are_no_other_shapes(monkeypatch, laid_out_by
 def test_a_transpose_that_is_rarely_asked_for():
     rng = np.random.default_rng(4)
     matrix, y = uneven(rng), rng.normal(size=(3, 45))
-    ours = Sparse.of(Entries.of(matrix), np.float64, often=False)
+    ours = SparseMatrix.from_csr(CSR.from_scipy(matrix), np.float64, store_transpose=False)
     np.testing.assert_allclose(ours.transpose_matmul(y), y @ matrix.toarray(), atol=1e-12)
     np.testing.assert_allclose(ours.transpose_matmul(y[0]), y[0] @ matrix.toarray(), atol=1e-12)
 
@@ -121,7 +121,7 @@ def test_sides_together_are_sides_in_turn(monkeypatch):
     rng = np.random.default_rng(3)
     matrix = uneven(rng)
     monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: False)
-    ours = Sparse.from_scipy(matrix, np.float64)
+    ours = SparseMatrix.from_scipy(matrix, np.float64)
     x, y = rng.normal(size=(3, 400)), rng.normal(size=(3, len(matrix.toarray())))
     np.testing.assert_allclose(ours.matmul(x), x @ matrix.toarray().T, atol=1e-12)
     np.testing.assert_allclose(ours.matmul(x[:1]), x[:1] @ matrix.toarray().T, atol=1e-12)
@@ -130,8 +130,8 @@ def test_sides_together_are_sides_in_turn(monkeypatch):
 
 def test_the_transpose_in_threads_is_scipy_s(monkeypatch):
     """Parts of few entries, some rows and columns empty, many rows of one entry."""
-    monkeypatch.setattr(entries, "ENTRIES_AT_ONCE", 50)
-    monkeypatch.setattr(entries, "cores", lambda: 5)
+    monkeypatch.setattr(csr, "ENTRIES_PER_THREAD", 50)
+    monkeypatch.setattr(csr, "thread_count", lambda: 5)
     rng = np.random.default_rng(0)
     tall = rng.normal(size=(90, 20)) * (rng.uniform(size=(90, 20)) < 0.5)
     tall[:3], tall[40:60], tall[:, [0, 7]] = 0.0, 0.0, 0.0
@@ -139,7 +139,7 @@ def test_the_transpose_in_threads_is_scipy_s(monkeypatch):
     few[11], few[:, 3] = rng.normal(size=20), rng.normal(size=30)
     for matrix in (scipy.sparse.csr_array(tall), scipy.sparse.csr_array(np.tile(few, (9, 1)))):
         assert matrix.nnz // (4 * 20) >= 5
-        ours, theirs = entries.transpose(matrix), matrix.T.tocsr()
+        ours, theirs = csr.transposed_in_threads(matrix), matrix.T.tocsr()
         np.testing.assert_array_equal(ours.indptr, theirs.indptr)
         np.testing.assert_array_equal(ours.indices, theirs.indices)
         np.testing.assert_array_equal(ours.data, theirs.data)
@@ -150,6 +150,6 @@ def test_a_product_with_no_sides_has_none(monkeypatch, on_cpu):
     """A trend without columns is solved for as no right-hand side at all."""
     monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: on_cpu)
     rows, columns = 9, 7 + on_cpu  # other shapes: what was compiled for the one is not taken for the other
-    ours = Sparse.from_scipy(scipy.sparse.random_array((rows, columns), density=0.5, rng=1), np.float64)
+    ours = SparseMatrix.from_scipy(scipy.sparse.random_array((rows, columns), density=0.5, rng=1), np.float64)
     assert ours.matmul(np.zeros((0, columns))).shape == (0, rows)
     assert ours.transpose_matmul(np.zeros((0, rows))).shape == (0, columns)

@@ -233,8 +233,8 @@ CASES = {  # what is done, the argument to be named, what came
         "space",
         "exact",
     ),
-    "points that are traced": (
-        lambda: GP.condition(DATA, hg.Batch(weights="traced"), progress=False),
+    "points, matrix-free": (
+        lambda: GP.condition(DATA, hg.Batch(weights="matrix-free"), progress=False),
         "weights",
         "Points",
     ),

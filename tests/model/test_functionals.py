@@ -94,11 +94,11 @@ every_dimension = pytest.mark.parametrize("dimension", [1, 2])
 @eqx.filter_jit
 def covariances(kernel, points, nodes):
     """k* and k** of nodes, and the full covariance matrix among them."""
-    group = hc.columns(jax.tree.map(jnp.asarray, nodes))
-    one_group = hc.Columns(*[None if a is None else a[..., None] for a in group])
+    group = hc.transposed_nodes(jax.tree.map(jnp.asarray, nodes))
+    one_group = hc.TransposedNodes(*[None if a is None else a[..., None] for a in group])
     return (
-        hc.with_points(kernel, points, nodes),
-        hc.variances(kernel, nodes),
+        hc.covariance_with_points(kernel, points, nodes),
+        hc.prior_variances(kernel, nodes),
         hc.gram(kernel, one_group)[..., 0],
     )
 
@@ -279,10 +279,10 @@ def test_closed_form_is_the_limit_of_quadrature(average):
     kernel, a, b = OURS[2], uniform(4, 2, float), uniform(5, 2, float)
     b[0], b[1] = a[0] + 1e-3, a[1] + 40.0  # one very short ray, one of sixty lengthscales
     rays = LineIntegrals(a, b, average)
-    assert hc.closed_form(kernel, rays)
+    assert hc.has_closed_form(kernel, rays)
     x = np.random.default_rng(24).uniform(0, 1, (9, 2))
     reference = dense.line_integrals(a, b, order=16, panels=64, average=average)
-    cross = hc.line_with_points(kernel, jnp.asarray(x), jnp.asarray(a), jnp.asarray(b), average)
+    cross = hc.line_covariance_with_points(kernel, jnp.asarray(x), jnp.asarray(a), jnp.asarray(b), average)
     variance = hc.line_variances(kernel, jnp.asarray(a), jnp.asarray(b), average)
     expected = dense.covariance(REFERENCE[2], reference, dense.points(x))
     np.testing.assert_allclose(cross, expected, rtol=1e-10, atol=1e-12)
@@ -300,10 +300,10 @@ def test_closed_form_variance_is_smooth_where_its_series_takes_over():
 
 def test_closed_form_is_only_for_what_it_fits():
     rays = LineIntegrals([0.0, 0.0], [[1.0, 1.0]])
-    assert not hc.closed_form(hk.Matern52(), rays)
-    assert not hc.closed_form(OURS[2] + OURS[2], rays)
-    assert not hc.closed_form(OURS[2], LineIntegrals([0.0, 0.0], [[1.0, 1.0]], rule="monte-carlo"))
-    assert not hc.closed_form(OURS[2], Points([[0.0, 0.0]]))
+    assert not hc.has_closed_form(hk.Matern52(), rays)
+    assert not hc.has_closed_form(OURS[2] + OURS[2], rays)
+    assert not hc.has_closed_form(OURS[2], LineIntegrals([0.0, 0.0], [[1.0, 1.0]], rule="monte-carlo"))
+    assert not hc.has_closed_form(OURS[2], Points([[0.0, 0.0]]))
 
 
 def true_quadrature_error(kernel, nodes, reference):

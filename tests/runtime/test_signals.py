@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp.runtime import stopping
+from hipgp.runtime import signals
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc"),
@@ -124,13 +124,13 @@ def test_a_signal_that_was_ignored_from_the_start_stays_so(folder):
 
 
 def test_only_temporary_files_of_this_process_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(stopping, "folders", {str(tmp_path)})
+    monkeypatch.setattr(signals, "folders", {str(tmp_path)})
     own, other = os.getpid(), os.getpid() + 1
     mine = [f".map.hipgp.{own}.tmp", f".map.hipgp.{own}.7f3a.tmp", f".hipgp-{own}.probe"]
     kept = [f".map.hipgp.{other}.tmp", f".map.hipgp.{own}0.tmp", "map.hipgp", f"map.{own}.tmp"]
     for name in mine + kept:
         (tmp_path / name).touch()
-    stopping.remove_temporary_files()
+    signals.remove_temporary_files()
     assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
 

@@ -14,7 +14,7 @@ from hipgp.variational.engine import _problem as make_problem
 from hipgp.variational.hyperparameters import Logs, expected_log
 from hipgp.variational.minibatch_weights import exact_source, local_source, parts
 from hipgp.weights.exact import solve_grid
-from hipgp.weights.toeplitz import embed, on_torus
+from hipgp.weights.toeplitz import embed, toeplitz_on_torus
 from variational_problem import (
     CASES,
     GRIDS,
@@ -107,7 +107,7 @@ def test_gradient_of_the_solve_is_the_dense_one(dimension):
     a, b = rng.normal(size=(2, grid.size))
 
     def by_pcg(k):
-        return jnp.asarray(a) @ solve_grid(on_torus(k, torus), jnp.asarray(b)[None], 1e-13).value[0]
+        return jnp.asarray(a) @ solve_grid(toeplitz_on_torus(k, torus), jnp.asarray(b)[None], 1e-13).value[0]
 
     def by_hand(v):
         gram = dense.covariance(dense.Matern32(v[0], v[1:]), *[dense.points(grid.coordinates())] * 2)

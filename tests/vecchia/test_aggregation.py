@@ -7,7 +7,7 @@ import pytest
 import dense
 import hipgp as hg
 from hipgp.batch import variances
-from hipgp.vecchia import aggregation as bins
+from hipgp.vecchia import aggregation
 from hipgp.vecchia import factor as vecchia
 from hipgp.vecchia import group_covariances as coarse
 
@@ -22,18 +22,18 @@ def crowded(count=120, seed=0):
     return x, rng.uniform(0.3, 0.6, count) ** 2
 
 
-def found_bins(x, noise, kernel=KERNEL):
-    return bins.bins_of(kernel, x, noise, coarse.typical_lengthscale(kernel, x.shape[1]))
+def found_clusters(x, noise, kernel=KERNEL):
+    return aggregation.cluster_points(kernel, x, noise, coarse.typical_lengthscale(kernel, x.shape[1]))
 
 
 def test_the_factor_is_that_of_the_bins_exactly():
     x, noise = crowded()
-    own = found_bins(x, noise)
+    own = found_clusters(x, noise)
     assert own is not None and own.max() + 1 < 90
     data = hg.observe(hg.Points(x), np.zeros(len(x)), noise=1.0)
-    found = vecchia.factor_of(KERNEL, vecchia.neighbourhoods(KERNEL, data, len(x)), noise)
-    assert "bins" in found.description
-    f = dense.points(np.asarray(bins.as_points(x, own, noise)[0].x)[:, 0])
+    found = vecchia.vecchia_factor(KERNEL, vecchia.choose_conditioning_sets(KERNEL, data, len(x)), noise)
+    assert "clusters" in found.description
+    f = dense.points(np.asarray(aggregation.clusters_as_points(x, own, noise)[0].x)[:, 0])
     belongs = np.eye(own.max() + 1)[own]
     p = belongs @ dense.covariance(DENSE, f, f) @ belongs.T + np.diag(noise)
     s = np.asarray(found.factor.matmul(jnp.eye(len(x)))).T
@@ -43,15 +43,16 @@ def test_the_factor_is_that_of_the_bins_exactly():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "share"), [(hg.Matern12(1.0, 0.5), bins.ROUGH), (hg.Matern32(1.0, 0.5), bins.SMOOTH)]
+    ("kernel", "share"),
+    [(hg.Matern12(1.0, 0.5), aggregation.ROUGH), (hg.Matern32(1.0, 0.5), aggregation.SMOOTH)],
 )
 def test_no_bin_is_wider_than_its_noise_allows_and_many_come_near_that(kernel, share):
     x, noise = crowded(600)
-    own = found_bins(x, noise, kernel)
+    own = found_clusters(x, noise, kernel)
     wide = 0
     for b in range(own.max() + 1):
         rows = np.flatnonzero(own == b)
-        assert 1 <= len(rows) <= bins.MOST
+        assert 1 <= len(rows) <= aggregation.LARGEST_CLUSTER
         width = np.linalg.norm(np.ptp(x[rows], axis=0) / 0.5)
         gap = 2 * (1.0 - float(kernel.evaluate(jnp.array([[0.5 * width], [0.0]]))[0]))
         assert len(rows) == 1 or len(rows) * gap <= 1.001 * share * noise[rows].min()
@@ -61,14 +62,14 @@ def test_no_bin_is_wider_than_its_noise_allows_and_many_come_near_that(kernel, s
 
 def test_points_that_the_noise_can_tell_apart_stand_alone():
     x = np.random.default_rng(1).uniform(size=(200, 2))
-    assert found_bins(x, np.full(200, 1e-6)) is None
-    near = vecchia.neighbourhoods(KERNEL, hg.observe(hg.Points(x), np.zeros(200), 1e-3))
-    assert "bins" not in vecchia.factor_of(KERNEL, near, np.full(200, 1e-6)).description
+    assert found_clusters(x, np.full(200, 1e-6)) is None
+    near = vecchia.choose_conditioning_sets(KERNEL, hg.observe(hg.Points(x), np.zeros(200), 1e-3))
+    assert "clusters" not in vecchia.vecchia_factor(KERNEL, near, np.full(200, 1e-6)).description
 
 
 def test_a_crowd_at_one_place_is_shared_out():
-    own = found_bins(np.zeros((100, 2)), np.ones(100))
-    assert np.bincount(own).max() <= bins.MOST and np.bincount(own).min() > 5
+    own = found_clusters(np.zeros((100, 2)), np.ones(100))
+    assert np.bincount(own).max() <= aggregation.LARGEST_CLUSTER and np.bincount(own).min() > 5
 
 
 def test_crowded_noisy_points_take_fewer_steps_and_the_same_answer():
@@ -78,14 +79,14 @@ def test_crowded_noisy_points_take_fewer_steps_and_the_same_answer():
     gp = hg.GP(hg.Matern32(1.0, 0.3), hg.Grid.cover((0, 0), (1, 1), shape=(60, 60)))
     post = gp.condition(data, hg.Batch(space="data", tolerance=1e-4))
     plain = gp.condition(data, hg.Batch(space="data", neighbours=0, tolerance=1e-4))
-    assert "bins" in post.diagnostics["preconditioner"]
+    assert "clusters" in post.diagnostics["preconditioner"]
     assert post.diagnostics["iterations"] < 0.5 * plain.diagnostics["iterations"]
     std = post.std()
     assert np.max(np.abs(post.mean - plain.mean) / std) < 0.1
     small = hg.observe(hg.Points(np.float32(x)), np.float32(data.y), noise=np.float32(1.0))
     single = gp.condition(small, hg.Batch(space="data"))
     assert single.mean.dtype == np.float32 and single.diagnostics["converged"]
-    assert "bins" in single.diagnostics["preconditioner"]
+    assert "clusters" in single.diagnostics["preconditioner"]
     assert np.max(np.abs(single.mean - plain.mean) / std) < 0.3
 
 
@@ -105,5 +106,5 @@ def test_std_of_crowded_noisy_points_is_the_exact_one(kernel, monkeypatch):
     ratio = post.predict(targets, "vecchia").std / exact
     assert 0.97 < np.min(ratio) and np.max(ratio) < 1.1 and np.mean(ratio) < 1.06
     if kernel.differentiable:
-        monkeypatch.setattr(variances, "bins_of", lambda *_: None)
+        monkeypatch.setattr(variances, "cluster_points", lambda *_: None)
         assert np.mean(post.predict(targets, "vecchia").std / exact) > 1.15

@@ -7,7 +7,7 @@ from scipy.linalg import cho_factor, cho_solve
 import dense
 import hipgp as hg
 from hipgp.weights import joint_residuals as residuals
-from hipgp.weights.stencils import stencil_steps, stencilled
+from hipgp.weights.stencils import local_weight_rows, stencil_offsets
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -39,10 +39,10 @@ def k(a, b):
 
 def model(x, grid=GRID):
     """W, and the covariance of residuals of points with one stencil, from the dense kernel alone."""
-    rows = stencilled(KERNEL, grid, hg.observe(hg.Points(x), np.zeros(len(x)))).matrix
+    rows = local_weight_rows(KERNEL, grid, hg.observe(hg.Points(x), np.zeros(len(x)))).matrix
     # of the two cells of a point on a grid line, either will do: W's own
     first = np.stack(np.unravel_index(rows.indices.reshape(len(x), -1)[:, 0], grid.shape), axis=-1)
-    steps = stencil_steps(grid, 4)[0]
+    steps = stencil_offsets(grid, 4)[0]
     w = np.zeros((len(x), grid.size))
     cross, inside = [], k(steps * np.asarray(grid.spacing), steps * np.asarray(grid.spacing))
     for i, corner in enumerate(first):
@@ -138,7 +138,7 @@ def test_closer_to_the_exact_gp_than_noise_is():
 
 
 def test_crowded_cells_are_cut_and_draws_have_the_covariance(monkeypatch):
-    monkeypatch.setattr(residuals, "MOST", 5)
+    monkeypatch.setattr(residuals, "LARGEST_BLOCK", 5)
     x, _, data = observed()
     post = hg.GP(KERNEL, GRID).condition(data, TIGHT)
     cells = post.engine.deferred.cells()

@@ -1,4 +1,4 @@
-"""Weights of lines that are traced anew in each product."""
+"""Weights of lines that are followed anew in each product."""
 
 import itertools
 
@@ -9,8 +9,8 @@ import pytest
 
 import dense
 import hipgp as hg
-from hipgp.weights import matrix_free as traced
-from hipgp.weights.matrix_free import traced_weights
+from hipgp.weights import matrix_free
+from hipgp.weights.matrix_free import matrix_free_weights
 
 KERNEL, DENSE_KERNEL = hg.Matern32(1.3, 0.35), dense.Matern32(1.3, 0.35)
 
@@ -32,8 +32,10 @@ def _grid(ndim, side):
 def test_multilinear_fields_are_integrated_by_the_midpoint_of_each_step(ndim, average, monkeypatch):
     """Of a field linear in each coordinate every node is exact, but for the gain; and so is the sum over nodes."""
     grid, data = _grid(ndim, 6), _data(ndim, 50, average)
-    monkeypatch.setattr(traced, "gain_of", lambda *given: np.eye(len(traced._basis([0.5] * ndim)))[0])
-    weights = traced_weights(KERNEL, grid, data)
+    monkeypatch.setattr(
+        matrix_free, "interpolation_gain", lambda *given: np.eye(len(matrix_free._basis([0.5] * ndim)))[0]
+    )
+    weights = matrix_free_weights(KERNEL, grid, data)
     slope = np.arange(1.0, ndim + 1)
     field = 0.7 + grid.coordinates() @ slope
     start, end = _ends(ndim, 50)
@@ -46,7 +48,7 @@ def test_multilinear_fields_are_integrated_by_the_midpoint_of_each_step(ndim, av
 def test_the_fitted_gain_is_the_one_of_least_error(ndim):
     """t'k / t'K t from dense covariances, at places that the fit did not see."""
     grid = _grid(ndim, 6)
-    gain = traced.gain_of(KERNEL, grid)
+    gain = matrix_free.interpolation_gain(KERNEL, grid)
     rng = np.random.default_rng(0)
     within = rng.uniform(size=(20, ndim))
     upper = np.array(list(itertools.product((0, 1), repeat=ndim)))
@@ -55,13 +57,13 @@ def test_the_fitted_gain_is_the_one_of_least_error(ndim):
     shares = np.prod(np.where(upper, within[:, None], 1 - within[:, None]), axis=2)
     k, cross = (dense.covariance(DENSE_KERNEL, f, points) for f in (points, at))
     best = np.sum(shares * cross, axis=1) / np.sum(shares * (shares @ k), axis=1)
-    found = np.stack(traced._basis(list(within.T)), axis=1) @ gain
+    found = np.stack(matrix_free._basis(list(within.T)), axis=1) @ gain
     assert np.max(np.abs(best - 1)) > 20 * np.max(np.abs(found - best))
 
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_transpose_is_the_adjoint_for_every_number_of_sides(ndim):
-    weights = traced_weights(KERNEL, _grid(ndim, 6), _data(ndim, 40))
+    weights = matrix_free_weights(KERNEL, _grid(ndim, 6), _data(ndim, 40))
     rng = np.random.default_rng(1)
     u, a = rng.standard_normal((3, 2, _grid(ndim, 6).size)), rng.standard_normal((3, 2, 40))
     there, back = weights.matmul(jnp.asarray(u)), weights.transpose_matmul(jnp.asarray(a))
@@ -74,7 +76,7 @@ def test_transpose_is_the_adjoint_for_every_number_of_sides(ndim):
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_residual_variances_are_the_dense_ones_of_these_weights(ndim, monkeypatch):
     grid, count = _grid(ndim, 7), 30
-    weights = traced_weights(KERNEL, grid, _data(ndim, count))
+    weights = matrix_free_weights(KERNEL, grid, _data(ndim, count))
     w = np.asarray(weights.matmul(jnp.eye(grid.size))).T
     nodes = _data(ndim, count).blocks[0].functional.nodes(grid.spacing)
     lines, points = dense.functionals(nodes.x, nodes.weights), dense.points(grid.coordinates())
@@ -84,7 +86,7 @@ def test_residual_variances_are_the_dense_ones_of_these_weights(ndim, monkeypatc
     expected = own - 2 * np.sum(w * cross, axis=1) + np.sum(w * (w @ on_grid), axis=1)
     np.testing.assert_allclose(weights.residual, expected, rtol=1e-7)
     monkeypatch.setattr("hipgp.weights.residual_variance.PAIR_BUDGET", 1e5)
-    some = np.asarray(traced_weights(KERNEL, grid, _data(ndim, count)).residual)
+    some = np.asarray(matrix_free_weights(KERNEL, grid, _data(ndim, count)).residual)
     assert np.mean(some) == pytest.approx(np.mean(expected), rel=0.2)
 
 
@@ -103,7 +105,7 @@ def test_the_posterior_is_as_close_to_the_exact_one_as_that_of_stored_weights():
         found = post.predict(hg.LineIntegrals(*_ends(3, 30, seed=5)), std="exact")
         return np.sqrt(np.mean(((found.mean - exact.mean) / std) ** 2)), np.mean(np.abs(found.std / std - 1))
 
-    (mean, spread), (mean_stored, spread_stored) = errors("traced"), errors("local")
+    (mean, spread), (mean_stored, spread_stored) = errors("matrix-free"), errors("local")
     assert mean < min(1.2 * mean_stored, 0.1)
     assert spread < min(1.2 * spread_stored, 0.05)
 
@@ -113,7 +115,7 @@ def test_the_posterior_is_the_dense_one_of_its_own_weights():
     """To rounding: mean and std of lines from W, K and N written down."""
     grid, y = _grid(2, 8), np.random.default_rng(3).standard_normal(40)
     data = hg.observe(hg.LineIntegrals(*_ends(2, 40)), y, noise=0.2)
-    post = hg.GP(KERNEL, grid).condition(data, hg.Batch(weights="traced", tolerance=1e-12))
+    post = hg.GP(KERNEL, grid).condition(data, hg.Batch(weights="matrix-free", tolerance=1e-12))
     system = post.engine.system
     w = np.asarray(system.weights.matmul(jnp.eye(grid.size))).T
     k = np.asarray(system.toeplitz.matmul(jnp.eye(grid.size).reshape(-1, *grid.shape))).reshape(grid.size, -1)
@@ -121,7 +123,7 @@ def test_the_posterior_is_the_dense_one_of_its_own_weights():
     own = k @ w.T @ np.linalg.solve(a, post.engine.data.y)
     np.testing.assert_allclose(post.mean.ravel(), own, atol=1e-7)
     target = hg.LineIntegrals(*_ends(2, 5, seed=9))
-    at = traced_weights(KERNEL, grid, hg.observe(target, np.zeros(5)))
+    at = matrix_free_weights(KERNEL, grid, hg.observe(target, np.zeros(5)))
     wt = np.asarray(at.matmul(jnp.eye(grid.size))).T
     variance = at.residual + np.diag(wt @ k @ wt.T) - np.diag(wt @ k @ w.T @ np.linalg.solve(a, w @ k @ wt.T))
     np.testing.assert_allclose(post.predict(target, std="exact").std, np.sqrt(variance), rtol=1e-5)
@@ -129,7 +131,9 @@ def test_the_posterior_is_the_dense_one_of_its_own_weights():
 
 def test_float32_is_float64_rounded():
     grid = _grid(3, 12)
-    double, single = (traced_weights(KERNEL, grid, _data(3, 60, dtype=t), t) for t in (float, np.float32))
+    double, single = (
+        matrix_free_weights(KERNEL, grid, _data(3, 60, dtype=t), t) for t in (float, np.float32)
+    )
     u = np.random.default_rng(0).standard_normal(grid.size)
     with jax.enable_x64(True):
         np.testing.assert_allclose(
@@ -148,14 +152,14 @@ def test_float32_is_float64_rounded():
 def test_what_is_no_line_is_refused_with_the_way_out(functional, words):
     data = hg.observe(functional, np.zeros(len(functional)), noise=0.1)
     with pytest.raises(ValueError, match=words) as told:
-        hg.GP(KERNEL, _grid(2, 6)).condition(data, hg.Batch(weights="traced"))
+        hg.GP(KERNEL, _grid(2, 6)).condition(data, hg.Batch(weights="matrix-free"))
     assert 'weights="local"' in str(told.value)
 
 
 def test_integrals_and_averages_together_are_refused():
     with pytest.raises(ValueError, match="not both"):
-        traced_weights(KERNEL, _grid(2, 6), _data(2, 5) + _data(2, 5, average=True))
-    both = traced_weights(KERNEL, _grid(2, 6), _data(2, 5) + _data(2, 7))
+        matrix_free_weights(KERNEL, _grid(2, 6), _data(2, 5) + _data(2, 5, average=True))
+    both = matrix_free_weights(KERNEL, _grid(2, 6), _data(2, 5) + _data(2, 7))
     assert both.matmul(jnp.ones(_grid(2, 6).size)).shape == (12,)
 
 
@@ -164,7 +168,12 @@ def test_too_many_stored_weights_are_named_with_the_way_out(monkeypatch):
     held = hg.GP(KERNEL, grid).condition(data).engine.system.weights.sparse
     slabs = [slab for part in (held.forward, held.backward) for slab in part.slabs]
     size = 12 * sum(np.count_nonzero(slab.values) for slab in slabs)  # but for the padding
-    assert traced.stored_size(grid, data, 2) == pytest.approx(size, rel=0.5)
+    assert matrix_free.stored_bytes(grid, data, 2) == pytest.approx(size, rel=0.5)
     monkeypatch.setattr("hipgp.batch.engine.MUCH", size / 4)
-    with pytest.warns(UserWarning, match="traced"):
+    with pytest.warns(UserWarning, match="matrix-free"):
         hg.GP(KERNEL, grid).condition(data)
+
+
+def test_the_former_name_of_the_option_is_refused_with_the_new_one():
+    with pytest.raises(ValueError, match=r"^weights: .*'matrix-free'.*, got 'traced'"):
+        hg.Batch(weights="traced")

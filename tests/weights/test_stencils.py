@@ -9,8 +9,7 @@ from hipgp.model import kernels as hk
 from hipgp.model.data import observe
 from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
 from hipgp.model.grid import Grid
-from hipgp.weights import residual_variance as sums
-from hipgp.weights import stencils
+from hipgp.weights import residual_variance, stencils
 
 KERNEL_2D = hk.Matern32(1.0, 0.2)
 
@@ -46,11 +45,15 @@ def test_pieces_make_the_same_weights(monkeypatch, where):
     functionals = (Points(x), Derivatives(x, direction=x), *lines, boxes)
     blocks = [observe(f, np.zeros(len(f))) for f in functionals]
     data = sum(blocks[1:], start=blocks[0])
-    whole = stencils.stencilled(hk.Matern32(1.0, 0.2), grid, data)
-    monkeypatch.setattr(stencils, "CHUNK", 64)
+    whole = stencils.local_weight_rows(hk.Matern32(1.0, 0.2), grid, data)
+    monkeypatch.setattr(stencils, "NODE_CHUNK", 64)
     if where == "device":
-        monkeypatch.setattr(stencils, "ways", lambda: (stencils.merged_on_device, stencils.collected))
-    parts = stencils.stencilled(hk.Matern32(1.0, 0.2), grid, data)
+        monkeypatch.setattr(
+            stencils,
+            "_merging_functions",
+            lambda: (stencils.merged_rows_on_device, stencils.concatenate_on_device),
+        )
+    parts = stencils.local_weight_rows(hk.Matern32(1.0, 0.2), grid, data)
     np.testing.assert_allclose(parts.matrix.toarray(), whole.matrix.toarray(), atol=1e-12)
     np.testing.assert_allclose(parts.residual, whole.residual, atol=1e-12)
 
@@ -60,14 +63,18 @@ def test_weights_of_pieces_on_the_device_make_the_same_products(monkeypatch):
     rng, grid = np.random.default_rng(4), Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(30, 20))
     rays = LineIntegrals((0.0, 0.0), rng.uniform(size=(50, 2)), nodes_per_ray=30)
     data = observe(rays, np.zeros(50))
-    truth = stencils.stencilled(KERNEL_2D, grid, data).matrix.toarray()
-    monkeypatch.setattr(stencils, "CHUNK", 64)
-    monkeypatch.setattr(stencils, "ways", lambda: (stencils.merged_on_device, stencils.collected))
+    truth = stencils.local_weight_rows(KERNEL_2D, grid, data).matrix.toarray()
+    monkeypatch.setattr(stencils, "NODE_CHUNK", 64)
+    monkeypatch.setattr(
+        stencils,
+        "_merging_functions",
+        lambda: (stencils.merged_rows_on_device, stencils.concatenate_on_device),
+    )
     monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: False)
     with jax.enable_x64(True):
-        rows = stencils.stencilled(KERNEL_2D, grid, data)
-        assert not rows.entries.here
-        weights = stencils.LocalWeights.of(rows, np.float64)
+        rows = stencils.local_weight_rows(KERNEL_2D, grid, data)
+        assert not rows.csr.on_host
+        weights = stencils.LocalWeights.from_rows(rows, np.float64)
         u, a = rng.normal(size=(2, 600)), rng.normal(size=(2, 50))
         np.testing.assert_allclose(weights.matmul(u), u @ truth.T, atol=1e-12)
         np.testing.assert_allclose(weights.transpose_matmul(a), a @ truth, atol=1e-12)
@@ -86,9 +93,9 @@ def test_nodes_are_merged_on_the_device_as_on_the_host(dimension):
         LineIntegrals(*ends, average=True, nodes_per_ray=20),
     ):
         with jax.enable_x64(True):
-            (_, here), v = stencils.merged_on_host(KERNEL, grid, functional, 2, rows, 64)
-            part, w = stencils.merged_on_device(KERNEL, grid, functional, 2, rows, 64)
-            there = stencils.collected([part], 9, grid.size).matrix()[rows]
+            (_, here), v = stencils.merged_rows_on_host(KERNEL, grid, functional, 2, rows, 64)
+            part, w = stencils.merged_rows_on_device(KERNEL, grid, functional, 2, rows, 64)
+            there = stencils.concatenate_on_device([part], 9, grid.size).to_scipy()[rows]
         assert here.nnz < 77 * 2**dimension
         np.testing.assert_array_equal(there.indices, here.indices)
         np.testing.assert_array_equal(there.indptr, here.indptr)
@@ -103,8 +110,12 @@ def test_numpy_and_jax_place_nodes_alike():
         Grid((0.3, -2.0), (0.1, 1 / 7), (40, 30)),
     ):
         x = grid.coordinates()
-        rows = stencils.stencilled(hk.Matern12(1.0, 0.2), grid, observe(Points(x), np.zeros(len(x)))).matrix
-        np.testing.assert_array_equal(stencils.place(grid, x, 4)[0], rows.indices.reshape(len(x), -1)[:, 0])
+        rows = stencils.local_weight_rows(
+            hk.Matern12(1.0, 0.2), grid, observe(Points(x), np.zeros(len(x)))
+        ).matrix
+        np.testing.assert_array_equal(
+            stencils.locate_stencils(grid, x, 4)[0], rows.indices.reshape(len(x), -1)[:, 0]
+        )
 
 
 def test_residual_variances_past_the_budget_are_interpolated(monkeypatch):
@@ -120,9 +131,9 @@ def test_residual_variances_past_the_budget_are_interpolated(monkeypatch):
     kernel = hk.Matern32(1.0, 3.0)
     whole = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
     calls = []
-    residuals = sums._residuals
-    monkeypatch.setattr(sums, "_residuals", lambda *a: calls.append(1) or residuals(*a))
-    monkeypatch.setattr(sums, "PAIR_BUDGET", 1e6)
+    residuals = residual_variance._residual_variances
+    monkeypatch.setattr(residual_variance, "_residual_variances", lambda *a: calls.append(1) or residuals(*a))
+    monkeypatch.setattr(residual_variance, "PAIR_BUDGET", 1e6)
     fast = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
     assert len(calls) == 1  # one batch of 512 in place of two
     ratio = fast / whole

@@ -11,7 +11,7 @@ import pytest
 from hipgp.linalg.krylov import conjugate_gradients
 from hipgp.model import kernels as hk
 from hipgp.model.grid import Grid
-from hipgp.weights.toeplitz import CLIP_TOLERANCE, embed, on_torus
+from hipgp.weights.toeplitz import CLIP_TOLERANCE, embed, toeplitz_on_torus
 
 GRIDS = {
     1: Grid(-1.0, 0.25, 17),
@@ -152,7 +152,7 @@ def test_float32_is_followed_and_good_to_its_digits():
 def test_tracing_on_a_given_torus_gives_the_same(kind, name):
     kernel, _ = make(2, kind, name)
     toeplitz = matrices(2, kind, name)[0]
-    traced = eqx.filter_jit(on_torus)(kernel, toeplitz.torus)
+    traced = eqx.filter_jit(toeplitz_on_torus)(kernel, toeplitz.torus)
     largest = float(np.max(toeplitz.eigenvalues))
     np.testing.assert_allclose(traced.eigenvalues, toeplitz.eigenvalues, rtol=0, atol=1e-14 * largest)
     assert float(traced.clipped_mass) == pytest.approx(toeplitz.clipped_mass, abs=1e-15)
@@ -168,7 +168,7 @@ def test_gradient_of_the_product_in_the_kernel(dimension):
     size = extent(grid)
 
     def form(p):
-        return jnp.sum(a * on_torus(hk.Matern32(p[0], p[1] * size), torus).matmul(b))
+        return jnp.sum(a * toeplitz_on_torus(hk.Matern32(p[0], p[1] * size), torus).matmul(b))
 
     dense_form = lambda p: a.ravel() @ hk.Matern32(p[0], p[1] * size)(x, x) @ b.ravel()
     p = np.array([1.7, 0.25])

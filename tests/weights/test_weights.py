@@ -16,7 +16,7 @@ from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineI
 from hipgp.model.grid import Grid
 from hipgp.weights import exact as hw
 from hipgp.weights import stencils
-from hipgp.weights.toeplitz import embed, on_torus
+from hipgp.weights.toeplitz import embed, toeplitz_on_torus
 
 GRIDS = {1: Grid(0.0, 0.1, 21), 2: Grid(0.0, (0.4, 0.5), (6, 5)), 3: Grid(0.0, (0.5, 0.7, 0.6), (5, 4, 4))}
 every_dimension = pytest.mark.parametrize("dimension", GRIDS)
@@ -248,7 +248,7 @@ def test_gradient_of_the_solve_is_the_dense_one(dimension, name):
     @jax.jit
     @jax.value_and_grad
     def form(p, b):
-        toeplitz = on_torus(PARAMETERS[name](p, dimension)[0], torus)
+        toeplitz = toeplitz_on_torus(PARAMETERS[name](p, dimension)[0], torus)
         return jnp.sum(r * hw.solve_grid(toeplitz, b, tolerance=1e-12).value)
 
     x = grid.coordinates()

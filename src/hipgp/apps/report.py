@@ -25,7 +25,7 @@ from hipgp.files import io
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.vecchia import grid_facts
+from hipgp.vecchia import grid_check
 
 LAYER_SAMPLES = 4
 TEMPLATE = "report.html"
@@ -142,7 +142,7 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
 def grid_verdict(told: dict[str, Any], grid: Grid) -> tuple[str, str]:
     """Whether the grid is fine enough for the data."""
     if "grid_needed" in told:
-        said = grid_facts.in_words(told, grid)
+        said = grid_check.describe_error(told, grid)
         return POOR, f"{said[0].upper()}{said[1:]}."
     return GOOD, (
         f"The grid is fine enough: it puts the mean off by at most {told['grid_mean_error']:.2g} posterior standard "

@@ -1,100 +1,18 @@
-"""Checkpoints of long runs: a killed solve or learning goes on from where it was, to the same answer.
+"""The state of a solve on disk, so that one that was killed goes on to the same answer."""
 
-A checkpoint is one .npz file of plain arrays (no pickle), either whole or not there, with a digest of its contents. It
-carries a fingerprint of the problem and the version of the algorithm: one of another problem or version is refused.
-"""
-
-import hashlib
-import io
-import math
 import os
 import pathlib
-import re
 import time
-from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hipgp.linalg.krylov import State
-from hipgp.runtime import archive
+from hipgp.linalg.krylov import CGState
+from hipgp.runtime.checkpoints import read_arrays, write_arrays
 
 EVERY = 20.0  # seconds between two checkpoints
 WHOLE = ("value", "residual", "direction")  # of a solve's state: those as large as the right-hand sides
-ALGORITHM = 2  # raise it when a solve or learning takes other steps: an older checkpoint would lead elsewhere
-
-
-def fingerprint(*parts: Any) -> str:
-    """A digest of arrays, numbers and names: equal for equal problems.
-
-    The structure tells the classes (which kernel, which functional) and the static fields (the grid, the settings).
-    """
-    structure = re.sub(r" at 0x[0-9a-f]+", "", str(jax.tree.structure(parts)))
-    digest = hashlib.sha256(structure.encode())
-    for leaf in jax.tree.leaves(parts):
-        if eqx.is_array_like(leaf) and not isinstance(leaf, str):
-            array = np.asarray(leaf)
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-        else:
-            digest.update(repr(leaf).encode())
-    return digest.hexdigest()
-
-
-def write_arrays(path: pathlib.Path, **arrays: Any) -> None:
-    """Write an .npz file that is either whole or not there, with a digest and the algorithm's version in it."""
-    members = {f"{name}.npy": _packed(values) for name, values in {"algorithm": ALGORITHM, **arrays}.items()}
-    archive.write(path, members)
-
-
-def _packed(values: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, np.asarray(values), version=(1, 0), allow_pickle=False)
-    return buffer.getvalue()
-
-
-def read_arrays(path: pathlib.Path, expected: str, *needed: str) -> dict[str, np.ndarray] | None:
-    """The arrays of a checkpoint; None where there is no file; a ValueError where it is damaged or another problem's."""
-    if not path.exists():
-        return None
-    with (
-        open(path, "rb") as file,
-        archive.one_error(f"checkpoint: {path} is not a hipgp checkpoint", "; remove it or name another"),
-    ):
-        arrays = {
-            name.removesuffix(".npy"): _unpacked(name, content)
-            for name, content in archive.read(file).items()
-        }
-        for name in ("algorithm", "fingerprint", *needed):
-            if name not in arrays:
-                raise ValueError(f"expected {name} in it, got none")
-    if int(arrays["algorithm"]) != ALGORITHM:
-        raise ValueError(
-            f"checkpoint: {path} was written by version {int(arrays['algorithm'])} of the algorithm, expected "
-            f"{ALGORITHM}: another version of hipgp takes other steps; remove it or name another file"
-        )
-    if str(arrays["fingerprint"]) != expected:
-        raise ValueError(
-            f"checkpoint: {path} belongs to another problem (other data, kernel, grid or settings); remove it or name "
-            "another file"
-        )
-    return arrays
-
-
-def _unpacked(name: str, content: bytes) -> np.ndarray:
-    """One array, whose size is checked before it is made."""
-    stream = io.BytesIO(content)
-    if np.lib.format.read_magic(stream) != (1, 0):
-        raise ValueError(f"expected version 1.0 of the .npy format, got another for {name}")
-    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
-    claimed, real = math.prod(shape) * dtype.itemsize, len(content) - stream.tell()
-    if dtype.kind not in "biufU" or min(shape, default=0) < 0 or claimed != real:
-        raise ValueError(f"expected {claimed} bytes of numbers for {name} of shape {shape}, got {real}")
-    return np.frombuffer(content, dtype, offset=stream.tell()).reshape(
-        shape, order="F" if by_columns else "C"
-    )
 
 
 class Checkpoint:
@@ -105,9 +23,9 @@ class Checkpoint:
         self.problem = problem
         self.written = time.perf_counter()
 
-    def load(self, shape: tuple[int, ...]) -> tuple[jax.Array, int, tuple[State, jax.Array]] | None:
+    def load(self, shape: tuple[int, ...]) -> tuple[jax.Array, int, tuple[CGState, jax.Array]] | None:
         shapes = {"x": shape, "steps": (), "scale": (shape[0], 1)}
-        shapes |= {f"state_{name}": shape if name in WHOLE else shape[:1] for name in State._fields}
+        shapes |= {f"state_{name}": shape if name in WHOLE else shape[:1] for name in CGState._fields}
         arrays = read_arrays(self.path, self.problem, *shapes)
         if arrays is None:
             return None
@@ -117,15 +35,15 @@ class Checkpoint:
                     f"checkpoint: {self.path} holds {name} of shape {arrays[name].shape}, expected {expected}; remove "
                     "it or name another file"
                 )
-        state = State(*[jnp.asarray(arrays[f"state_{name}"]) for name in State._fields])
+        state = CGState(*[jnp.asarray(arrays[f"state_{name}"]) for name in CGState._fields])
         return jnp.asarray(arrays["x"]), int(arrays["steps"]), (state, jnp.asarray(arrays["scale"]))
 
-    def save(self, x: jax.Array, steps: int, state: State, scale: jax.Array, now: bool = False) -> None:
+    def save(self, x: jax.Array, steps: int, state: CGState, scale: jax.Array, now: bool = False) -> None:
         """Write, if the last one is EVERY seconds old."""
         if not now and time.perf_counter() - self.written < EVERY:
             return
         fields = {
-            f"state_{name}": np.asarray(value) for name, value in zip(State._fields, state, strict=True)
+            f"state_{name}": np.asarray(value) for name, value in zip(CGState._fields, state, strict=True)
         }
         write_arrays(
             self.path,

@@ -18,30 +18,31 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.batch import estimates
-from hipgp.batch.checkpoint import Checkpoint, fingerprint
+from hipgp.batch import estimates, evidence
+from hipgp.batch.checkpoint import Checkpoint
 from hipgp.batch.grid_space import grid_system, hardness
 from hipgp.batch.least_squares import combine, right_hand_sides, row_tolerances
 from hipgp.batch.ordering import in_order
 from hipgp.batch.posterior import SOLVED, BatchPosterior, Deferred
 from hipgp.batch.simulation import warn_if_far
 from hipgp.batch.systems import DataSystem, System, solve
-from hipgp.engines import Method, Problem
+from hipgp.engines import Method, Problem, Slope, as_key
 from hipgp.model.data import Data
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, check_shapes, unpack_observations
 from hipgp.model.trend import Trend
+from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.precision import float64_available, on_device
 from hipgp.runtime.progress import Progress
-from hipgp.runtime.threads import side_by_side
+from hipgp.runtime.threads import run_both
 from hipgp.vecchia import factor as vecchia
-from hipgp.vecchia.grid_facts import Seen, grid_facts, warn_if_coarse, wide_stencil
+from hipgp.vecchia.grid_check import GridModel, grid_diagnostics, warn_if_coarse, wide_stencil
 from hipgp.weights.exact import Weights, exact_weights
-from hipgp.weights.joint_residuals import Cells, cells_of
-from hipgp.weights.matrix_free import stored_size, traced_weights
-from hipgp.weights.stencils import STENCIL, LocalWeights, Stencilled, check_stencil, stencilled
+from hipgp.weights.joint_residuals import CellBlocks, cell_blocks
+from hipgp.weights.matrix_free import matrix_free_weights, stored_bytes
+from hipgp.weights.stencils import STENCIL, LocalWeights, WeightRows, check_stencil, local_weight_rows
 from hipgp.weights.toeplitz import Toeplitz, check_torus, embed
 
 # observations per grid point from which the grid-space form is the faster one
@@ -66,7 +67,7 @@ class Batch(Method):
       they are given, the solve is in data space, and `space="grid"` is an error.
     - `stencil`: grid points per axis that a node sees (`weights="local"`), an even number; by default 4, and 2 for
       lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
-      the paper's choice, for small problems; "traced", for line integrals alone, keeps no weights: what millions of
+      the paper's choice, for small problems; "matrix-free", for line integrals alone, keeps no weights: what millions of
       lines through tens of millions of cells need, on a GPU.
     - `residual`: what the grid cannot see of each observation is added to its noise ("noise"), or only to the bound
       ("bound", the paper); "joint" is "noise", but points of one cell have it jointly where that matters, which it does
@@ -79,7 +80,7 @@ class Batch(Method):
     tolerance: float = eqx.field(static=True, default=0.01)
     max_iterations: int = eqx.field(static=True, default=1000)
     neighbours: int | None = eqx.field(static=True, default=None)
-    weights: Literal["local", "exact", "traced"] = eqx.field(static=True, default="local")
+    weights: Literal["local", "exact", "matrix-free"] = eqx.field(static=True, default="local")
     stencil: int | None = eqx.field(static=True, default=None)
     residual: Residual = eqx.field(static=True, default="joint")
     space: Literal["auto", "data", "grid"] = eqx.field(static=True, default="auto")
@@ -98,7 +99,7 @@ class Batch(Method):
                     f'{self.neighbours}; leave neighbours out, or use space="data"'
                 )
         for name, options in (
-            ("weights", ("local", "exact", "traced")),
+            ("weights", ("local", "exact", "matrix-free")),
             ("residual", ("joint", "noise", "bound")),
             ("space", ("auto", "data", "grid")),
         ):
@@ -143,7 +144,7 @@ class Batch(Method):
         began = time.perf_counter()
         with Progress("setting up", progress) as bar:
             system, info, seen = self._assembled(kernel, grid, data, std)
-            info |= grid_facts(kernel, grid, data, std, seen) if check_grid else {}
+            info |= grid_diagnostics(kernel, grid, data, std, seen) if check_grid else {}
             setup = time.perf_counter() - began
             rows = right_hand_sides(data.y, columns, std)
             targets = row_tolerances(self.tolerance, columns.shape[1])
@@ -172,6 +173,11 @@ class Batch(Method):
         given = kernel, grid, noise, self, info, data.dtype
         return BatchPosterior(*given, data, trend, deferred, *found)
 
+    @float64_available
+    def log_evidence_slope(self, problem: Problem, probes: int, key: Any) -> Slope:
+        post = evidence.differentiable(self).fit(*problem, progress=False)
+        return evidence.slope(post, evidence.random_signs(post.system, probes, as_key(key)))
+
     def unpack(
         self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
     ) -> BatchPosterior:
@@ -195,7 +201,7 @@ class Batch(Method):
 
     def _assembled(
         self, kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"]
-    ) -> tuple[System, dict[str, Any], Seen]:
+    ) -> tuple[System, dict[str, Any], GridModel]:
         """The system, facts about it, and what the grid sees of the data."""
         kernel.check_dimension(grid.ndim)
         dtype = data.dtype
@@ -203,12 +209,12 @@ class Batch(Method):
         # K, W and who is near whom, side by side; of points the noise, W's included, decides on the neighbours
         beside = k != 0 and self.weights == "local" and not _plain(data)
         early = beside and not self._in_grid_space(data, grid, lambda: 0.0, joint=False)
-        near_whom = lambda: vecchia.neighbourhoods(kernel, data, k) if early else None
+        near_whom = lambda: vecchia.choose_conditioning_sets(kernel, data, k) if early else None
         embedded = functools.cache(lambda: embed(kernel, grid, dtype, WRAPPED))
         if self.weights == "exact":
             embedded()  # W needs it
         with_w = lambda: self.rows(kernel, grid, data, embedded)
-        ((rows, how), near), toeplitz = side_by_side(lambda: side_by_side(with_w, near_whom), embedded)
+        ((rows, how), near), toeplitz = run_both(lambda: run_both(with_w, near_whom), embedded)
         residual = np.asarray(rows.residual, float)
         variance = noise if self.residual == "bound" else noise + residual
         info = {
@@ -223,18 +229,18 @@ class Batch(Method):
             "residual_to_noise": float(np.mean(residual / noise)),
             "residual": "bound" if self.residual == "bound" else "noise",
         }
-        seen = Seen(
-            rows if isinstance(rows, Stencilled) else None,
+        seen = GridModel(
+            rows if isinstance(rows, WeightRows) else None,
             residual,
             self.points_per_axis(data) if self.weights != "exact" else wide_stencil(grid),
-            counted=self.residual != "bound",
-            vecchia=_plain(data),
+            residual_as_noise=self.residual != "bound",
+            vecchia_std=_plain(data),
         )
         joint = (
             self.residual == "joint" and _plain(data) and SHARED[0] < info["residual_to_noise"] < SHARED[1]
         )
         if self._in_grid_space(data, grid, lambda: hardness(toeplitz, variance), joint):
-            assert isinstance(rows, Stencilled)
+            assert isinstance(rows, WeightRows)
             on_grid = grid_system(toeplitz, rows, variance, points=_plain(data))
             name = f"{len(on_grid.low.inverse)} modes and a circulant"
             return on_grid, info | {"space": "grid", "preconditioner": name}, seen
@@ -243,42 +249,42 @@ class Batch(Method):
             variance, info["residual"] = noise, "joint"
             seen = seen._replace(block=cells.block)
         if near is None and k != 0:
-            near = vecchia.neighbourhoods(kernel, data, k)
-        factor, weights = side_by_side(
-            lambda: None if near is None else vecchia.factor_of(kernel, near, variance, dtype),
-            lambda: LocalWeights.of(rows, dtype) if isinstance(rows, Stencilled) else rows,
+            near = vecchia.choose_conditioning_sets(kernel, data, k)
+        factor, weights = run_both(
+            lambda: None if near is None else vecchia.vecchia_factor(kernel, near, variance, dtype),
+            lambda: LocalWeights.from_rows(rows, dtype) if isinstance(rows, WeightRows) else rows,
         )
         name = "none" if factor is None else f"Vecchia, {factor.description}"
-        shared = None if cells is None else cells.residuals(dtype)
+        shared = None if cells is None else cells.covariance(dtype)
         system = DataSystem(toeplitz, weights, on_device(variance, dtype), factor, shared)
         return system, info | {"space": "data", "preconditioner": name}, seen
 
     def rows(
         self, kernel: Kernel, grid: Grid, data: Data, toeplitz: Callable[[], Toeplitz]
-    ) -> tuple[Weights | Stencilled, str]:
+    ) -> tuple[Weights | WeightRows, str]:
         """W, its entries where it is local, and a word on it; `toeplitz` gives K, where it is needed."""
         match self.weights:
             case "exact":
                 exact = exact_weights(kernel, toeplitz(), data)
                 return exact, f"exact, {exact.unconverged} of {len(data)} solves stopped short"
-            case "traced":
-                return traced_weights(kernel, grid, data, data.dtype), "traced in each product"
+            case "matrix-free":
+                return matrix_free_weights(kernel, grid, data, data.dtype), "matrix-free"
             case _:
                 p = self.points_per_axis(data)
-                if (size := stored_size(grid, data, p)) > MUCH:
+                if (size := stored_bytes(grid, data, p)) > MUCH:
                     warnings.warn(
                         f"the weights of these {len(data):,} lines will take about {size / 2**30:,.0f} GiB; "
-                        'Batch(weights="traced") keeps none, and is meant for a GPU',
+                        'Batch(weights="matrix-free") keeps none, and is meant for a GPU',
                         stacklevel=4,
                     )
-                return stencilled(kernel, grid, data, p), f"local, stencil {p}"
+                return local_weight_rows(kernel, grid, data, p), f"local, stencil {p}"
 
-    def cells(self, kernel: Kernel, grid: Grid, data: Data, rows: Weights | Stencilled) -> Cells | None:
+    def cells(self, kernel: Kernel, grid: Grid, data: Data, rows: Weights | WeightRows) -> CellBlocks | None:
         """Points by cell, with what their rows of W leave."""
-        if not isinstance(rows, Stencilled):
+        if not isinstance(rows, WeightRows):
             return None
         x = np.concatenate([np.asarray(block.functional.places()[:, 0], float) for block in data.blocks])
-        return cells_of(kernel, grid, self.points_per_axis(data), x, rows.matrix)
+        return cell_blocks(kernel, grid, self.points_per_axis(data), x, rows.matrix)
 
     def points_per_axis(self, data: Data) -> int:
         """The stencil's width."""

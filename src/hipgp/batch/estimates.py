@@ -13,7 +13,7 @@ from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.runtime import memory
-from hipgp.weights.matrix_free import stored_size
+from hipgp.weights.matrix_free import stored_bytes
 from hipgp.weights.stencils import stencil_shape
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def check_weights(grid: Grid, data: Data, method: "Batch") -> None:
     p = method.points_per_axis(data)
     entries = sum(_entries(grid, block.functional, p, data.dtype) for block in data.blocks)
     lines = all(isinstance(block.functional, LineIntegrals) for block in data.blocks)
-    advice = 'use Batch(weights="traced")' if lines else "use fewer observations, or Batch(stencil=2)"
+    advice = 'use Batch(weights="matrix-free")' if lines else "use fewer observations, or Batch(stencil=2)"
     what = f"{len(data):,} observations with {entries:.3g} weights"
     memory.check("data", what, KEPT * entries, advice)
 
@@ -70,7 +70,7 @@ def _entries(grid: Grid, functional: Functional, p: int, dtype: Any) -> float:
         return count * width
     if isinstance(functional, LineIntegrals):
         as_data = observe(functional, np.zeros(count, dtype))
-        return stored_size(grid, as_data, p) / (2 * (np.dtype(dtype).itemsize + 4))
+        return stored_bytes(grid, as_data, p) / (2 * (np.dtype(dtype).itemsize + 4))
     some = np.linspace(0, count - 1, min(count, 16)).astype(int)
     nodes = np.mean([functional.nodes_each(some[i : i + 1], grid.spacing) for i in range(len(some))])
     return count * float(nodes) + count * width  # nodes that see the same grid points share entries

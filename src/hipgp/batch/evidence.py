@@ -1,11 +1,14 @@
-"""The log evidence of the batch engine: how probable the data are under the model, from the posterior's own system.
+"""The log evidence of the batch engine, and its gradient, from the posterior's own system.
 
     log p(y) = -(y' A^-1 y + log|A| + N log 2 pi) / 2, less sum v_n / (2 s_n^2) where the residual is only in the bound.
 
 log|A| = log|P| + tr log(S A S') with P^-1 = S'S the preconditioner, whose own determinant is known; the rest is small,
-and estimated by stochastic Lanczos quadrature with its Monte Carlo error.
+and estimated by stochastic Lanczos quadrature with its Monte Carlo error. Its probes e have (S A S')^-1 e as a by-product,
+and with h = S'e and g = S' (S A S')^-1 e the gradient's trace is tr(A^-1 dA) = E g' dA h; that of the fit is
+-alpha' dA alpha. So all of the gradient is that of a few forms a' A b (`batch/bilinear_forms.py`).
 """
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import jax
@@ -13,15 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from hipgp.batch.bilinear_forms import Forms, kernel_gradient
 from hipgp.batch.grid_space import GridSystem
 from hipgp.batch.systems import DataSystem, System
-from hipgp.engines import Estimate
-from hipgp.linalg.krylov import Probed, probe, quadratic_form
-from hipgp.linalg.sparse import Blocks
+from hipgp.engines import Estimate, Gradient, Slope
+from hipgp.learning.parameters import Layout
+from hipgp.linalg.krylov import LanczosSolution, lanczos_quadrature, lanczos_solve
+from hipgp.linalg.sparse import BlockRows
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 
 if TYPE_CHECKING:
+    from hipgp.batch.engine import Batch
     from hipgp.batch.posterior import BatchPosterior
 
 STEPS = 100  # of Lanczos, at most
@@ -35,6 +41,58 @@ def log_evidence(post: "BatchPosterior", probes: int, key: Array) -> Estimate:
     if probes < 2:
         raise ValueError(f"probes: expected at least 2 to tell an error from, got {probes}")
     return evidence_of(post, logarithms(post.system, random_signs(post.system, probes, key))[0])
+
+
+def differentiable(method: "Batch") -> "Batch":
+    """The settings by which learning sees the model: those given, where the evidence of these has a gradient here.
+
+    - The solve is in data space, where the probes' solves give the gradient too. The model is the same in both spaces.
+    - Residuals count as independent noise where conditioning would hold them jointly (`residual="joint"`): how the
+      covariances within each cell change with the kernel is not derived.
+    - Local weights stand for exact ones, which come from iterations.
+    """
+    return dataclasses.replace(
+        method,
+        space="data",
+        residual="noise" if method.residual == "joint" else method.residual,
+        weights="local" if method.weights == "exact" else method.weights,
+    )
+
+
+@float64_available
+def slope(post: "BatchPosterior", signs: Float[Array, "B n"], tolerance: float = TOLERANCE) -> Slope:
+    """The log evidence and its gradient in the logarithms of the parameters, of a fit with `differentiable` settings."""
+    system, data, bound = post.system, post.data, post.method.residual == "bound"
+    assert isinstance(system, DataSystem)
+    logs, probed = logarithms(system, signs, tolerance)
+    forms = _forms(system, post.alpha, signs, probed.value)
+    of_noise = of_residual = forms.diagonal()
+    if bound:
+        residual = system.weights.residual
+        of_residual, of_noise = 1 / system.noise, of_noise - residual / system.noise**2
+    p = post.method.points_per_axis(data)
+    of_kernel = kernel_gradient(post.kernel, post.grid, data, p, system, forms, of_residual)
+    unknown = float(jnp.sum(jnp.where(data.noise_known, 0.0, of_noise)))
+    layout = Layout.of(post.kernel, not np.all(data.noise_known))
+
+    def total(vector: Array) -> Array:
+        kernel, noise = layout.unpack(vector)
+        pull = jax.tree.map(lambda g, leaf: jnp.sum(g * leaf), of_kernel, kernel)
+        from_noise = jnp.zeros(()) if noise is None else unknown * noise**2
+        return sum(jax.tree.leaves(pull), start=from_noise)
+
+    values = -0.5 * np.asarray(jax.grad(total)(jnp.asarray(layout.pack(post.kernel, post.noise))))
+    return Slope(evidence_of(post, logs), Gradient(tuple(layout.names()), values))
+
+
+@bounded_jit()
+def _forms(
+    system: DataSystem, alpha: Float[Array, " N"], signs: Float[Array, "B n"], solved: Float[Array, "B n"]
+) -> Forms:
+    """Forms whose gradient is twice that of -log p, but for residual variances that are only in the bound."""
+    g, h = root_transpose(system, solved), root_transpose(system, signs)
+    weight = jnp.concatenate([-jnp.ones(1), jnp.full(len(signs), 1 / len(signs))]).astype(alpha.dtype)
+    return Forms(jnp.concatenate([alpha[None], g]), jnp.concatenate([alpha[None], h]), weight)
 
 
 def evidence_of(post: "BatchPosterior", logs: Float[np.ndarray, " B"]) -> Estimate:
@@ -62,14 +120,14 @@ def random_signs(system: System, probes: int, key: Array) -> Float[Array, "B n"]
         return system.unknowns(system.modes(signs, torus.shape))
     assert isinstance(system, DataSystem)
     rows = jnp.ones_like(system.noise)
-    if system.vecchia is not None and isinstance(system.vecchia.factor, Blocks):
+    if system.vecchia is not None and isinstance(system.vecchia.factor, BlockRows):
         rows = jnp.any(system.vecchia.factor.values != 0, axis=2).ravel().astype(rows.dtype)
     return jax.random.rademacher(key, (probes, len(rows)), rows.dtype) * rows
 
 
 def logarithms(
     system: System, signs: Float[Array, "B n"], tolerance: float = TOLERANCE
-) -> tuple[Float[np.ndarray, " B"], Probed]:
+) -> tuple[Float[np.ndarray, " B"], LanczosSolution]:
     """Each probe's estimate of the part of log|A| that is not known."""
     logs, probed = _quadrature(system, signs, jnp.asarray(tolerance))
     return np.asarray(logs, float), probed
@@ -78,9 +136,9 @@ def logarithms(
 @bounded_jit()
 def _quadrature(
     system: System, signs: Float[Array, "B n"], tolerance: Array
-) -> tuple[Float[Array, " B"], Probed]:
-    probed = probe(lambda v: _whitened(system, v), signs, STEPS, tolerance)
-    return quadratic_form(probed.coefficients, signs, jnp.log), probed
+) -> tuple[Float[Array, " B"], LanczosSolution]:
+    probed = lanczos_solve(lambda v: _whitened(system, v), signs, STEPS, tolerance)
+    return lanczos_quadrature(probed.coefficients, signs, jnp.log), probed
 
 
 def _whitened(system: System, v: Float[Array, "B n"]) -> Float[Array, "B n"]:

@@ -24,12 +24,12 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.batch.ordering import by_number
 from hipgp.batch.systems import System
-from hipgp.linalg.csr import Entries, turned
-from hipgp.linalg.sparse import Rows, rows_of
-from hipgp.runtime.buckets import roughly
+from hipgp.linalg.csr import CSR, contiguous_transpose
+from hipgp.linalg.sparse import SlicedEllpack, sliced_ellpack
+from hipgp.runtime.buckets import round_up
 from hipgp.runtime.precision import on_device
-from hipgp.runtime.threads import in_threads, side_by_side
-from hipgp.weights.stencils import LocalWeights, Stencilled
+from hipgp.runtime.threads import map_in_threads, run_both
+from hipgp.weights.stencils import LocalWeights, WeightRows
 from hipgp.weights.toeplitz import Toeplitz, Torus
 
 POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved for densely
@@ -66,7 +66,7 @@ class GridSystem(System):
     toeplitz: Toeplitz
     weights: LocalWeights
     noise: Float[Array, " N"]
-    stencil: Rows | None  # G, of points
+    stencil: SlicedEllpack | None  # G, of points
     density: Float[Array, ""]  # of G, over the torus
     low: LowModes
 
@@ -121,28 +121,28 @@ class GridSystem(System):
 
 
 def grid_system(
-    toeplitz: Toeplitz, weights: Stencilled, noise: Float[np.ndarray, " N"], points: bool
+    toeplitz: Toeplitz, weights: WeightRows, noise: Float[np.ndarray, " N"], points: bool
 ) -> GridSystem:
     """The grid-space form of W K W' + N; `noise` are variances, and `points` says that all data are values at points."""
     dtype = toeplitz.eigenvalues.dtype
     measured = _of_points if points else _of_lines
-    (stencil, density, low), local = side_by_side(
+    (stencil, density, low), local = run_both(
         lambda: measured(toeplitz, weights.matrix, noise),
-        lambda: LocalWeights.of(weights, dtype, often=not points),
+        lambda: LocalWeights.from_rows(weights, dtype, store_transpose=not points),
     )
     return GridSystem(toeplitz, local, on_device(noise, dtype), stencil, on_device(density, dtype), low)
 
 
 def _of_points(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
-) -> tuple[Rows, float, LowModes]:
+) -> tuple[SlicedEllpack, float, LowModes]:
     """G, its density over the torus, and the modes that the data tell most of."""
     torus, product = toeplitz.torus, _product(matrix, 1 / noise)
     row_sums = np.maximum(np.asarray(product.sum(axis=1)), 0.0)
     density = float(np.sum(row_sums)) / torus.size
     modes = _largest(toeplitz, point_modes(torus), LEAST_GAIN / max(density, 1e-300))
     low = _low(toeplitz, modes, _looked_up(torus, row_sums, modes))
-    return rows_of(Entries.of(product), toeplitz.eigenvalues.dtype), density, low
+    return sliced_ellpack(CSR.from_scipy(product), toeplitz.eigenvalues.dtype), density, low
 
 
 def _of_lines(
@@ -191,12 +191,12 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
         products = np.matmul(rows.transpose(0, 2, 1), rows).reshape(high - low, -1)
         own, at = np.unique(owner[low:high], return_index=True)
         of_each = scipy.sparse.csr_array((np.ones(high - low), np.arange(high - low), [*at, high - low]))
-        return own, turned(of_each @ products, float).reshape(width, width, -1)
+        return own, contiguous_transpose(of_each @ products, float).reshape(width, width, -1)
 
     diagonals: dict[int, np.ndarray] = {}
     steps, at_once = (columns[0] - columns[0, 0]).tolist(), max(AT_ONCE // width, 1)
     pieces = ((low, min(low + at_once, len(owner))) for low in range(0, len(owner), at_once))
-    for own, products in in_threads(summed, pieces):
+    for own, products in map_in_threads(summed, pieces):
         for a, step in enumerate(steps):
             for b, other in enumerate(steps[a:], a):
                 diagonals.setdefault(other - step, np.zeros(size))[own + step] += products[a, b]
@@ -220,7 +220,7 @@ def _largest(toeplitz: Toeplitz, most: int, least: float) -> Modes:
     """The modes with the largest eigenvalues, down to `least` and some more: data that tell a little more find as many."""
     eigenvalues, shape = np.asarray(toeplitz.eigenvalues, float), toeplitz.torus.shape
     order = np.argsort(-eigenvalues, axis=None, kind="stable")[:most]
-    order = order[: roughly(int(np.count_nonzero(eigenvalues.ravel()[order] > least)), 8)]
+    order = order[: round_up(int(np.count_nonzero(eigenvalues.ravel()[order] > least)), 8)]
     q = np.stack(np.unravel_index(order, eigenvalues.shape), axis=1)
     mirror = -q % np.asarray(shape)
     here, there = (np.ravel_multi_index(tuple(k.T), shape) for k in (q, mirror))

@@ -19,7 +19,17 @@ from hipgp.batch.exact_variances import exact_variance
 from hipgp.batch.least_squares import right_hand_sides, row_tolerances
 from hipgp.batch.simulation import Target, simulate, warn_if_far
 from hipgp.batch.systems import System, solve
-from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdOptions, as_key
+from hipgp.engines import (
+    EVIDENCE_PROBES,
+    USUAL_STD,
+    Estimate,
+    FittedPosterior,
+    Gradient,
+    Prediction,
+    Problem,
+    StdOptions,
+    as_key,
+)
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.grid import Grid
@@ -29,8 +39,8 @@ from hipgp.model.trend import Trend
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
 from hipgp.weights.exact import Weights
-from hipgp.weights.joint_residuals import Cells
-from hipgp.weights.stencils import LocalWeights, Stencilled
+from hipgp.weights.joint_residuals import CellBlocks
+from hipgp.weights.stencils import LocalWeights, WeightRows
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
@@ -55,9 +65,9 @@ class Deferred:
         self.parts = method, kernel, grid, data, noise
         self.made = made
         self.factor: Any = None  # of `exact_variances`, where standard deviations were asked for that need it
-        self.of_cells: Cells | None = None
+        self.of_cells: CellBlocks | None = None
 
-    def cells(self) -> Cells:
+    def cells(self) -> CellBlocks:
         """The data by cell, of a posterior whose residuals are joint."""
         if self.of_cells is None:
             method, kernel, grid, data, _ = self.parts
@@ -137,6 +147,10 @@ class BatchPosterior(FittedPosterior):
     def log_evidence(self, probes: int, key: Any) -> Estimate:
         return evidence.log_evidence(self, probes, key)
 
+    def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
+        problem = Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
+        return self.method.log_evidence_slope(problem, probes, key).gradient
+
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         inside = self.grid.outside(x) == 0
         mean = np.empty(len(x))
@@ -160,11 +174,11 @@ class BatchPosterior(FittedPosterior):
     @float64_available
     def mean(self, functional: Functional, columns: Any = None) -> Float[np.ndarray, " T"]:
         rows = self._target_rows(functional)
-        if isinstance(rows, Stencilled):  # once, and on the host: a matrix in JAX is made for many products
+        if isinstance(rows, WeightRows):  # once, and on the host: a matrix in JAX is made for many products
             field = rows.matrix @ np.asarray(self.field, float)
         else:
             field = np.asarray(rows.matmul(self.field))
-        if isinstance(rows, Stencilled) and self._is_joint(functional):
+        if isinstance(rows, WeightRows) and self._is_joint(functional):
             cells, x = self.deferred.cells(), np.asarray(functional.places()[:, 0], float)
             field = field + cells.cross(x, rows.matrix) @ np.asarray(self.alpha, float)
         return field + self.trend.of(functional, self.grid, columns) @ self.beta
@@ -173,20 +187,20 @@ class BatchPosterior(FittedPosterior):
     def target(self, functional: Functional) -> Target:
         """Functionals to be predicted, in the engine's kind of weights."""
         rows = self._target_rows(functional)
-        weights = LocalWeights.of(rows, self.data.dtype) if isinstance(rows, Stencilled) else rows
-        if not isinstance(rows, Stencilled) or not self._is_joint(functional):
+        weights = LocalWeights.from_rows(rows, self.data.dtype) if isinstance(rows, WeightRows) else rows
+        if not isinstance(rows, WeightRows) or not self._is_joint(functional):
             return Target(weights, None)
         x = np.asarray(functional.places()[:, 0], float)
-        return Target(weights, self.deferred.cells().at(x, rows.matrix))
+        return Target(weights, self.deferred.cells().regression(x, rows.matrix))
 
     def _is_joint(self, functional: Functional) -> bool:
         """Whether residuals of these functionals and of the data are correlated."""
         return self.diagnostics.get("residual") == "joint" and isinstance(functional, Points)
 
-    def _target_rows(self, functional: Functional) -> Weights | Stencilled:
+    def _target_rows(self, functional: Functional) -> Weights | WeightRows:
         target = observe(functional, np.zeros(len(functional), self.data.dtype))
         method = self.method
-        if method.weights == "traced" and not isinstance(functional, LineIntegrals):
+        if method.weights == "matrix-free" and not isinstance(functional, LineIntegrals):
             method = dataclasses.replace(method, weights="local")
         toeplitz = lambda: self.system.toeplitz  # type: ignore[attr-defined]
         return method.rows(self.kernel, self.grid, target, toeplitz)[0]

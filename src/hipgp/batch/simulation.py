@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from hipgp.runtime.programs import bounded_jit
 from hipgp.weights.exact import Weights
-from hipgp.weights.joint_residuals import Joint
+from hipgp.weights.joint_residuals import ResidualRegression
 
 
 def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
@@ -26,7 +26,7 @@ class Target(NamedTuple):
     """Functionals to be predicted: W, and their residuals beside those of the data, where these are joint."""
 
     weights: Weights
-    joint: Joint | None
+    joint: ResidualRegression | None
 
     def mean(self, field: Float[Array, "s M"], alpha: Float[Array, "s N"]) -> Float[np.ndarray, "s T"]:
         """What the data say of them, from K W' alpha and alpha = A^-1 y."""
@@ -41,7 +41,7 @@ class Target(NamedTuple):
         values = np.asarray(self.weights.matmul(field), float)
         if self.joint is None or residual is None:
             return values + np.sqrt(np.asarray(self.weights.residual, float)) * np.asarray(white)
-        own = (self.joint.given @ np.asarray(residual, float).T).T
+        own = (self.joint.coefficients @ np.asarray(residual, float).T).T
         return values + own + np.sqrt(self.joint.variance) * np.asarray(white)
 
 

@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.batch.checkpoint import Checkpoint
-from hipgp.linalg.krylov import State, advance, start
+from hipgp.linalg.krylov import CGState, cg_advance, cg_start
 from hipgp.runtime.programs import bounded_jit
 from hipgp.vecchia.factor import Vecchia
 from hipgp.weights.exact import Weights
-from hipgp.weights.joint_residuals import Residuals
+from hipgp.weights.joint_residuals import ResidualCovariance
 from hipgp.weights.toeplitz import Toeplitz
 
 REFINEMENTS = 8  # restarts from the true residual, in float64, before a solve is given up
@@ -70,7 +70,7 @@ class DataSystem(System):
     weights: Weights
     noise: Float[Array, " N"]  # variances
     vecchia: Vecchia | None
-    residuals: Residuals | None = None
+    residuals: ResidualCovariance | None = None
 
     def spread(self, v: Float[Array, "B N"]) -> Float[Array, "B N"]:
         """(N + V) v."""
@@ -102,14 +102,14 @@ def in_float64(tree: Any) -> Any:
 # Each of these is compiled as one, and they are few: to compile takes longer than to solve a small problem.
 
 
-def _from(system: System, r: Array, dtype: Any) -> tuple[State, Array]:
+def _from(system: System, r: Array, dtype: Any) -> tuple[CGState, Array]:
     """A solve for the residual in units of its largest entry, which keeps float32 far from under- and overflow."""
     scale = jnp.max(jnp.abs(r), axis=-1, keepdims=True)
-    return start((r / jnp.where(scale > 0, scale, 1)).astype(dtype), system.nats), scale
+    return cg_start((r / jnp.where(scale > 0, scale, 1)).astype(dtype), system.nats), scale
 
 
 @bounded_jit()
-def _begin(system: System, z: Array) -> tuple[Array, Array, Array, tuple[State, Array]]:
+def _begin(system: System, z: Array) -> tuple[Array, Array, Array, tuple[CGState, Array]]:
     """The right-hand side in float64, and the solve from zero."""
     rhs = system.from_data(z).astype(jnp.float64)
     return rhs, jnp.zeros_like(rhs), in_float64(system).nats(rhs), _from(system, rhs, z.dtype)
@@ -119,9 +119,9 @@ _again = bounded_jit()(_from)
 
 
 @bounded_jit(donate="all-except-first")
-def _advance(system: System, state: State, target: Any, steps: Any) -> State:
+def _advance(system: System, state: CGState, target: Any, steps: Any) -> CGState:
     """`state` is no more after it."""
-    return advance(system.matmul, system.precondition, system.nats, target, state, steps)
+    return cg_advance(system.matmul, system.precondition, system.nats, target, state, steps)
 
 
 class _Refined(NamedTuple):
@@ -184,7 +184,7 @@ def solve(
 def _run(
     system: System,
     x: Array,
-    state: State,
+    state: CGState,
     scale: Array,
     target: Float[np.ndarray, " B"],
     steps: int,

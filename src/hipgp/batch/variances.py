@@ -32,7 +32,7 @@ from hipgp.runtime.progress import Report, silent
 from hipgp.vecchia import conditioning_sets as neighbours
 from hipgp.vecchia import factor as vecchia
 from hipgp.vecchia import group_covariances as coarse
-from hipgp.vecchia.aggregation import as_points, bin_means, bins_of
+from hipgp.vecchia.aggregation import cluster_means, cluster_points, clusters_as_points
 from hipgp.vecchia.conditioning_sets import Groups, Neighbours
 from hipgp.vecchia.factor import Conditionals
 
@@ -59,7 +59,7 @@ class Local(NamedTuple):
         return self.conditionals.variance
 
     def mean(self, y: Float[np.ndarray, "s N"]) -> Float[np.ndarray, "s T"]:
-        return self.conditionals.mean(y if self.bins is None else bin_means(y, self.bins, self.noise))
+        return self.conditionals.mean(y if self.bins is None else cluster_means(y, self.bins, self.noise))
 
 
 def local_conditional(post: "BatchPosterior", functional: Functional) -> Local:
@@ -67,16 +67,16 @@ def local_conditional(post: "BatchPosterior", functional: Functional) -> Local:
 
     Points that crowd in their noise are taken together first (`vecchia/aggregation.py`): the nearest thirty of them would not reach far.
     """
-    nodes, noise = coarse.data_nodes(post.data, post.kernel), np.asarray(post.noise_variance, float)
-    targets = coarse.few_nodes(functional, post.kernel)
+    nodes, noise = coarse.coarse_data_nodes(post.data, post.kernel), np.asarray(post.noise_variance, float)
+    targets = coarse.coarse_nodes(functional, post.kernel)
     scale = coarse.typical_lengthscale(post.kernel, post.grid.ndim)
     bins, spread = None, noise
-    if coarse.plain_points(nodes) and targets.x.shape[1] == 1:
+    if coarse.are_point_values(nodes) and targets.x.shape[1] == 1:
         x = np.asarray(nodes.x)[:, 0]
         share = BIN_SHARE if post.kernel.differentiable else BIN_SHARE_ROUGH
-        bins = bins_of(post.kernel, x, noise, scale, share, BIN_MOST)
+        bins = cluster_points(post.kernel, x, noise, scale, share, BIN_MOST)
         if bins is not None:
-            nodes, spread = as_points(x, bins, noise)
+            nodes, spread = clusters_as_points(x, bins, noise)
     near = _near(nodes, targets, scale)
     return Local(vecchia.conditionals(post.kernel, nodes, spread, targets, near), bins, noise)
 
@@ -85,13 +85,13 @@ def _near(nodes: Nodes, targets: Nodes, scale: np.ndarray) -> Groups:
     """Observations near the targets: by place for points, by ends for alike rays, by closest approach otherwise."""
     many, of_targets = nodes.x.shape[1] > 1, targets.x.shape[1] > 1
     if many == of_targets:
-        both = neighbours.features(Nodes.concatenate([nodes, targets]), scale)
+        both = neighbours.location_features(Nodes.concatenate([nodes, targets]), scale)
         sizes = _sizes(len(nodes), len(targets)) if many else ALONE
-        return neighbours.around(both[: len(nodes)], both[len(nodes) :], *sizes)
+        return neighbours.target_groups(both[: len(nodes)], both[len(nodes) :], *sizes)
     n, q, d = nodes.x.shape
     middle = np.asarray(targets.x[:, targets.x.shape[1] // 2] / scale)
     size, k = _sizes(n, len(middle))
-    groups = neighbours.together(middle, size)
+    groups = neighbours.bisected_groups(middle, size)
     tree = scipy.spatial.KDTree((nodes.x / scale).reshape(-1, d))
     count = min(n * q, 4 * k)
     centres = np.array([middle[rows].mean(axis=0) for rows in groups])
@@ -99,7 +99,7 @@ def _near(nodes: Nodes, targets: Nodes, scale: np.ndarray) -> Groups:
     first = np.sort(np.where(_first_seen(owner), np.arange(count), count), axis=1)[:, : min(k, n)]
     used = first < count
     near = Neighbours(np.take_along_axis(owner, np.minimum(first, count - 1), axis=1), used)
-    return neighbours.after(near, groups, n)
+    return neighbours.append_targets(near, groups, n)
 
 
 def _sizes(observations: int, targets: int) -> tuple[int, int]:
@@ -222,4 +222,4 @@ def automatic(
 
 def _from_one_place(lines: list[Any]) -> bool:
     start, end = (np.concatenate([getattr(f, name) for f in lines]) for name in ("start", "end"))
-    return neighbours.from_one_place(start, end)
+    return neighbours.share_one_end(start, end)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hipgp.learning.evidence import Slope
+from hipgp.engines import Slope
 from hipgp.learning.likelihood import Terms, value_and_gradient
 from hipgp.learning.parameters import Bounds, Layout
 
@@ -133,15 +133,15 @@ def climb(
     for _ in range(BOUND_STEPS):
         if curved is None:
             break
-        trial = box.clip(vector + curved.step(-here.gradient / count))
-        if not 0.5 * float((trial - vector) @ here.gradient) > WORTHWHILE:
+        trial = box.clip(vector + curved.step(-here.gradient.values / count))
+        if not 0.5 * float((trial - vector) @ here.gradient.values) > WORTHWHILE:
             break
         there = slope(trial)
         report(trial, -there.evidence.value / count)
         kept = there.evidence.value > here.evidence.value - there.evidence.error
-        if not kept or not np.all(np.isfinite(there.gradient)):
+        if not kept or not np.all(np.isfinite(there.gradient.values)):
             break
-        curved = curved.corrected(trial - vector, (here.gradient - there.gradient) / count)
+        curved = curved.corrected(trial - vector, (here.gradient.values - there.gradient.values) / count)
         vector, here = trial, there
     return vector, -here.evidence.value / count
 

@@ -23,7 +23,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import AnyArray, on_device
 from hipgp.runtime.programs import bounded_jit
-from hipgp.runtime.threads import in_threads
+from hipgp.runtime.threads import map_in_threads
 from hipgp.vecchia import conditioning_sets as neighbours
 from hipgp.vecchia import factor as vecchia
 from hipgp.vecchia import group_covariances as coarse
@@ -58,10 +58,10 @@ def prepare(
 
     `share` of the preconditioner's neighbours: fewer do where the parameters are still far off.
     """
-    nodes = coarse.data_nodes(data, kernel)
+    nodes = coarse.coarse_data_nodes(data, kernel)
     group, k = vecchia.group_sizes(nodes)
-    places = neighbours.features(nodes, coarse.typical_lengthscale(kernel, data.ndim))
-    groups = neighbours.in_groups(nodes, places, group, max(1, round(share * k)), seed)
+    places = neighbours.location_features(nodes, coarse.typical_lengthscale(kernel, data.ndim))
+    groups = neighbours.ordered_groups(nodes, places, group, max(1, round(share * k)), seed)
     chosen = np.random.default_rng((seed, 1)).permutation(len(groups.index))[: max(1, round(count / group))]
     known = data.noise_known
     std = np.asarray(data.noise_std(1.0), float)
@@ -73,7 +73,7 @@ def prepare(
         on_device(groups.index),
         on_device(groups.used),
         jnp.zeros(()),
-        groups.own,
+        groups.group_size,
     )
     return _in_parts(terms, groups.index[chosen], groups.used[chosen])
 
@@ -104,7 +104,7 @@ def _matrices(
 ) -> Float[Array, "T k k"]:
     kernel, noise = layout.unpack(vector)
     variance = terms.noise + (0.0 if noise is None else terms.unknown * noise**2)
-    return coarse.covariances(kernel, terms.nodes, variance, *chunk)
+    return coarse.group_covariances(kernel, terms.nodes, variance, *chunk)
 
 
 @bounded_jit(most=64)
@@ -167,4 +167,4 @@ def _of_parts(terms: Terms, function: Callable[[np.ndarray], Any]) -> Iterator[A
     parts = [np.asarray(part) for part in range(len(terms.index))]
     if len(parts) == 1 or jax.default_backend() != "cpu":
         return map(function, parts)
-    return in_threads(lambda part: jax.block_until_ready(function(part)), ((part,) for part in parts))
+    return map_in_threads(lambda part: jax.block_until_ready(function(part)), ((part,) for part in parts))

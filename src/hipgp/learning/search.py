@@ -2,8 +2,8 @@
 
 The search goes from coarse to fine: many starts on few data (a lengthscale cannot be found from one bad start), the
 best one on more, then on all (of points; of lines and areas, whose likelihood is dear, on some thousands). None of that
-needs a large solve. The last steps are Newton's on the collapsed bound of all the data (`learning/evidence.py`), each a solve
-with a few more right-hand sides, with the Vecchia likelihood's curvature.
+needs a large solve. The last steps are Newton's on the collapsed bound of all the data (`Method.log_evidence_slope` of the engine
+given), each a solve with a few more right-hand sides, with the Vecchia likelihood's curvature.
 """
 
 import itertools
@@ -17,9 +17,8 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.batch.checkpoint import fingerprint, read_arrays, write_arrays
+from hipgp.engines import Method, Problem, Slope
 from hipgp.learning.descent import Report, climb, curved_at, descend, newton, uncertainty
-from hipgp.learning.evidence import log_evidence_slope
 from hipgp.learning.likelihood import Terms, prepare, value_and_gradient
 from hipgp.learning.parameters import Bounds, Layout, bounds
 from hipgp.model.data import Data
@@ -27,6 +26,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.scaling import scaled_kernel, scaled_noise
 from hipgp.model.trend import Trend
+from hipgp.runtime.checkpoints import fingerprint, read_arrays, write_arrays
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
@@ -66,6 +66,7 @@ def learn(
     data: Data,
     noise: float | None,
     trend: Trend,
+    method: Method,
     *,
     start: str = "data",
     user_bounds: dict[str, Any] | None = None,
@@ -111,7 +112,7 @@ def learn(
         assert vector is not None
         if exact:
             report = _reporter(bar, trace, "exact bound", len(stages), layout)
-            slope = _slope(layout, grid, data, trend, noise, seed)
+            slope = _slope(method, layout, grid, data, trend, noise, seed)
             vector, value = climb(
                 vector, slope, curved_at(vector, layout, terms, box), box, len(data), report
             )
@@ -162,11 +163,16 @@ def _onward(
 
 
 def _slope(
-    layout: Layout, grid: Grid, data: Data, trend: Trend, noise: float | None, seed: int
-) -> Callable[[np.ndarray], Any]:
-    """The exact bound and its gradient, with the same probes at every step."""
-    key = jax.random.key(seed)
-    return lambda v: log_evidence_slope(v, layout, grid, data, trend, noise, PROBES, key)
+    method: Method, layout: Layout, grid: Grid, data: Data, trend: Trend, noise: float | None, seed: int
+) -> Callable[[np.ndarray], Slope]:
+    """The engine's log evidence and its gradient, with the same probes at every step."""
+
+    def at(vector: np.ndarray) -> Slope:
+        kernel, found = layout.unpack(np.asarray(vector))
+        problem = Problem(kernel, grid, data, noise if found is None else float(found), trend)
+        return method.log_evidence_slope(problem, PROBES, jax.random.key(seed))
+
+    return at
 
 
 def _learned(

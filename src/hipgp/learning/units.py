@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from hipgp.engines import Method
 from hipgp.learning.search import Learned, in_unit, learn
 from hipgp.model import scaling
 from hipgp.model.data import Data
@@ -22,7 +23,13 @@ class LearnOptions(NamedTuple):
 
 
 def learn_in_unit(
-    kernel: Kernel, grid: Grid, data: Data, noise: float | None, trend: Trend, how: LearnOptions
+    kernel: Kernel,
+    grid: Grid,
+    data: Data,
+    noise: float | None,
+    trend: Trend,
+    method: Method,
+    how: LearnOptions,
 ) -> Learned:
     """Kernel and noise learned from data whose numbers may be of any size."""
     scaling.check_learnable(data)
@@ -35,6 +42,7 @@ def learn_in_unit(
         data,
         noise,
         trend,
+        method,
         start=how.start,
         user_bounds=scaling.scaled_bounds(how.bounds, -unit),
         seed=how.key,

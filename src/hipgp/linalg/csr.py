@@ -15,73 +15,75 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.runtime.buckets import few_sizes, roughly
+from hipgp.runtime.buckets import round_up, round_up_geometrically
 from hipgp.runtime.precision import AnyArray, on_device
-from hipgp.runtime.threads import cores, in_threads
+from hipgp.runtime.threads import map_in_threads, thread_count
 
-ENTRIES_AT_ONCE = 2**20  # fewer are not worth a thread of their own
+ENTRIES_PER_THREAD = 2**20  # fewer are not worth a thread of their own
 
 
-class Entries(NamedTuple):
+class CSR(NamedTuple):
     """Row after row, as in a CSR matrix, and behind all of them maybe entries that belong to none."""
 
     columns: Int[AnyArray, " e"]
     values: Float[AnyArray, " e"]
     starts: Int[np.ndarray, " m+1"]
-    width: int  # how many columns there are
+    column_count: int  # how many columns there are
 
     @staticmethod
-    def of(matrix: Any) -> "Entries":
+    def from_scipy(matrix: Any) -> "CSR":
         """Of a CSR matrix."""
-        return Entries(matrix.indices, matrix.data, matrix.indptr, matrix.shape[1])
+        return CSR(matrix.indices, matrix.data, matrix.indptr, matrix.shape[1])
 
     @property
-    def counts(self) -> Int[np.ndarray, " m"]:
+    def row_lengths(self) -> Int[np.ndarray, " m"]:
         return np.diff(self.starts)
 
     @property
-    def here(self) -> bool:
+    def on_host(self) -> bool:
         """Whether they are NumPy's."""
         return isinstance(self.values, np.ndarray)
 
-    def where_jax_computes(self) -> "Entries":
+    def to_device(self) -> "CSR":
         """The same on the device; some more, of no row, so that few numbers of them are compiled for."""
-        if not self.here:
+        if not self.on_host:
             return self
-        missing = roughly(len(self.values)) - len(self.values)
+        missing = round_up(len(self.values)) - len(self.values)
         pad = lambda a: np.pad(a, (0, missing)) if missing else a
         grown = lambda a, kind: on_device(pad(a.astype(kind, copy=False)))
         return self._replace(columns=grown(self.columns, np.int32), values=grown(self.values, float))
 
-    def matrix(self) -> Any:
+    def to_scipy(self) -> Any:
         """As a CSR matrix on the host."""
         values, columns = (np.asarray(a)[: self.starts[-1]] for a in (self.values, self.columns))
-        shape = len(self.starts) - 1, self.width
+        shape = len(self.starts) - 1, self.column_count
         return scipy.sparse.csr_array((values, columns, self.starts), shape=shape)
 
-    def some(self, rows: Int[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
+    def padded_rows(self, rows: Int[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
         """Columns and values of some rows, filled up with zeros to one of a few sizes."""
         begin, end = self.starts[rows][:, None], self.starts[rows + 1][:, None]
-        slot = np.arange(few_sizes(int(np.max(end - begin, initial=1))))
+        slot = np.arange(round_up_geometrically(int(np.max(end - begin, initial=1))))
         used = slot < end - begin
         at = np.where(used, begin + slot, 0)
-        pick = (lambda a, at: a.take(at)) if self.here else _taken
+        pick = (lambda a, at: a.take(at)) if self.on_host else _gather
         columns, values = (np.asarray(pick(a, at)) for a in (self.columns, self.values))
         return np.where(used, columns, 0), np.where(used, values, 0.0)
 
-    def transposed(self) -> "Entries":
-        if self.here:
-            return Entries.of(transpose(self.matrix()))
-        counts = on_device(self.counts, np.int64)
-        columns, values, starts = _transposed(self.columns, self.values, counts, self.width)
-        return Entries(columns, values, np.asarray(starts), len(counts))
+    def transpose(self) -> "CSR":
+        if self.on_host:
+            return CSR.from_scipy(transposed_in_threads(self.to_scipy()))
+        counts = on_device(self.row_lengths, np.int64)
+        columns, values, starts = _transpose_on_device(self.columns, self.values, counts, self.column_count)
+        return CSR(columns, values, np.asarray(starts), len(counts))
 
 
-_taken = eqx.filter_jit(lambda a, at: a[at])
+_gather = eqx.filter_jit(lambda a, at: a[at])
 
 
 @eqx.filter_jit
-def _transposed(columns: AnyArray, values: AnyArray, counts: Array, width: int) -> tuple[Array, Array, Array]:
+def _transpose_on_device(
+    columns: AnyArray, values: AnyArray, counts: Array, width: int
+) -> tuple[Array, Array, Array]:
     """Entries by column: of which rows, their values, and where each column begins."""
     size = len(columns)
     each = jnp.arange(size, dtype=jnp.int32 if size < 2**31 else jnp.int64)
@@ -92,7 +94,7 @@ def _transposed(columns: AnyArray, values: AnyArray, counts: Array, width: int) 
     return rows[at], values[at], starts
 
 
-class Part(NamedTuple):
+class RowChunk(NamedTuple):
     """Some rows' entries where JAX computes, in arrays of one length, the last of them not full."""
 
     columns: list[Array]
@@ -101,40 +103,40 @@ class Part(NamedTuple):
     starts: Int[np.ndarray, " n+1"]
 
 
-def collected(parts: list[Part], count: int, width: int) -> Entries:
+def concatenate_on_device(parts: list[RowChunk], count: int, width: int) -> CSR:
     """One matrix of `count` rows out of parts, which are let go one by one, where JAX computes."""
     counts, begin = np.zeros(count, np.int64), np.zeros(count, np.int64)
     total = sum(int(part.starts[-1]) for part in parts)
-    size = roughly(total + max(len(a) for part in parts for a in part.values))
+    size = round_up(total + max(len(a) for part in parts for a in part.values))
     columns, values, first = jnp.zeros(size, np.int32), jnp.zeros(size), 0
     while parts:
         part = parts.pop()
         counts[part.rows], begin[part.rows] = np.diff(part.starts), first + part.starts[:-1]
         for number, (own, v) in enumerate(zip(part.columns, part.values, strict=True)):
             at = np.asarray(first + number * len(own))  # what the last leaves empty, the next part fills
-            columns, values = _written(columns, own, at), _written(values, v, at)
+            columns, values = _write_at(columns, own, at), _write_at(values, v, at)
         first += int(part.starts[-1])
     starts = np.concatenate([[0], np.cumsum(counts)])
     moved, counts = on_device(begin - starts[:-1]), on_device(counts)
-    return Entries(*_reordered(columns, values, moved, counts), starts, width)
+    return CSR(*_in_row_order(columns, values, moved, counts), starts, width)
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _written(whole: Array, part: Array, at: Array) -> Array:
+def _write_at(whole: Array, part: Array, at: Array) -> Array:
     return jax.lax.dynamic_update_slice(whole, part, (at,))
 
 
 @eqx.filter_jit
-def _reordered(columns: Array, values: Array, moved: Array, counts: Array) -> tuple[Array, Array]:
+def _in_row_order(columns: Array, values: Array, moved: Array, counts: Array) -> tuple[Array, Array]:
     """Each row's entries brought to where it begins, from `moved` further on."""
     at = jnp.arange(len(columns)) + jnp.repeat(moved, counts, total_repeat_length=len(columns))
     return jnp.take(columns, at, mode="clip"), jnp.take(values, at, mode="clip")
 
 
-def transpose(csr: Any) -> Any:
+def transposed_in_threads(csr: Any) -> Any:
     """The transpose of a CSR matrix as another: some rows in each thread, and then together."""
     rows, columns = csr.shape
-    parts = min(cores(), csr.nnz // max(ENTRIES_AT_ONCE, 4 * columns))
+    parts = min(thread_count(), csr.nnz // max(ENTRIES_PER_THREAD, 4 * columns))
     if parts < 2:
         return csr.T.tocsr()
     cut = np.searchsorted(csr.indptr, np.linspace(0, csr.nnz, parts + 1)[1:-1])
@@ -145,20 +147,20 @@ def transpose(csr: Any) -> Any:
         entries = csr.data[here], csr.indices[here], csr.indptr[begin : end + 1] - csr.indptr[begin]
         return scipy.sparse.csr_array(entries, shape=(end - begin, columns)).T.tocsr()
 
-    found = list(in_threads(of_some, itertools.pairwise(cut)))
+    found = list(map_in_threads(of_some, itertools.pairwise(cut)))
     counts = np.array([np.diff(part.indptr) for part in found], csr.indptr.dtype)
     starts = np.concatenate([[0], np.cumsum(np.sum(counts, axis=0))]).astype(counts.dtype)
     before = np.cumsum(counts, axis=0, dtype=counts.dtype) - counts  # of a row, in the parts before
     out = scipy.sparse.csr_array((columns, rows), dtype=csr.dtype)
     out.indptr, out.indices, out.data = starts, np.empty_like(csr.indices), np.empty_like(csr.data)
     numbered = (found.pop() for _ in range(parts))  # let go one by one
-    fill = lambda part, skipped, first: put(out, part, starts[:-1] + skipped, first)
-    for _ in in_threads(fill, zip(numbered, before[::-1], cut[-2::-1], strict=True)):
+    fill = lambda part, skipped, first: copy_rows_into(out, part, starts[:-1] + skipped, first)
+    for _ in map_in_threads(fill, zip(numbered, before[::-1], cut[-2::-1], strict=True)):
         pass
     return out
 
 
-def put(out: Any, part: Any, begin: Int[np.ndarray, " m"], first: int = 0) -> None:
+def copy_rows_into(out: Any, part: Any, begin: Int[np.ndarray, " m"], first: int = 0) -> None:
     """A part's entries into another CSR matrix, row i from `begin[i]` on; `first` is added to its columns."""
     at = np.arange(part.nnz, dtype=out.indptr.dtype)
     at += np.repeat(begin - part.indptr[:-1], np.diff(part.indptr)).astype(at.dtype, copy=False)
@@ -167,7 +169,7 @@ def put(out: Any, part: Any, begin: Int[np.ndarray, " m"], first: int = 0) -> No
     out.indices[at], out.data[at] = part.indices, part.data
 
 
-def turned(a: np.ndarray, dtype: Any) -> np.ndarray:
+def contiguous_transpose(a: np.ndarray, dtype: Any) -> np.ndarray:
     """a.T in an order of its own: a few rows at a time, which the cache holds, in a third of the time."""
     out = np.empty(a.shape[::-1], dtype)
     for begin in range(0, len(a), 1024):

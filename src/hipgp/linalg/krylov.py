@@ -22,7 +22,7 @@ Product = Callable[[Array], Array]
 ROUNDING = 10.0  # rounding errors of one product, in units of eps |A| |x|
 
 
-class State(NamedTuple):
+class CGState(NamedTuple):
     """Where a solve stands; enough to go on from."""
 
     value: Float[Array, "B n"]
@@ -30,7 +30,7 @@ class State(NamedTuple):
     direction: Float[Array, "B n"]  # of the last step
     rho: Float[Array, " B"]  # residual' preconditioned residual before it; zero before the first
     error: Float[Array, " B"]  # what `measure` says of the residual
-    gain: Float[Array, " B"]  # the largest |A d| / |d| seen: as much of |A| as this solve has met
+    operator_norm: Float[Array, " B"]  # the largest |A d| / |d| seen: as much of |A| as this solve has met
     iterations: Int[Array, " B"]
     active: Bool[Array, " B"]
 
@@ -56,28 +56,30 @@ def _norm(v: Array) -> Array:
     return jnp.linalg.norm(v, axis=-1)
 
 
-def start(rhs: Float[Array, "B n"], measure: Product) -> State:
+def cg_start(rhs: Float[Array, "B n"], measure: Product) -> CGState:
     """The state before the first step, from zero."""
     nothing, error = jnp.zeros_like(rhs), measure(rhs)
     none, count = jnp.zeros_like(rhs[:, 0]), jnp.zeros(rhs.shape[0], jnp.int32)
-    return State(nothing, rhs, nothing, none, error, jnp.zeros_like(error), count, jnp.any(rhs != 0, axis=-1))
+    return CGState(
+        nothing, rhs, nothing, none, error, jnp.zeros_like(error), count, jnp.any(rhs != 0, axis=-1)
+    )
 
 
-def advance(
+def cg_advance(
     matmul: Product,
     precondition: Product,
     measure: Product,
     target: Float[Array, " B"],
-    state: State,
+    state: CGState,
     steps: int | Array,
-) -> State:
+) -> CGState:
     """At most `steps` more steps; a side whose error is at most `target` is left as it is.
 
     So is one whose residual has come down to what rounding leaves in A x, eps |A| |x|: from there on the recurrence
     would go on to shrink, and the true residual would not.
     """
 
-    def step(s: State) -> State:
+    def step(s: CGState) -> CGState:
         z = precondition(s.residual)
         rho = jnp.sum(s.residual * z, axis=-1)
         beta = jnp.where(s.rho > 0, rho / jnp.where(s.rho > 0, s.rho, 1.0), 0.0)[:, None]
@@ -89,14 +91,14 @@ def advance(
         value = s.value + alpha * direction
         residual = s.residual - alpha * product
         error = jnp.where(go, measure(residual), s.error)
-        gain = jnp.maximum(s.gain, jnp.where(go, _norm(product) / _norm(direction), 0.0))
+        gain = jnp.maximum(s.operator_norm, jnp.where(go, _norm(product) / _norm(direction), 0.0))
         rounding = ROUNDING * jnp.finfo(value.dtype).eps * gain * _norm(value)
         active = go & (error > target) & (_norm(residual) > rounding)
-        return State(
+        return CGState(
             value, residual, direction, jnp.where(go, rho, s.rho), error, gain, s.iterations + go, active
         )
 
-    def keep_going(carry: tuple[State, Array]) -> Array:
+    def keep_going(carry: tuple[CGState, Array]) -> Array:
         return jnp.any(carry[0].active) & (carry[1] < steps)
 
     begin = state._replace(active=state.active & (state.error > target))
@@ -116,8 +118,8 @@ def conjugate_gradients(
     scale = jnp.where(largest > 0, largest, 1.0)  # squares of tiny numbers would underflow
     unit = rhs / scale
     size = squared_norm(unit)
-    state = start(unit, squared_norm)
-    state = advance(matmul, precondition, squared_norm, tolerance**2 * size, state, max_iterations)
+    state = cg_start(unit, squared_norm)
+    state = cg_advance(matmul, precondition, squared_norm, tolerance**2 * size, state, max_iterations)
     error = _norm(unit - matmul(state.value)) / jnp.sqrt(jnp.where(size > 0, size, 1.0))
     return Solution(scale * state.value, state.iterations, error, state.error <= tolerance**2 * size)
 
@@ -129,14 +131,16 @@ class Tridiagonal(NamedTuple):
     off_diagonal: Float[Array, "B k-1"]
 
 
-class Probed(NamedTuple):
+class LanczosSolution(NamedTuple):
     """A^-1 of each probe and, from the same steps, its Lanczos coefficients."""
 
     value: Float[Array, "B n"]
     coefficients: Tridiagonal
 
 
-def probe(matmul: Product, probes: Float[Array, "B n"], steps: int, tolerance: float | Array) -> Probed:
+def lanczos_solve(
+    matmul: Product, probes: Float[Array, "B n"], steps: int, tolerance: float | Array
+) -> LanczosSolution:
     """At most `steps` of conjugate gradients on each probe, until |r| <= tolerance |probe|.
 
     Their step lengths are the Lanczos coefficients (Golub and Van Loan, section 11.3), so that quadratures cost no
@@ -173,10 +177,10 @@ def probe(matmul: Product, probes: Float[Array, "B n"], steps: int, tolerance: f
     )
     going = lambda carry: (carry[0] < steps) & jnp.any(carry[4] > enough)
     _, value, *_, diagonal, off = jax.lax.while_loop(going, step, begin)
-    return Probed(value, Tridiagonal(diagonal.T, off.T[:, :-1]))
+    return LanczosSolution(value, Tridiagonal(diagonal.T, off.T[:, :-1]))
 
 
-def quadratic_form(
+def lanczos_quadrature(
     tridiagonal: Tridiagonal, probes: Float[Array, "B n"], function: Callable[[Array], Array]
 ) -> Float[Array, " B"]:
     """probe' function(A) probe for each probe, by Gauss quadrature on its Lanczos coefficients."""

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.runtime.precision import AnyArray
-from hipgp.runtime.threads import in_threads
+from hipgp.runtime.threads import map_in_threads
 
 PANEL = 16  # most Gauss-Legendre nodes in one panel of a composite rule
 LINES_AT_ONCE = 2**13
@@ -127,7 +127,7 @@ class Segments(eqx.Module):
             x[some] += self.start[some, None]
 
         begins = [(begin,) for begin in range(0, n, LINES_AT_ONCE)]
-        for _ in in_threads(fill, iter(begins)) if len(begins) > 1 else map(fill, *begins):
+        for _ in map_in_threads(fill, iter(begins)) if len(begins) > 1 else map(fill, *begins):
             pass
         return Nodes(x, (self.c * self.size[:, None]).astype(dtype, copy=False))
 

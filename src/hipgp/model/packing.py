@@ -26,7 +26,7 @@ FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Functionals": (("nodes", "weights", "direction"), ()),
 }
 STORED_AS = {"nodes": "positions"}  # arguments whose field has another name
-LIKELIHOODS: dict[str, type[Likelihood]] = {
+LIKELIHOODS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         Bernoulli, Beta, Binomial, Censored, Gamma, Gaussian, LogNormal, NegativeBinomial, Poisson, StudentT,

@@ -209,8 +209,10 @@ class Linearised(Method):
         return self._posterior(problem, prepared, post, states, stand_ins, model["diagnostics"])
 
 
-def within(method: Method, link: Link, parameters: dict[str, float]) -> Linearised:
-    """The iteration with this link and these parameters, of a method for its Gaussian problems or of its own settings."""
+def suited(method: Any, data: Any, link: Link, parameters: dict[str, float]) -> Any:
+    """The method itself where all is linear and Gaussian; otherwise the iteration around it, or with its settings."""
+    if not isinstance(method, Method) or not isinstance(data, Data) or (link.identity and data.gaussian):
+        return method
     if isinstance(method, Linearised):
         return dataclasses.replace(method, link=link, parameters=parameters)
     return Linearised(method, link, parameters)

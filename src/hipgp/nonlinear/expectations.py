@@ -30,7 +30,7 @@ def averaged(link: Link, mean: AnyArray, std: AnyArray) -> tuple[Array, Array]:
     """E g(f) and E g'(f) for f ~ N(mean, std^2), element by element."""
     mean, std = jnp.asarray(mean), jnp.asarray(std)
     if link.identity:
-        return mean, jnp.ones_like(mean)
+        return jnp.asarray(mean), jnp.ones_like(mean)
     if link.name == "exp":
         value = jnp.exp(mean + 0.5 * std**2)
         return value, value
@@ -47,7 +47,7 @@ def spread(link: Link, mean: AnyArray, std: AnyArray) -> Array:
     """The standard deviation of g(f) for f ~ N(mean, std^2)."""
     mean, std = jnp.asarray(mean), jnp.asarray(std)
     if link.identity:
-        return std
+        return jnp.asarray(std)
     value = averaged(link, mean, std)[0]
     if link.name == "exp":
         return value * jnp.sqrt(jnp.expm1(std**2))
@@ -59,7 +59,7 @@ def matched(link: Link, value: AnyArray, std: AnyArray) -> Array:
     """The mean mu for which E g(f) = value where f ~ N(mu, std^2)."""
     value, std = jnp.asarray(value), jnp.asarray(std)
     if link.identity:
-        return value
+        return jnp.asarray(value)
     if link.name == "exp":
         return jnp.log(value) - 0.5 * std**2
     middle = link.inverse(value)
@@ -96,22 +96,24 @@ def likelihood_terms(
 ) -> Terms:
     """With eta = scale g(zeta), zeta ~ N(mean, std^2): expectations over zeta, and derivatives in it."""
 
+    seen, sigma, times = jnp.asarray(y), jnp.asarray(noise), jnp.asarray(scale)
+
     def eta_of(zeta: Array) -> Array:
         field = link(zeta)
-        return scale * (jnp.clip(field, EDGE, 1 - EDGE) if link.name == "logistic" else field)
+        return times * (jnp.clip(field, EDGE, 1 - EDGE) if link.name == "logistic" else field)
 
     def log_density(zeta: Array) -> Array:
-        return likelihood.log_density(y, eta_of(zeta), noise)
+        return likelihood.log_density(seen, eta_of(zeta), sigma)
 
     def slope(zeta: Array) -> Array:
         return jax.jvp(log_density, (zeta,), (jnp.ones_like(zeta),))[1]
 
     z, c = (jnp.asarray(a) for a in rule(OF_LIKELIHOODS))
     zeta = jnp.asarray(mean) + z[:, None] * jnp.asarray(std)
-    y = jnp.broadcast_to(y, zeta.shape)
+    seen = jnp.broadcast_to(seen, zeta.shape)
     first, second = jax.jvp(slope, (zeta,), (jnp.ones_like(zeta),))
     eta, change = jax.jvp(eta_of, (zeta,), (jnp.ones_like(zeta),))
-    known = change**2 * likelihood.information(y, eta, noise)
+    known = change**2 * likelihood.information(seen, eta, sigma)
     return Terms(*(c @ a for a in (log_density(zeta), first, -second, known)))
 
 

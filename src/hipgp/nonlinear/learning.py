@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
-from hipgp.engines import Problem
+from hipgp.engines import Method, Problem
 from hipgp.learning.parameters import Layout
 from hipgp.learning.search import Learned
 from hipgp.learning.units import LearnOptions, learn_in_unit
@@ -38,8 +38,15 @@ class Answer(NamedTuple):
     parameters: dict[str, float]
 
 
+def learn_by(method: Method, problem: Problem, how: LearnOptions) -> Answer:
+    """Kernel, noise and likelihood parameters where they are unknown, for the method that will use them."""
+    if isinstance(method, Linearised):
+        return _learn_linearised(method, problem, how)
+    return Answer(learn_in_unit(*problem, method, how), {})
+
+
 @float64_available
-def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) -> Answer:
+def _learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) -> Answer:
     """Kernel, noise and likelihood parameters where they are unknown."""
     if how.checkpoint is not None:
         raise ValueError("checkpoint: expected None with a link or a likelihood, got a path; leave it out")
@@ -70,7 +77,7 @@ def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) ->
             bar.update(f"turn {turn + 1}, kernel")
             stand_in = Data(tuple(s.observations for s in result.stand_ins))
             quick = how._replace(start=start, polish=False, progress=False)
-            learned = learn_in_unit(kernel, grid, stand_in, None, prepared.trend, quick)
+            learned = learn_in_unit(kernel, grid, stand_in, None, prepared.trend, method.method, quick)
             kernel, start = learned.kernel, "kernel"
             after = _logs(kernel, noise, parameters)
             if turn and np.max(np.abs(after - before)) < CHANGE:
@@ -104,7 +111,9 @@ def _fitted(
     unknown = sorted({full for block in data.blocks for full in _unknown(block)})
     if free_noise is None and not unknown:
         return noise, parameters
-    begin = ({} if free_noise is None else {"noise": free_noise}) | {name: parameters[name] for name in unknown}
+    begin = ({} if free_noise is None else {"noise": free_noise}) | {
+        name: parameters[name] for name in unknown
+    }
     names, at = list(begin), np.log(list(begin.values()))
 
     def loss(logs: np.ndarray) -> float:

@@ -15,7 +15,7 @@ from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
-from hipgp.weights.stencils import STENCIL, stencilled
+from hipgp.weights.stencils import STENCIL, local_weight_rows
 
 FEW = 2**14  # nodes up to which the engine is asked
 
@@ -80,7 +80,7 @@ class NodeReader:
         if id(places) not in self.kept:
             points = Points(places.reshape(-1, places.shape[2]))
             p = STENCIL if self.grid.ndim <= 2 else 2
-            rows = stencilled(self.kernel, self.grid, observe(points, np.zeros(len(points))), p)
+            rows = local_weight_rows(self.kernel, self.grid, observe(points, np.zeros(len(points))), p)
             columns = self.trend.of(points, self.grid)
             self.kept[id(places)] = rows.matrix, columns, np.asarray(rows.residual, float)
         return self.kept[id(places)]

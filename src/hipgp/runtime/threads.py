@@ -57,14 +57,14 @@ class _OneBlasThread:
                 _OneBlasThread.limits.restore_original_limits()
 
 
-def cores() -> int:
+def thread_count() -> int:
     """How many threads there are to work with."""
     return min(os.cpu_count() or 1, 16)
 
 
-def in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
+def map_in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
     """function(*item) of each, in order, by all cores; no more items are asked for than are worked on."""
-    workers, run = cores(), _like_here(function)
+    workers, run = thread_count(), _on_same_device(function)
     pool = ThreadPoolExecutor(workers)
     try:
         waiting: deque[Any] = deque()
@@ -78,14 +78,14 @@ def in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -
         pool.shutdown(cancel_futures=True)
 
 
-def side_by_side(here: Callable[[], T], there: Callable[[], S]) -> tuple[T, S]:
+def run_both(here: Callable[[], T], there: Callable[[], S]) -> tuple[T, S]:
     """What both functions return, the second of them run by another thread."""
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(_like_here(there))
+        other = pool.submit(_on_same_device(there))
         return here(), other.result()
 
 
-def _like_here(function: Callable[..., T]) -> Callable[..., T]:
+def _on_same_device(function: Callable[..., T]) -> Callable[..., T]:
     """`function`, with this thread's device: a thread begins with JAX's own defaults."""
     device = jax.config.jax_default_device  # type: ignore[attr-defined]
 

@@ -60,7 +60,7 @@ from hipgp.variational.reporting import (
     whole,
 )
 from hipgp.variational.whitening import Whitening, whiten
-from hipgp.vecchia.grid_facts import Seen, grid_facts, warn_if_coarse, wide_stencil
+from hipgp.vecchia.grid_check import GridModel, grid_diagnostics, warn_if_coarse, wide_stencil
 from hipgp.weights.stencils import STENCIL, check_stencil
 from hipgp.weights.toeplitz import check_torus
 
@@ -229,8 +229,8 @@ class Variational(Method):
 
     def _grid_facts(self, kernel: Kernel, grid: Grid, data: Data, noise: float | None) -> dict[str, Any]:
         stencil = self.stencil if self.weights == "local" else wide_stencil(grid)
-        seen = Seen(None, None, stencil, counted=self.residual == "noise", vecchia=False)
-        return grid_facts(kernel, grid, data, data.noise_std(noise), seen)
+        seen = GridModel(None, None, stencil, residual_as_noise=self.residual == "noise", vecchia_std=False)
+        return grid_diagnostics(kernel, grid, data, data.noise_std(noise), seen)
 
     def _is_direct(self, whitening: Whitening, source: Source) -> bool:
         held = isinstance(source, Table)

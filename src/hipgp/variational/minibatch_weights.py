@@ -21,8 +21,14 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import AnyArray
 from hipgp.variational.whitening import Whitening
-from hipgp.weights.exact import ExactWeights, Weights, grid_covariances, prepared
-from hipgp.weights.stencils import LocalWeights, place, stencil_shape, stencil_weights, stencilled
+from hipgp.weights.exact import ExactWeights, Weights, closed_form_or_nodes, grid_covariances
+from hipgp.weights.stencils import (
+    LocalWeights,
+    local_weight_rows,
+    locate_stencils,
+    stencil_shape,
+    stencil_weights,
+)
 
 TABLE = 2**30  # bytes of weights held at once, without a GPU; with one, a third of its memory
 
@@ -181,7 +187,7 @@ class Table(Source):
         assert isinstance(self.weights, LocalWeights) and self.entries is not None
         columns, values = (a[every] for a in self.entries)
         row = jnp.arange(len(every))[:, None]
-        size = self.weights.sparse.columns
+        size = self.weights.sparse.column_count
         return _unsolved(jnp.zeros((len(every), size)).at[row, columns].add(values.astype(float)), v)
 
 
@@ -195,7 +201,7 @@ def exact_source(
     kernel: Kernel, grid: Grid, functionals: list[Functional], tolerance: float, max_iterations: int
 ) -> Exact:
     limits = np.asarray(tolerance), np.asarray(max_iterations)
-    return Exact(grid, tuple(prepared(kernel, f, grid) for f in functionals), *limits)
+    return Exact(grid, tuple(closed_form_or_nodes(kernel, f, grid) for f in functionals), *limits)
 
 
 def local_source(grid: Grid, functionals: list[Functional], p: int) -> Local:
@@ -203,7 +209,7 @@ def local_source(grid: Grid, functionals: list[Functional], p: int) -> Local:
     for functional in functionals:
         nodes = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes(grid.spacing))
         n, per, d = nodes.x.shape
-        start, offset = place(grid, nodes.x.reshape(-1, d), p)
+        start, offset = locate_stencils(grid, nodes.x.reshape(-1, d), p)
         parts.append(Stencils(nodes, start.reshape(n, per), offset.reshape(n, per, d)))
     return Local(grid, tuple(parts), p)
 
@@ -244,10 +250,10 @@ def compiled_rows(source: Source, kernel: Kernel, whitening: Whitening, index: t
 
 def local_table(kernel: Kernel, grid: Grid, data: Data, p: int, dtype: Any) -> Table:
     """Local weights, rows padded to the longest so that any of them can be looked up."""
-    rows = stencilled(kernel, grid, data, p)
-    counts, matrix = rows.entries.counts, rows.matrix
+    rows = local_weight_rows(kernel, grid, data, p)
+    counts, matrix = rows.csr.row_lengths, rows.matrix
     inside = np.arange(counts.max()) < counts[:, None]
     columns, values = np.zeros(inside.shape, np.int32), np.zeros(inside.shape, dtype)
     columns[inside], values[inside] = matrix.indices, matrix.data
     starts = starts_of(tuple(len(b.y) for b in data.blocks))
-    return Table(LocalWeights.of(rows, dtype), (jnp.asarray(columns), jnp.asarray(values)), starts)
+    return Table(LocalWeights.from_rows(rows, dtype), (jnp.asarray(columns), jnp.asarray(values)), starts)

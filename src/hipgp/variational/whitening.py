@@ -17,8 +17,8 @@ from hipgp.linalg.krylov import Solution
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.weights.exact import conditional, grid_covariances
-from hipgp.weights.toeplitz import Toeplitz, embed, on_torus
+from hipgp.weights.exact import conditional_weights, grid_covariances
+from hipgp.weights.toeplitz import Toeplitz, embed, toeplitz_on_torus
 
 LARGEST_CHOLESKY = 2**14  # grid points; beyond it a dense K takes more than 2 GiB
 
@@ -71,10 +71,10 @@ class ToeplitzWhitening(Whitening):
     def conditional(
         self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
     ) -> tuple[Array, Array, Solution]:
-        return conditional(self.toeplitz, cross, variance, tolerance, max_iterations)
+        return conditional_weights(self.toeplitz, cross, variance, tolerance, max_iterations)
 
     def rebuilt(self, kernel: Kernel) -> "ToeplitzWhitening":
-        return ToeplitzWhitening(on_torus(kernel, self.toeplitz.torus))
+        return ToeplitzWhitening(toeplitz_on_torus(kernel, self.toeplitz.torus))
 
 
 class CholeskyWhitening(Whitening):

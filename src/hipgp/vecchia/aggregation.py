@@ -18,87 +18,89 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.linalg.csr import Entries
-from hipgp.linalg.sparse import Rows, Sparse, rows_of
+from hipgp.linalg.csr import CSR
+from hipgp.linalg.sparse import SlicedEllpack, SparseMatrix, sliced_ellpack
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.buckets import roughly
-from hipgp.weights.toeplitz import evaluate_all
+from hipgp.runtime.buckets import round_up
+from hipgp.weights.toeplitz import kernel_at_differences
 
 # How far the field may vary across a bin, times its points, in noise variances. A field with slopes errs alike over a
 # whole lengthscale, one without only within the bin.
 ROUGH, SMOOTH = 1.0, 0.05
-LEAST_GAIN = 0.8  # bins per point from which they are not worth it
-MOST = 32  # points in a bin
+LARGEST_RATIO = 0.8  # bins per point from which they are not worth it
+LARGEST_CLUSTER = 32  # points in a bin
 
 
-class Binned(eqx.Module):
+class AggregatedFactor(eqx.Module):
     """The factor S of the data from that of the bins."""
 
-    inner: Sparse  # S_b N_b^(1/2)
-    bin: Int[Array, " N"]
+    inner: SparseMatrix  # S_b N_b^(1/2)
+    cluster: Int[Array, " N"]
     q: Float[Array, " N"]  # the one entry in each row of Q
-    sums: Rows  # Q'
+    q_transpose: SlicedEllpack  # Q'
     scale: Float[Array, " N"]  # N^(-1/2)
 
     def matmul(self, x: Float[Array, "... N"]) -> Float[Array, "... N"]:
         w = x * self.scale
-        mean = self.sums.matmul(w)
-        return w + self.q * jnp.take(self.inner.matmul(mean) - mean, self.bin, axis=-1)
+        mean = self.q_transpose.matmul(w)
+        return w + self.q * jnp.take(self.inner.matmul(mean) - mean, self.cluster, axis=-1)
 
     def transpose_matmul(self, y: Float[Array, "... N"]) -> Float[Array, "... N"]:
-        mean = self.sums.matmul(y)
+        mean = self.q_transpose.matmul(y)
         return (
-            y + self.q * jnp.take(self.inner.transpose_matmul(mean) - mean, self.bin, axis=-1)
+            y + self.q * jnp.take(self.inner.transpose_matmul(mean) - mean, self.cluster, axis=-1)
         ) * self.scale
 
     @staticmethod
-    def of(inner: Any, bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"], dtype: Any) -> "Binned":
+    def of(
+        inner: Any, bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"], dtype: Any
+    ) -> "AggregatedFactor":
         """From S_b, a CSR matrix, and the variances `noise` of the points."""
-        spread = bin_noise(bins, noise)
+        spread = cluster_noise(bins, noise)
         q = np.sqrt(spread[bins] / noise)
-        count = roughly(len(spread), 8)  # some bins more, that nobody is in
+        count = round_up(len(spread), 8)  # some bins more, that nobody is in
         table = scipy.sparse.csr_array((q, (bins, np.arange(len(bins)))), shape=(count, len(bins)))
         starts = np.pad(inner.indptr, (0, count - len(spread)), mode="edge")
         entries = inner.data * np.sqrt(spread)[inner.indices], inner.indices, starts
-        scaled = Sparse.from_scipy(scipy.sparse.csr_array(entries, shape=(count, count)), dtype)
+        scaled = SparseMatrix.from_scipy(scipy.sparse.csr_array(entries, shape=(count, count)), dtype)
         as_dtype = lambda v: jnp.asarray(v, dtype)
         scale = as_dtype(1 / np.sqrt(noise))
-        sums = rows_of(Entries.of(table), dtype)
-        return Binned(scaled, jnp.asarray(bins, jnp.int32), as_dtype(q), sums, scale)
+        sums = sliced_ellpack(CSR.from_scipy(table), dtype)
+        return AggregatedFactor(scaled, jnp.asarray(bins, jnp.int32), as_dtype(q), sums, scale)
 
 
-def bin_noise(bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]) -> Float[np.ndarray, " n"]:
+def cluster_noise(bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]) -> Float[np.ndarray, " n"]:
     """The variance of each bin's mean about the field."""
     return 1 / np.bincount(bins, 1 / noise)
 
 
-def bin_means(
+def cluster_means(
     y: Float[np.ndarray, "... N"], bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, "... n"]:
     """The mean of each bin, each member weighted by what its noise leaves of it."""
-    spread = bin_noise(bins, noise)
+    spread = cluster_noise(bins, noise)
     out = np.empty((*np.shape(y)[:-1], len(spread)))
     for row in np.ndindex(out.shape[:-1]):
         out[row] = np.bincount(bins, y[row] / noise) * spread
     return out
 
 
-def as_points(
+def clusters_as_points(
     x: Float[np.ndarray, "N D"], bins: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]
 ) -> tuple[Nodes, Float[np.ndarray, " n"]]:
     """One point for each bin, at the place of its mean, and the noise it is seen with."""
-    places = bin_means(x.T, bins, noise).T
-    return Nodes(places[:, None], np.ones((len(places), 1))), bin_noise(bins, noise)
+    places = cluster_means(x.T, bins, noise).T
+    return Nodes(places[:, None], np.ones((len(places), 1))), cluster_noise(bins, noise)
 
 
-def bins_of(
+def cluster_points(
     kernel: Kernel,
     x: Float[np.ndarray, "N D"],
     noise: Float[np.ndarray, " N"],
     lengthscale: np.ndarray,
     share: float | None = None,
-    most: int = MOST,
+    most: int = LARGEST_CLUSTER,
 ) -> Int[np.ndarray, " N"] | None:
     """The bin of each point; None where too few can be taken together to be worth it.
 
@@ -111,10 +113,10 @@ def bins_of(
     order, starts, ends = np.arange(len(x)), np.array([0]), np.array([len(x)])
     done: list[np.ndarray] = []
     while len(starts):
-        order, starts, ends, whole = _cut(order, starts, ends, places, allowed, most, variation)
+        order, starts, ends, whole = _bisect(order, starts, ends, places, allowed, most, variation)
         done.append(whole)
     begins = np.sort(np.concatenate(done))
-    if len(begins) > LEAST_GAIN * len(x):
+    if len(begins) > LARGEST_RATIO * len(x):
         return None
     bins = np.empty(len(x), int)
     bins[order] = np.searchsorted(begins, np.arange(len(x)), side="right") - 1
@@ -125,11 +127,11 @@ def _variation(kernel: Kernel, lengthscale: np.ndarray) -> Callable[[np.ndarray]
     """E (f(x) - f(x'))^2 at distances in lengthscales."""
     reach = np.concatenate([[0.0], np.geomspace(1e-6, 1e2, 400)])
     along = reach[:, None] * (lengthscale / np.sqrt(len(lengthscale)))
-    covariance = np.asarray(evaluate_all(kernel, along))
+    covariance = np.asarray(kernel_at_differences(kernel, along))
     return lambda width: np.interp(width, reach, 2 * (covariance[0] - covariance))
 
 
-def _cut(
+def _bisect(
     order: np.ndarray,
     starts: np.ndarray,
     ends: np.ndarray,
@@ -140,7 +142,7 @@ def _cut(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """All stretches of `order` that are too wide cut in two at their middle; also, where those begin that are not."""
     count = ends - starts
-    rows = _stretches(starts, count)
+    rows = _ranges(starts, count)
     owner = np.repeat(np.arange(len(starts)), count)
     first = np.concatenate([[0], np.cumsum(count)[:-1]])
     here = places[order[rows]]
@@ -162,6 +164,6 @@ def _cut(
     return order, new_starts, new_ends, starts[fine]
 
 
-def _stretches(starts: np.ndarray, count: np.ndarray) -> np.ndarray:
+def _ranges(starts: np.ndarray, count: np.ndarray) -> np.ndarray:
     """All places in the stretches, one after the other."""
     return np.repeat(starts - np.concatenate([[0], np.cumsum(count)[:-1]]), count) + np.arange(count.sum())

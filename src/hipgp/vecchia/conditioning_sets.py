@@ -13,7 +13,7 @@ import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float, Int
 
 from hipgp.model.nodes import Nodes, Segments
-from hipgp.runtime.threads import side_by_side
+from hipgp.runtime.threads import run_both
 
 
 class Neighbours(NamedTuple):
@@ -29,25 +29,25 @@ class Groups(NamedTuple):
 
     index: Int[np.ndarray, "G k"]
     used: np.ndarray
-    own: int
+    group_size: int
 
 
-def features(nodes: Nodes | Segments, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N F"]:
+def location_features(nodes: Nodes | Segments, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N F"]:
     """Where each functional is, in lengthscales: its place, or both its ends in a fixed order."""
     first, last = (np.asarray(end) / scale for end in nodes.ends())
     if nodes.per == 1:
         return first
     swap = (first[:, 0] > last[:, 0])[:, None]
     together = np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
-    return last if from_one_place(first, last) else together
+    return last if share_one_end(first, last) else together
 
 
-def from_one_place(first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D"]) -> bool:
+def share_one_end(first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D"]) -> bool:
     """Whether the lines between these begin, all but, at one place: their ends then tell all."""
     return bool(np.ptp(first, axis=0).max() < 0.1 * np.ptp(last, axis=0).max())
 
 
-def together(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray, " n"]]:
+def bisected_groups(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray, " n"]]:
     """All places in compact groups of at most `size`, as equal as can be: cut in two along the widest axis, again and
     again, those with as many places and as many groups to come together."""
     components = np.ascontiguousarray(places.T)
@@ -71,13 +71,13 @@ def together(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray
     return out
 
 
-def in_groups(
+def ordered_groups(
     nodes: Nodes | Segments, places: Float[np.ndarray, "N F"], size: int, k: int, seed: int = 0
 ) -> Groups:
     """Groups of at most `size`, short functionals before long ones, each with its k nearest predecessors."""
     order, begin = _ordered(nodes, places, size, np.random.default_rng(seed))
-    near = _before(places[order], begin, min(k, max(1, len(places) - 1)))
-    return _with_own(Neighbours(order[near.index], near.used), order, begin)
+    near = _nearest_predecessors(places[order], begin, min(k, max(1, len(places) - 1)))
+    return _append_members(Neighbours(order[near.index], near.used), order, begin)
 
 
 def _ordered(
@@ -88,14 +88,14 @@ def _ordered(
     length = np.linalg.norm(last - first, axis=-1)
     if size == 1:
         return np.lexsort((rng.permutation(len(length)), length)), np.arange(len(length) + 1)
-    groups = together(places, size)
-    members, begin = _laid_out(groups)
+    groups = bisected_groups(places, size)
+    members, begin = _concatenated(groups)
     mean = np.add.reduceat(length[members], begin[:-1]) / np.diff(begin)
     order = np.lexsort((rng.permutation(len(groups)), mean))
-    return _laid_out([groups[i] for i in order])
+    return _concatenated([groups[i] for i in order])
 
 
-def _before(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
+def _nearest_predecessors(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
     """For each group x[begin[g] : begin[g + 1]], the k places before it that are nearest to its middle."""
     count = len(begin) - 1
     index, used = np.zeros((count, k), int), np.zeros((count, k), bool)
@@ -109,16 +109,18 @@ def _before(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
         cuts.append(max(cuts[-1] + 1, int(np.searchsorted(begin, 2 * begin[cuts[-1]], side="right")) - 1))
 
     def search(first: int, last: int) -> None:
-        index[first:last] = _earlier(x, begin, middle, np.arange(first, last), k)
+        index[first:last] = _search_level(x, begin, middle, np.arange(first, last), k)
         used[first:last] = True
 
     levels = list(itertools.pairwise(cuts))
     if levels:  # the last is half of it
-        side_by_side(lambda: [search(*level) for level in levels[:-1]], lambda: search(*levels[-1]))
+        run_both(lambda: [search(*level) for level in levels[:-1]], lambda: search(*levels[-1]))
     return Neighbours(index, used)
 
 
-def _earlier(x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.ndarray, k: int) -> np.ndarray:
+def _search_level(
+    x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.ndarray, k: int
+) -> np.ndarray:
     """For consecutive `groups`, the k nearest places before each.
 
     Looked for among the 3k nearest of all up to the last one's, and for those with too few earlier ones among ever
@@ -139,13 +141,15 @@ def _earlier(x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.nd
     return found
 
 
-def around(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], size: int, k: int) -> Groups:
+def target_groups(
+    places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], size: int, k: int
+) -> Groups:
     """Targets in groups of at most `size`, each with the k observations nearest to its middle.
 
     Targets are numbered after the observations.
     """
-    groups = together(targets, size) if size > 1 else list(np.arange(len(targets))[:, None])
-    members, begin = _laid_out(groups)
+    groups = bisected_groups(targets, size) if size > 1 else list(np.arange(len(targets))[:, None])
+    members, begin = _concatenated(groups)
     middle = np.add.reduceat(targets[members], begin[:-1], axis=0) / np.diff(begin)[:, None]
     k = min(k, len(places))
     if places.shape[1] == 1:
@@ -154,10 +158,12 @@ def around(places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], 
         near = np.asarray(scipy.spatial.KDTree(places).query(middle, k=k, workers=-1)[1]).reshape(
             len(groups), k
         )
-    return after(Neighbours(near, np.ones_like(near, bool)), groups, len(places))
+    return append_targets(Neighbours(near, np.ones_like(near, bool)), groups, len(places))
 
 
-def _laid_out(groups: list[Int[np.ndarray, " n"]]) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:
+def _concatenated(
+    groups: list[Int[np.ndarray, " n"]],
+) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:
     """All members, group after group, and where each group begins."""
     return np.concatenate(groups), np.concatenate([[0], np.cumsum([len(rows) for rows in groups])])
 
@@ -169,13 +175,15 @@ def _either_side(places: np.ndarray, middle: np.ndarray, k: int) -> Int[np.ndarr
     return order[np.clip(first, 0, len(places) - k)[:, None] + np.arange(k)]
 
 
-def after(near: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:
+def append_targets(near: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:
     """Groups of targets, numbered from `count` on, after their neighbours."""
-    members, begin = _laid_out(groups)
-    return _with_own(near, members + count, begin)
+    members, begin = _concatenated(groups)
+    return _append_members(near, members + count, begin)
 
 
-def _with_own(near: Neighbours, members: Int[np.ndarray, " N"], begin: Int[np.ndarray, " G+1"]) -> Groups:
+def _append_members(
+    near: Neighbours, members: Int[np.ndarray, " N"], begin: Int[np.ndarray, " G+1"]
+) -> Groups:
     """Groups' neighbours and, last, their own members[begin[g] : begin[g + 1]]; of short groups the last again."""
     within, count = np.arange(np.max(np.diff(begin))), np.diff(begin)[:, None]
     own = members[begin[:-1, None] + np.minimum(within, count - 1)]

@@ -24,27 +24,27 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
-from hipgp.linalg.sparse import Blocks, Sparse
+from hipgp.linalg.sparse import BlockRows, SparseMatrix
 from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments
-from hipgp.runtime.buckets import power_of_two, roughly
+from hipgp.runtime.buckets import round_up, round_up_to_power_of_two
 from hipgp.runtime.precision import AnyArray, float64_available, on_device
 from hipgp.runtime.programs import bounded_jit
-from hipgp.runtime.threads import in_threads, one_blas_thread
-from hipgp.vecchia.aggregation import Binned, as_points, bins_of
-from hipgp.vecchia.conditioning_sets import Groups, features, in_groups
+from hipgp.runtime.threads import map_in_threads, one_blas_thread
+from hipgp.vecchia.aggregation import AggregatedFactor, cluster_points, clusters_as_points
+from hipgp.vecchia.conditioning_sets import Groups, location_features, ordered_groups
 from hipgp.vecchia.group_covariances import (
     MOST_NODES,
-    compact_nodes,
-    covariances,
-    plain_points,
+    are_point_values,
+    coarse_data_quadrature,
+    group_covariances,
     typical_lengthscale,
 )
-from hipgp.weights.toeplitz import evaluate_all
+from hipgp.weights.toeplitz import kernel_at_differences
 
 NEIGHBOURS = 20  # of a point
-GROUP, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
+GROUP_SIZE, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
 # Of the preconditioner where there is a GPU, to which covariances are cheap: half the steps, and fewer by a quarter again.
 GPU_GROUP, GPU_GROUP_NEIGHBOURS, GPU_MOST_NODES = 64, 192, 32
 ENTRIES_AT_ONCE = 2**18  # of the small matrices in one chunk: they stay in cache
@@ -70,7 +70,7 @@ class Conditionals(NamedTuple):
 class Vecchia(eqx.Module):
     """The factor S with A^-1 ~ S'S (rows in any order), and log|A| ~ log_determinant."""
 
-    factor: Sparse | Blocks | Binned
+    factor: SparseMatrix | BlockRows | AggregatedFactor
     log_determinant: Float[Array, ""]
     description: str = eqx.field(static=True)
 
@@ -79,41 +79,41 @@ class Vecchia(eqx.Module):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def deviance(matrix: Float[Array, "T k k"], y: Float[Array, "T k"], own: int) -> Float[Array, ""]:
-    """-2 log p(the last `own` of y | the others) but for constants, summed over T Gaussians with these covariances.
+def deviance(matrix: Float[Array, "T k k"], y: Float[Array, "T k"], group_size: int) -> Float[Array, ""]:
+    """-2 log p(the last `group_size` of y | the others) but for constants, summed over T Gaussians with these covariances.
 
     With chol the Cholesky factor, z = chol^-1 y and S the last rows of chol^-1, it is |z_own|^2 + 2 sum log chol_own,
     chol_own the last of its diagonal. Its gradient in the covariance, S'S - S'z_own (S'z_own + 2 a)' with
     a = (others' covariance)^-1 y_others, is written out: one more triangular solve, where differentiating through the
     factorisation costs six times the whole evaluation. Differentiable in the covariance alone.
     """
-    return _factored(matrix, y, own)[0]
+    return _factored(matrix, y, group_size)[0]
 
 
-def _factored(matrix: Array, y: Array, own: int) -> tuple[Array, Array, Array]:
+def _factored(matrix: Array, y: Array, group_size: int) -> tuple[Array, Array, Array]:
     def one(matrix: Array, y: Array) -> tuple[Array, Array]:
         factor = cholesky(matrix)
         return factor, solve_lower(factor, y)
 
     factor, z = map_matrices(one, matrix, y)
-    logs = jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)[:, -own:])
-    return jnp.sum(z[:, -own:] ** 2) + 2 * jnp.sum(logs), factor, z
+    logs = jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)[:, -group_size:])
+    return jnp.sum(z[:, -group_size:] ** 2) + 2 * jnp.sum(logs), factor, z
 
 
-def _forward(matrix: Array, y: Array, own: int) -> tuple[Array, tuple[Array, Array]]:
-    value, factor, z = _factored(matrix, y, own)
+def _forward(matrix: Array, y: Array, group_size: int) -> tuple[Array, tuple[Array, Array]]:
+    value, factor, z = _factored(matrix, y, group_size)
     return value, (factor, z)
 
 
-def _backward(own: int, saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
+def _backward(group_size: int, saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
     factor, z = saved
     k = z.shape[1]
-    last = jnp.broadcast_to(jnp.eye(k)[:, -own:], (len(z), k, own))
-    others = jnp.where(jnp.arange(k) < k - own, z, 0.0)
+    last = jnp.broadcast_to(jnp.eye(k)[:, -group_size:], (len(z), k, group_size))
+    others = jnp.where(jnp.arange(k) < k - group_size, z, 0.0)
     sides = jnp.concatenate([last, others[..., None]], axis=2)
     solved = map_matrices(solve_lower_transposed, factor, sides)
     rows, a = solved[..., :-1], solved[..., -1]
-    pull = jnp.einsum("tkb,tb->tk", rows, z[:, -own:])
+    pull = jnp.einsum("tkb,tb->tk", rows, z[:, -group_size:])
     gradient = jnp.einsum("tkb,tlb->tkl", rows, rows) - pull[:, :, None] * (pull + 2 * a)[:, None, :]
     return cotangent * gradient, None
 
@@ -123,33 +123,39 @@ deviance.defvjp(_forward, _backward)
 
 @bounded_jit(most=64)
 def _conditional_chunk(
-    kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, own: int
+    kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, group_size: int
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
     # Targets have no noise, and two of them may be the same: only the neighbours' own covariance is factored.
-    matrix = covariances(kernel, nodes, noise, index, used)
+    matrix = group_covariances(kernel, nodes, noise, index, used)
 
     def one(matrix: Array) -> tuple[Array, Array]:
-        factor = cholesky(matrix[:-own, :-own])
-        half = solve_lower(factor, matrix[:-own, -own:])
+        factor = cholesky(matrix[:-group_size, :-group_size])
+        half = solve_lower(factor, matrix[:-group_size, -group_size:])
         return solve_lower_transposed(factor, half), half
 
     coefficients, half = map_matrices(one, matrix)
-    prior = jnp.diagonal(matrix[:, -own:, -own:], axis1=1, axis2=2)
+    prior = jnp.diagonal(matrix[:, -group_size:, -group_size:], axis1=1, axis2=2)
     variance = jnp.maximum(prior - jnp.sum(half**2, axis=1), jnp.finfo(matrix.dtype).eps * prior)
     return jnp.swapaxes(coefficients, 1, 2), variance
 
 
 @bounded_jit(most=64)
 def _factor_chunk(
-    kernel: Kernel, nodes: Nodes | Segments, noise: Array, index: Array, used: Array, own: int, dtype: Any
+    kernel: Kernel,
+    nodes: Nodes | Segments,
+    noise: Array,
+    index: Array,
+    used: Array,
+    group_size: int,
+    dtype: Any,
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
-    """The last `own` rows of each matrix's inverse Cholesky factor, and their diagonal, one where there is no row."""
-    last = jnp.eye(index.shape[1])[:, -own:]
+    """The last `group_size` rows of each matrix's inverse Cholesky factor, and their diagonal, one where there is no row."""
+    last = jnp.eye(index.shape[1])[:, -group_size:]
     last_columns = lambda matrix: solve_lower_transposed(cholesky(matrix), last)
-    columns = map_matrices(last_columns, covariances(kernel, nodes, noise, index, used))
-    rows = jnp.swapaxes(columns, 1, 2) * used[:, None, :] * used[:, -own:, None]
-    diagonal = jnp.diagonal(rows[:, :, -own:], axis1=1, axis2=2)
-    return rows.astype(dtype), jnp.where(used[:, -own:], diagonal, 1.0)
+    columns = map_matrices(last_columns, group_covariances(kernel, nodes, noise, index, used))
+    rows = jnp.swapaxes(columns, 1, 2) * used[:, None, :] * used[:, -group_size:, None]
+    diagonal = jnp.diagonal(rows[:, :, -group_size:], axis1=1, axis2=2)
+    return rows.astype(dtype), jnp.where(used[:, -group_size:], diagonal, 1.0)
 
 
 def _in_chunks(
@@ -162,8 +168,8 @@ def _in_chunks(
     (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
     most = max(1, ENTRIES_AT_ONCE * (1 if on_cpu else 128) // k**2)
     each = -(-count // -(-count // most))  # all alike
-    size = min(power_of_two(each), roughly(each, 8)) if count < 16 * most else most
-    room = roughly(len(nodes), 8)
+    size = min(round_up_to_power_of_two(each), round_up(each, 8)) if count < 16 * most else most
+    room = round_up(len(nodes), 8)
     filled = nodes.filled_up(room), np.pad(noise, (0, room - len(nodes)))
     nodes, noise = jax.tree.map(on_device, filled)
 
@@ -173,7 +179,7 @@ def _in_chunks(
         return jax.block_until_ready(found) if on_cpu else found, min(size, count - begin)
 
     begins = range(0, count, size)
-    yield from in_threads(chunk, ((begin,) for begin in begins)) if on_cpu else map(chunk, begins)
+    yield from map_in_threads(chunk, ((begin,) for begin in begins)) if on_cpu else map(chunk, begins)
 
 
 @one_blas_thread
@@ -186,24 +192,24 @@ def conditionals(
     groups: Groups,
 ) -> Conditionals:
     """Every target, seen without noise, given its neighbours, in float64. `noise` are variances."""
-    both, own = Nodes.concatenate([nodes, targets]), groups.own
+    both, group_size = Nodes.concatenate([nodes, targets]), groups.group_size
     spread = np.concatenate([noise, np.zeros(len(targets))])
-    chunk = functools.partial(_conditional_chunk, own=own)
+    chunk = functools.partial(_conditional_chunk, group_size=group_size)
     parts = _in_chunks(chunk, kernel, both, spread, groups.index, groups.used)
     here = (tuple(np.asarray(a)[:n] for a in part) for part, n in parts)
     coefficients, variance = (np.concatenate(a) for a in zip(*here, strict=True))
-    real = np.flatnonzero(groups.used[:, -own:])
-    places = real[np.argsort(groups.index[:, -own:].ravel()[real])]
-    kept = np.where(groups.used[:, None, :-own], coefficients, 0.0)
-    return Conditionals(kept, variance.ravel()[places], groups.index[:, :-own], places)
+    real = np.flatnonzero(groups.used[:, -group_size:])
+    places = real[np.argsort(groups.index[:, -group_size:].ravel()[real])]
+    kept = np.where(groups.used[:, None, :-group_size], coefficients, 0.0)
+    return Conditionals(kept, variance.ravel()[places], groups.index[:, :-group_size], places)
 
 
 def group_sizes(nodes: Nodes | Segments) -> tuple[int, int]:
     """How many go together, and on how many they are conditioned: points stand alone."""
-    return (1, NEIGHBOURS) if nodes.per == 1 else (GROUP, GROUP_NEIGHBOURS)
+    return (1, NEIGHBOURS) if nodes.per == 1 else (GROUP_SIZE, GROUP_NEIGHBOURS)
 
 
-class Neighbourhoods(NamedTuple):
+class ConditioningSets(NamedTuple):
     """Who is conditioned on whom: no matter of the noise, but for points, whose bins it decides on (`groups` is None)."""
 
     nodes: Nodes | Segments
@@ -213,59 +219,59 @@ class Neighbourhoods(NamedTuple):
 
 
 @float64_available
-def neighbourhoods(
+def choose_conditioning_sets(
     kernel: Kernel, data: Data, k: int | None = None, group: int | None = None
-) -> Neighbourhoods:
+) -> ConditioningSets:
     """The data in groups with their `k` neighbours.
 
     By default points, or bins of them where they crowd in their noise (`vecchia/aggregation.py`), stand alone and have 20 neighbours;
     functionals of several nodes come in groups of 32 with 96, or on a GPU of 64 with 192.
     """
     on_cpu = jax.default_backend() == "cpu"
-    nodes = compact_nodes(data, kernel, MOST_NODES if on_cpu else GPU_MOST_NODES)
+    nodes = coarse_data_quadrature(data, kernel, MOST_NODES if on_cpu else GPU_MOST_NODES)
     alone = nodes.per == 1
     usual = group_sizes(nodes) if on_cpu or alone else (GPU_GROUP, GPU_GROUP_NEIGHBOURS)
     group, k = usual[0] if group is None else group, usual[1] if k is None else k
     scale = typical_lengthscale(kernel, data.ndim)
-    binned = group == 1 and plain_points(nodes)
-    groups = None if binned else in_groups(nodes, features(nodes, scale), group, k)
-    return Neighbourhoods(nodes, groups, k, scale)
+    binned = group == 1 and are_point_values(nodes)
+    groups = None if binned else ordered_groups(nodes, location_features(nodes, scale), group, k)
+    return ConditioningSets(nodes, groups, k, scale)
 
 
 @one_blas_thread
 @float64_available
-def factor_of(
-    kernel: Kernel, near: Neighbourhoods, noise: Float[np.ndarray, " N"], dtype: Any = np.float64
+def vecchia_factor(
+    kernel: Kernel, near: ConditioningSets, noise: Float[np.ndarray, " N"], dtype: Any = np.float64
 ) -> Vecchia:
     """The factor S of the data's covariance plus `noise` (variances), from these neighbours."""
     noise = np.asarray(noise, float)
     if near.groups is not None:
-        return _of_groups(kernel, near.nodes, near.groups, noise, dtype)
+        return _factor_of_groups(kernel, near.nodes, near.groups, noise, dtype)
     x = np.asarray(near.nodes.ends()[0])
-    alone = lambda nodes: in_groups(nodes, features(nodes, near.scale), 1, near.k)
-    bins = bins_of(kernel, x, noise, near.scale)
+    alone = lambda nodes: ordered_groups(nodes, location_features(nodes, near.scale), 1, near.k)
+    bins = cluster_points(kernel, x, noise, near.scale)
     if bins is None:
-        return _of_groups(kernel, near.nodes, alone(near.nodes), noise, dtype)
-    means, spread = as_points(x, bins, noise)
-    inner = _rows(kernel, means, alone(means), spread, np.float64)
+        return _factor_of_groups(kernel, near.nodes, alone(near.nodes), noise, dtype)
+    means, spread = clusters_as_points(x, bins, noise)
+    inner = _factor_rows(kernel, means, alone(means), spread, np.float64)
     logs = np.sum(np.log(noise)) - np.sum(np.log(spread)) + inner.log_determinant
-    factor = Binned.of(inner.matrix(), bins, noise, dtype)
-    return Vecchia(factor, jnp.asarray(logs, dtype), f"{inner.description} of {len(means)} bins")
+    factor = AggregatedFactor.of(inner.matrix(), bins, noise, dtype)
+    return Vecchia(factor, jnp.asarray(logs, dtype), f"{inner.description} of {len(means)} clusters")
 
 
-def _of_groups(
+def _factor_of_groups(
     kernel: Kernel, nodes: Nodes | Segments, groups: Groups, noise: np.ndarray, dtype: Any
 ) -> Vecchia:
-    found = _rows(kernel, nodes, groups, noise, dtype)
+    found = _factor_rows(kernel, nodes, groups, noise, dtype)
     factor = (
-        Blocks.of(found.blocks, groups.index, groups.used, len(nodes))
-        if groups.own > 1
-        else Sparse.from_scipy(found.matrix(), dtype)
+        BlockRows.from_blocks(found.blocks, groups.index, groups.used, len(nodes))
+        if groups.group_size > 1
+        else SparseMatrix.from_scipy(found.matrix(), dtype)
     )
     return Vecchia(factor, jnp.asarray(found.log_determinant, dtype), found.description)
 
 
-class _Rows(NamedTuple):
+class _FactorRows(NamedTuple):
     """The rows of S, group by group, and log|A| as they have it."""
 
     blocks: Float[AnyArray, "G b k"]
@@ -282,20 +288,24 @@ class _Rows(NamedTuple):
 
     @property
     def description(self) -> str:
-        own = self.groups.own
-        return f"{self.groups.index.shape[1] - own} neighbours" + f" of groups of {own}" * (own > 1)
+        group_size = self.groups.group_size
+        return f"{self.groups.index.shape[1] - group_size} neighbours" + f" of groups of {group_size}" * (
+            group_size > 1
+        )
 
 
-def _rows(kernel: Kernel, nodes: Nodes | Segments, groups: Groups, noise: np.ndarray, dtype: Any) -> _Rows:
-    chunk = functools.partial(_factor_chunk, own=groups.own, dtype=dtype)
+def _factor_rows(
+    kernel: Kernel, nodes: Nodes | Segments, groups: Groups, noise: np.ndarray, dtype: Any
+) -> _FactorRows:
+    chunk = functools.partial(_factor_chunk, group_size=groups.group_size, dtype=dtype)
     if _in_float32(kernel, nodes, noise):
         kernel, nodes = jax.tree.map(lambda a: np.asarray(a, np.float32), (kernel, nodes))
     parts = list(_in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used))
     logs = sum(float(np.sum(np.log(np.asarray(diagonal)[:n]))) for (_, diagonal), n in parts)
     # those of points go to the host; blocks stay where they are
-    rows = [(np.asarray(blocks) if groups.own == 1 else blocks)[:n] for (blocks, _), n in parts]
-    together = np if groups.own == 1 else jnp
-    return _Rows(rows[0] if len(rows) == 1 else together.concatenate(rows), -2 * logs, groups)
+    rows = [(np.asarray(blocks) if groups.group_size == 1 else blocks)[:n] for (blocks, _), n in parts]
+    together = np if groups.group_size == 1 else jnp
+    return _FactorRows(rows[0] if len(rows) == 1 else together.concatenate(rows), -2 * logs, groups)
 
 
 def _in_float32(kernel: Kernel, nodes: Nodes | Segments, noise: np.ndarray) -> bool:
@@ -307,5 +317,5 @@ def _in_float32(kernel: Kernel, nodes: Nodes | Segments, noise: np.ndarray) -> b
         return False
     longest = nodes.heaviest()
     x, c = np.asarray(longest.x[0], float), np.asarray(longest.weights[0], float)
-    between = evaluate_all(kernel, (x[:, None] - x).reshape(-1, x.shape[1])).reshape(len(c), -1)
+    between = kernel_at_differences(kernel, (x[:, None] - x).reshape(-1, x.shape[1])).reshape(len(c), -1)
     return bool(np.min(noise) > 2e-4 * (c @ between @ c))

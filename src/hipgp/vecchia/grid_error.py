@@ -21,10 +21,10 @@ from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.vecchia.local_problems import TABLE, Problems, nodes_of, parts
-from hipgp.weights.covariance import Columns, differentiated
-from hipgp.weights.stencils import Stencilled, place, stencil_steps
-from hipgp.weights.toeplitz import AT_ONCE, evaluate_all
+from hipgp.vecchia.local_problems import TABLE, LocalProblems, blocks_with_rows, quadrature_nodes
+from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes
+from hipgp.weights.stencils import WeightRows, locate_stencils, stencil_offsets
+from hipgp.weights.toeplitz import CHUNK_SIZES, kernel_at_differences
 
 ROUNDING = 1e-12  # of the prior variance: noise below it cannot be told from rounding
 
@@ -38,7 +38,7 @@ class GridError(NamedTuple):
     places: int
 
 
-class View(NamedTuple):
+class GridApproximation(NamedTuple):
     """What a grid sees of the observations of local problems: their rows of W, and the residual variances.
 
     `counted`: the residuals count as noise. Where they are not given they follow from the covariances.
@@ -46,18 +46,18 @@ class View(NamedTuple):
 
     columns: Int[np.ndarray, "n e"]
     values: Float[np.ndarray, "n e"]
-    counted: bool
+    residual_as_noise: bool
     residual: Float[np.ndarray, " n"] | None = None
 
     @staticmethod
-    def of(rows: Stencilled, problems: Problems, counted: bool) -> "View":
+    def from_rows(rows: WeightRows, problems: LocalProblems, counted: bool) -> "GridApproximation":
         """From the rows of all data."""
         residual = np.asarray(rows.residual, float)[problems.rows]
-        columns, values = rows.entries.some(problems.rows)
-        return View(columns, values, counted, residual)
+        columns, values = rows.csr.padded_rows(problems.rows)
+        return GridApproximation(columns, values, counted, residual)
 
 
-class Nodal(NamedTuple):
+class NodeSums(NamedTuple):
     """Functionals as sums over nodes: functional i is the sum of weights[i, n] times the field's value at node n, or its
     value and derivative there."""
 
@@ -67,19 +67,21 @@ class Nodal(NamedTuple):
     direction: Float[np.ndarray, "n D"] | None = None
 
 
-Entries = Callable[[Nodal, slice, slice], np.ndarray]  # covariances of some nodes with others
+NodeCovariance = Callable[[NodeSums, slice, slice], np.ndarray]  # covariances of some nodes with others
 
 
-def grid_error(kernel: Kernel, grid: Grid, problems: Problems, view: View, vecchia: bool) -> GridError:
+def grid_error(
+    kernel: Kernel, grid: Grid, problems: LocalProblems, view: GridApproximation, vecchia: bool
+) -> GridError:
     """The error of the posterior on `grid`, at the centres of the problems and at grid points by them.
 
     `vecchia`: standard deviations come from the kernel itself, given the nearest observations (`batch/variances.py`).
     """
-    on_grid = _looked_up(kernel, grid) if grid.size <= TABLE else _evaluated(kernel)
+    on_grid = _tabulated_covariance(kernel, grid) if grid.size <= TABLE else _kernel_covariance(kernel)
     found = []
     for members, point in zip(problems.members, problems.points, strict=True):
-        true = covariance(_exact(grid, problems, members, point), _evaluated(kernel))
-        ours = covariance(_on_grid(grid, view, members, point), on_grid)
+        true = covariance_of_sums(_exact(grid, problems, members, point), _kernel_covariance(kernel))
+        ours = covariance_of_sums(_on_grid(grid, view, members, point), on_grid)
         found.append(_errors(true, ours, problems, view, members, vecchia))
     mean, std = np.moveaxis(np.array(found), -1, 0)
     return GridError(float(np.max(mean)), float(np.expm1(np.max(np.abs(std)))), mean.size)
@@ -88,8 +90,8 @@ def grid_error(kernel: Kernel, grid: Grid, problems: Problems, view: View, vecch
 def _errors(
     true: Float[np.ndarray, "k+1 k+1"],
     ours: Float[np.ndarray, "k+1 k+1"],
-    problems: Problems,
-    view: View,
+    problems: LocalProblems,
+    view: GridApproximation,
     members: Int[np.ndarray, " k"],
     vecchia: bool,
 ) -> Float[np.ndarray, "2 2"]:
@@ -106,7 +108,7 @@ def _errors(
     if problems.shares is not None:
         shares = problems.shares[members].toarray()
         ours[:k, :k] += (shares @ shares.T) * (true - ours)[:k, :k]
-    elif view.counted:
+    elif view.residual_as_noise:
         noise = own + residual / problems.count[members]
     a, c = true[:k, :k] + np.diag(own), true[:k][:, at]
     b, seen = ours[:k, :k] + np.diag(noise), ours[:k][:, at]
@@ -134,11 +136,11 @@ def _solve(matrix: Float[np.ndarray, "k k"], rhs: Float[np.ndarray, "k 2"]) -> F
 
 
 def _exact(
-    grid: Grid, problems: Problems, rows: Int[np.ndarray, " k"], point: Float[np.ndarray, " D"]
-) -> Nodal:
+    grid: Grid, problems: LocalProblems, rows: Int[np.ndarray, " k"], point: Float[np.ndarray, " D"]
+) -> NodeSums:
     """The functionals themselves, and the value at a point."""
     own = Nodes(point[None, None], np.ones((1, 1)))
-    parts = [*nodes_of(grid, problems.data, rows, problems.density), (own, np.array([len(rows)]))]
+    parts = [*quadrature_nodes(grid, problems.data, rows, problems.density), (own, np.array([len(rows)]))]
     derivative = any(nodes.direction is not None for nodes, _ in parts)
     if derivative:
         parts = [(nodes.with_derivative_fields(), at) for nodes, at in parts]
@@ -152,41 +154,43 @@ def _exact(
     )
     x = flat(lambda nodes: np.reshape(nodes.x, (-1, grid.ndim)))[kept]
     if not derivative:
-        return Nodal(x, weights)
+        return NodeSums(x, weights)
     value, direction = (
         flat(lambda nodes, n=n: each(getattr(nodes, n), nodes)) for n in ("value", "direction")
     )
-    return Nodal(x, weights, value[kept], direction[kept])
+    return NodeSums(x, weights, value[kept], direction[kept])
 
 
-def local_view(kernel: Kernel, grid: Grid, problems: Problems, p: int, counted: bool) -> View:
+def stencil_approximation(
+    kernel: Kernel, grid: Grid, problems: LocalProblems, p: int, counted: bool
+) -> GridApproximation:
     """What stencils of `p` points an axis see of the observations; for any grid, without compiling for it."""
-    steps, flat = stencil_steps(grid, p)
+    steps, flat = stencil_offsets(grid, p)
     stencil = steps * np.asarray(grid.spacing)
-    between = _evaluated(kernel)(Nodal(stencil), slice(None), slice(None))
+    between = _kernel_covariance(kernel)(NodeSums(stencil), slice(None), slice(None))
     between += 10 * np.finfo(float).eps * np.trace(between) * np.eye(len(between))
     columns, values = [], []
-    for block, numbers, _ in parts(problems.data, np.arange(len(problems.rows))):
+    for block, numbers, _ in blocks_with_rows(problems.data, np.arange(len(problems.rows))):
         nodes = block.functional.nodes_of(numbers, grid.spacing)
         x = np.asarray(nodes.x, float).reshape(-1, grid.ndim)
-        begin, offset = place(grid, x, p)
-        cross = _with_stencil(kernel, nodes, offset * np.asarray(grid.spacing), stencil)
+        begin, offset = locate_stencils(grid, x, p)
+        cross = _stencil_covariance(kernel, nodes, offset * np.asarray(grid.spacing), stencil)
         w = np.linalg.solve(between, cross.T).T * np.reshape(nodes.weights, (-1, 1))
         columns.append((begin[:, None] + flat).reshape(len(numbers), -1))
         values.append(w.reshape(len(numbers), -1))
     most = max(a.shape[1] for a in columns)
     fill = lambda a: np.pad(a, ((0, 0), (0, most - a.shape[1])))
     stacked = [np.concatenate([fill(a) for a in found]) for found in (columns, values)]
-    view = View(stacked[0], stacked[1], counted)
+    view = GridApproximation(stacked[0], stacked[1], counted)
     if all(block.functional.single for block in problems.data.blocks):
         return view  # what their weights leave is the difference of the covariances
-    every = [_left_by(kernel, grid, problems.data, view, row) for row in range(len(problems.rows))]
+    every = [_residual_variance(kernel, grid, problems.data, view, row) for row in range(len(problems.rows))]
     return view._replace(residual=np.array(every))
 
 
-def _left_by(kernel: Kernel, grid: Grid, data: Data, view: View, row: int) -> float:
+def _residual_variance(kernel: Kernel, grid: Grid, data: Data, view: GridApproximation, row: int) -> float:
     """The residual variance of one observation: that of the functional less what the grid sees of it."""
-    ((block, number, _),) = parts(data, np.array([row]))
+    ((block, number, _),) = blocks_with_rows(data, np.array([row]))
     own = block.functional.nodes_of(number, grid.spacing)
     used, where = np.unique(view.columns[row], return_inverse=True)
     seen = np.bincount(where, view.values[row])
@@ -196,27 +200,31 @@ def _left_by(kernel: Kernel, grid: Grid, data: Data, view: View, row: int) -> fl
     x = np.concatenate([np.asarray(own.x[0], float), points])
     weights = scipy.sparse.csr_array(np.concatenate([np.asarray(own.weights[0], float), -seen])[None])
     if own.direction is None or own.value is None:
-        nodal = Nodal(x, weights)
+        nodal = NodeSums(x, weights)
     else:
         value = np.concatenate([np.repeat(own.value, own.per), np.ones(len(used))])
         direction = np.concatenate([np.repeat(own.direction, own.per, axis=0), np.zeros_like(points)])
-        nodal = Nodal(x, weights, value, direction)
-    return max(float(covariance(nodal, _evaluated(kernel))[0, 0]), 0.0)
+        nodal = NodeSums(x, weights, value, direction)
+    return max(float(covariance_of_sums(nodal, _kernel_covariance(kernel))[0, 0]), 0.0)
 
 
-def _with_stencil(
+def _stencil_covariance(
     kernel: Kernel, nodes: Nodes, at: Float[np.ndarray, "n D"], stencil: Float[np.ndarray, "P D"]
 ) -> Float[np.ndarray, "n P"]:
     """The covariances of nodes with the points of their stencils."""
     x = np.concatenate([at, stencil])
     if nodes.direction is None or nodes.value is None:
-        return _evaluated(kernel)(Nodal(x), slice(len(at)), slice(len(at), None))
+        return _kernel_covariance(kernel)(NodeSums(x), slice(len(at)), slice(len(at), None))
     value = np.concatenate([np.repeat(nodes.value, nodes.per), np.ones(len(stencil))])
     direction = np.concatenate([np.repeat(nodes.direction, nodes.per, axis=0), np.zeros_like(stencil)])
-    return _evaluated(kernel)(Nodal(x, None, value, direction), slice(len(at)), slice(len(at), None))
+    return _kernel_covariance(kernel)(
+        NodeSums(x, None, value, direction), slice(len(at)), slice(len(at), None)
+    )
 
 
-def _on_grid(grid: Grid, view: View, rows: Int[np.ndarray, " k"], point: Float[np.ndarray, " D"]) -> Nodal:
+def _on_grid(
+    grid: Grid, view: GridApproximation, rows: Int[np.ndarray, " k"], point: Float[np.ndarray, " D"]
+) -> NodeSums:
     """The functionals as the grid sees them, and the value at a grid point."""
     columns, values = view.columns[rows], view.values[rows]
     steps = np.rint((point - np.asarray(grid.origin)) / np.asarray(grid.spacing)).astype(int)
@@ -226,13 +234,13 @@ def _on_grid(grid: Grid, view: View, rows: Int[np.ndarray, " k"], point: Float[n
     entries = np.append(values[owner, slot], 1.0), (np.append(owner, len(rows)), where)
     weights = scipy.sparse.csr_array(entries, shape=(len(rows) + 1, len(used)))
     index = np.stack(np.unravel_index(used, grid.shape), axis=-1)
-    return Nodal(np.asarray(grid.origin) + index * np.asarray(grid.spacing), weights)
+    return NodeSums(np.asarray(grid.origin) + index * np.asarray(grid.spacing), weights)
 
 
-def covariance(nodal: Nodal, entries: Entries) -> Float[np.ndarray, "k k"]:
+def covariance_of_sums(nodal: NodeSums, entries: NodeCovariance) -> Float[np.ndarray, "k k"]:
     """Of all pairs of functionals; each pair of nodes is evaluated once."""
     weights, count = nodal.weights.tocsc(), len(nodal.x)
-    each = max(1, AT_ONCE[1] // count)
+    each = max(1, CHUNK_SIZES[1] // count)
     total = np.zeros((weights.shape[0],) * 2)
     for begin in range(0, count, each):
         end = min(begin + each, count)
@@ -243,12 +251,12 @@ def covariance(nodal: Nodal, entries: Entries) -> Float[np.ndarray, "k k"]:
     return total
 
 
-def _looked_up(kernel: Kernel, grid: Grid) -> Entries:
+def _tabulated_covariance(kernel: Kernel, grid: Grid) -> NodeCovariance:
     """Covariances of grid points, from those of the first one with all: kernels are even along each axis."""
-    table = evaluate_all(kernel, grid.coordinates() - np.asarray(grid.origin))
+    table = kernel_at_differences(kernel, grid.coordinates() - np.asarray(grid.origin))
     strides = np.cumprod((1, *grid.shape[:0:-1]))[::-1]
 
-    def entries(nodal: Nodal, a: slice, b: slice) -> Float[np.ndarray, "n m"]:
+    def entries(nodal: NodeSums, a: slice, b: slice) -> Float[np.ndarray, "n m"]:
         index = np.rint((nodal.x - np.asarray(grid.origin)) / np.asarray(grid.spacing)).astype(np.int32)
         axes = zip(index.T, strides, strict=True)
         return table[sum(np.abs(i[a][:, None] - i[b]) * np.int32(stride) for i, stride in axes)]
@@ -256,19 +264,19 @@ def _looked_up(kernel: Kernel, grid: Grid) -> Entries:
     return entries
 
 
-def _evaluated(kernel: Kernel) -> Entries:
+def _kernel_covariance(kernel: Kernel) -> NodeCovariance:
     """Covariances of any nodes."""
 
-    def entries(nodal: Nodal, a: slice, b: slice) -> Float[np.ndarray, "n m"]:
+    def entries(nodal: NodeSums, a: slice, b: slice) -> Float[np.ndarray, "n m"]:
         x, value, direction = nodal.x, nodal.value, nodal.direction
         n, m = len(x[a]), len(x[b])
         apart = (x[a][:, None] - x[b]).reshape(n * m, -1)
         if value is None or direction is None:
-            return evaluate_all(kernel, apart).reshape(n, m)
+            return kernel_at_differences(kernel, apart).reshape(n, m)
         both = np.concatenate([value[:, None], direction], axis=1)
         every = apart, np.repeat(both[a], m, axis=0), np.tile(both[b], (n, 1))
-        fill = ((0, -n * m % AT_ONCE[0]), (0, 0))
-        chunks = [np.pad(v, fill).reshape(-1, AT_ONCE[0], v.shape[1]) for v in every]
+        fill = ((0, -n * m % CHUNK_SIZES[0]), (0, 0))
+        chunks = [np.pad(v, fill).reshape(-1, CHUNK_SIZES[0], v.shape[1]) for v in every]
         found = [np.asarray(_with_derivatives(kernel, *chunk)) for chunk in zip(*chunks, strict=True)]
         return np.concatenate(found)[: n * m].reshape(n, m)
 
@@ -279,5 +287,5 @@ def _evaluated(kernel: Kernel) -> Entries:
 def _with_derivatives(kernel: Kernel, apart: Array, first: Array, second: Array) -> Array:
     """Of pairs of nodes that are `apart`; `first` and `second` hold the value's factor, and the direction."""
     apart, first, second = (jnp.asarray(a).T for a in (apart, first, second))
-    a, b = (Columns(apart, n[0], n[0], n[1:]) for n in (first, second))
-    return differentiated(kernel, a, b)(apart)
+    a, b = (TransposedNodes(apart, n[0], n[0], n[1:]) for n in (first, second))
+    return kernel_between_nodes(kernel, a, b)(apart)

@@ -12,7 +12,7 @@ from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, extents
 from hipgp.model.kernels import Kernel, differences
 from hipgp.model.nodes import Nodes, Segments, gauss
-from hipgp.weights.covariance import Columns, gram
+from hipgp.weights.covariance import TransposedNodes, gram
 
 MOST_NODES = 12  # per functional in a covariance of two functionals
 
@@ -28,12 +28,12 @@ def shortest_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
     return np.min([np.broadcast_to(np.asarray(p.lengthscale, float), (ndim,)) for p in kernel.parts], axis=0)
 
 
-def few_nodes(functional: Functional, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
+def coarse_nodes(functional: Functional, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
     """Few nodes per functional: about two per lengthscale, and at most so many."""
-    return _spelt_out(_few(functional, kernel, most))
+    return _expanded(_coarse_quadrature(functional, kernel, most))
 
 
-def _few(functional: Functional, kernel: Kernel, most: int) -> Nodes | Segments:
+def _coarse_quadrature(functional: Functional, kernel: Kernel, most: int) -> Nodes | Segments:
     """The same; lines that share a rule are not spelt out."""
     scale = shortest_lengthscale(kernel, functional.ndim)
     if isinstance(functional, LineIntegrals) and functional.ruled:
@@ -49,17 +49,17 @@ def _few(functional: Functional, kernel: Kernel, most: int) -> Nodes | Segments:
             scale = scale * max(nodes.per / most, 1.2)
             fewer = functional.nodes(scale)
             if fewer.per == nodes.per:  # the user's own nodes, or a fixed number
-                nodes = _grouped(fewer, most)
+                nodes = _merged_nodes(fewer, most)
                 break
             nodes = fewer
     return jax.tree.map(lambda a: np.asarray(a, float), nodes)
 
 
-def _spelt_out(nodes: Nodes | Segments) -> Nodes:
+def _expanded(nodes: Nodes | Segments) -> Nodes:
     return nodes if isinstance(nodes, Nodes) else nodes.nodes()
 
 
-def _grouped(nodes: Nodes, count: int) -> Nodes:
+def _merged_nodes(nodes: Nodes, count: int) -> Nodes:
     """`count` groups of consecutive nodes, each at its centroid with its weight: a preconditioner's accuracy."""
     x, c = np.asarray(nodes.x, float), np.asarray(nodes.weights, float)
     begin = np.linspace(0, x.shape[1], count, endpoint=False).astype(int)
@@ -71,30 +71,30 @@ def _grouped(nodes: Nodes, count: int) -> Nodes:
     return Nodes(places, np.add.reduceat(c, begin, axis=1), nodes.value, nodes.direction)
 
 
-def gathered(
+def gather_groups(
     nodes: Nodes | Segments, noise: Float[Array, " N"], index: Int[Array, "T k"]
-) -> tuple[Columns, Float[Array, "k T"]]:
+) -> tuple[TransposedNodes, Float[Array, "k T"]]:
     """The functionals at `index` and their noise, components in front, ready for `gram`."""
     group = nodes[index]
     direction = None if group.direction is None else jnp.transpose(group.direction, (2, 1, 0))
     value = None if group.value is None else group.value.T
     x, weights = jnp.transpose(group.x, (3, 2, 1, 0)), jnp.transpose(group.weights, (2, 1, 0))
-    return Columns(x, weights, value, direction), noise[index].T
+    return TransposedNodes(x, weights, value, direction), noise[index].T
 
 
-def covariances(
+def group_covariances(
     kernel: Kernel, nodes: Nodes | Segments, noise: Float[Array, " N"], index: Int[Array, "T k"], used: Array
 ) -> Float[Array, "T k k"]:
     """Of each row of functionals, noise included; those not used are independent of everything, with variance 1."""
     if isinstance(nodes, Nodes) and nodes.per == 1 and nodes.direction is None:
-        return _of_points(kernel, nodes, noise, index, used)
-    group, spread = gathered(nodes, noise, index)
+        return _point_covariances(kernel, nodes, noise, index, used)
+    group, spread = gather_groups(nodes, noise, index)
     real = used.T
     matrix = jnp.where(real[:, None] & real[None, :], gram(kernel, group), 0.0)
     return jnp.moveaxis(matrix, -1, 0) + jax.vmap(jnp.diag, in_axes=1)(jnp.where(real, spread, 1.0))
 
 
-def _of_points(
+def _point_covariances(
     kernel: Kernel, nodes: Nodes, noise: Float[Array, " N"], index: Int[Array, "T k"], used: Array
 ) -> Float[Array, "T k k"]:
     """The same of functionals of one node, as they are to be factored: there is no sum over nodes to lay them out for."""
@@ -105,19 +105,19 @@ def _of_points(
     return share[:, :, None] * share[:, None, :] * between + own
 
 
-def data_nodes(data: Data, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
+def coarse_data_nodes(data: Data, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
     """All observations' functionals with few nodes each."""
-    return Nodes.concatenate([few_nodes(block.functional, kernel, most) for block in data.blocks])
+    return Nodes.concatenate([coarse_nodes(block.functional, kernel, most) for block in data.blocks])
 
 
-def compact_nodes(data: Data, kernel: Kernel, most: int) -> Nodes | Segments:
+def coarse_data_quadrature(data: Data, kernel: Kernel, most: int) -> Nodes | Segments:
     """The same; where all observations are lines of one rule, these are not spelt out."""
     if len(data.blocks) == 1:
-        return _few(data.blocks[0].functional, kernel, most)
-    return data_nodes(data, kernel, most)
+        return _coarse_quadrature(data.blocks[0].functional, kernel, most)
+    return coarse_data_nodes(data, kernel, most)
 
 
-def plain_points(nodes: Nodes | Segments) -> bool:
+def are_point_values(nodes: Nodes | Segments) -> bool:
     """Whether all are the field's value at one place."""
     if isinstance(nodes, Segments) or nodes.direction is not None or nodes.per > 1:
         return False

@@ -25,13 +25,13 @@ SIZES = (
 )
 PAIRS = 4e6
 TABLE = 2**20  # grid points up to which their covariances are looked up, not computed
-LOOKED_UP = 0.25  # the price of one that is, to that of one computed
+LOOKUP_COST = 0.25  # the price of one that is, to that of one computed
 DENSE = 11  # sizes for which nodes are taken twice as dense as the grid has them
-CROWDED = 8  # observations of one cell from which those of a quarter of it are merged
+MERGED_FROM = 8  # observations of one cell from which those of a quarter of it are merged
 MERGEABLE = (Points, Derivatives, LineIntegrals, BoxAverages, Functionals)
 
 
-class Problems(NamedTuple):
+class LocalProblems(NamedTuple):
     """Local problems: `members` are numbers of observations in `data`, the first at the centre.
 
     Each observation stands for `count` ones, of the `precision` that they have together. `shares` says how these are
@@ -50,7 +50,8 @@ class Problems(NamedTuple):
     def pairs(self, grid: Grid) -> float:
         """How many pairs of nodes there are in all, on a grid."""
         most = max(
-            nodes.per for nodes, _ in nodes_of(grid, self.data, np.arange(len(self.rows)), self.density)
+            nodes.per
+            for nodes, _ in quadrature_nodes(grid, self.data, np.arange(len(self.rows)), self.density)
         )
         return self.members.size * self.members.shape[1] * most**2 / 2
 
@@ -64,18 +65,18 @@ def local_problems(
     stencil: int,
     entries: int | None = None,
     block: Int[np.ndarray, " N"] | None = None,
-) -> Problems:
+) -> LocalProblems:
     """Some observations, each with the nearest others.
 
     `noise` and `residual` are variances, `entries` is the usual length of a row of W, where it is known, and `stencil`
     its points per node and axis. Observations with the same `block` have their residuals held jointly.
     """
-    group = _together(data, grid)
+    group = _merge_labels(data, grid)
     first = np.unique(group, return_index=True)[1]
     precision = np.bincount(group, 1 / noise)
     (count, most), density = _affordable(grid, data, first, stencil, entries)
     centres = _centres(precision if residual is None else residual[first] * precision, count)
-    places = _features(data, typical_lengthscale(kernel, grid.ndim))[first]
+    places = _end_points(data, typical_lengthscale(kernel, grid.ndim))[first]
     near = (
         scipy.spatial.KDTree(places)
         .query(places[centres], min(most, len(places)))[1]
@@ -88,15 +89,15 @@ def local_problems(
     if block is not None:
         part = (1 / noise) / precision[group], (group, block)
         shares = scipy.sparse.csr_array(part, shape=(len(first), int(np.max(block)) + 1))[used]
-    chosen, members = _taken(grid, data, first[used]), members.reshape(near.shape)
+    chosen, members = _subset(grid, data, first[used]), members.reshape(near.shape)
     standing_for = np.bincount(group)[used].astype(float)
     points = _grid_points(grid, chosen, members[:, 0])
-    return Problems(chosen, first[used], precision[used], standing_for, shares, members, points, density)
+    return LocalProblems(chosen, first[used], precision[used], standing_for, shares, members, points, density)
 
 
 def _grid_points(grid: Grid, data: Data, rows: Int[np.ndarray, " c"]) -> Float[np.ndarray, "c D"]:
     """A grid point by the middle of each of some observations."""
-    nodes = [part for row in rows for part, _ in nodes_of(grid, data, np.array([row]), 1)]
+    nodes = [part for row in rows for part, _ in quadrature_nodes(grid, data, np.array([row]), 1)]
     origin, spacing = np.asarray(grid.origin), np.asarray(grid.spacing)
     index = np.rint((np.array([n.x[0, n.per // 2] for n in nodes]) - origin) / spacing)
     return origin + np.clip(index, 0, np.asarray(grid.shape) - 1) * spacing
@@ -115,16 +116,16 @@ def _affordable(
     """How many problems of how many observations, and how dense their nodes."""
     some = rows[np.unique(np.linspace(0, len(rows) - 1, 16).astype(int))]
     for density, sizes in ((2, SIZES[:DENSE]), (1, SIZES)):
-        nodes = max(part.per for part, _ in nodes_of(grid, data, some, density))
+        nodes = max(part.per for part, _ in quadrature_nodes(grid, data, some, density))
         each = nodes * stencil**grid.ndim if entries is None else entries
         for count, k in sizes:
-            on_grid = min(k * each, grid.size) ** 2 * (LOOKED_UP if grid.size <= TABLE else 1)
+            on_grid = min(k * each, grid.size) ** 2 * (LOOKUP_COST if grid.size <= TABLE else 1)
             if min(count, len(rows)) * ((k * nodes) ** 2 + on_grid) / 2 < PAIRS:
                 return (count, k), density
     return SIZES[-1], 1
 
 
-def _features(data: Data, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N 2D"]:
+def _end_points(data: Data, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N 2D"]:
     """Where functionals begin and end, in lengthscales, in a fixed order."""
     out = []
     for block in data.blocks:
@@ -135,33 +136,33 @@ def _features(data: Data, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "
     return np.concatenate(out)
 
 
-def _together(data: Data, grid: Grid) -> Int[np.ndarray, " N"]:
+def _merge_labels(data: Data, grid: Grid) -> Int[np.ndarray, " N"]:
     """A number for each observation, the same for those that are repeated, or crowd within a quarter of a cell."""
     numbers, begin = [], 0
     for block in data.blocks:
-        numbers.append(_alike(block.functional, grid) + begin)
+        numbers.append(_block_merge_labels(block.functional, grid) + begin)
         begin = int(np.max(numbers[-1])) + 1
     return np.concatenate(numbers)
 
 
-def _alike(functional: Functional, grid: Grid) -> Int[np.ndarray, " N"]:
+def _block_merge_labels(functional: Functional, grid: Grid) -> Int[np.ndarray, " N"]:
     if type(functional) not in MERGEABLE:  # a user's own kind may differ in what it does not show
         return np.arange(len(functional))
     places = np.asarray(functional.places(), float)
     cells = (places - np.asarray(grid.origin)) / np.asarray(grid.spacing)
     others = [getattr(functional, name, None) for name in ("weights", "direction")]
     rest = [a.reshape(len(places), -1) for a in others if a is not None]
-    number = lambda a: _numbers(np.concatenate([a.reshape(len(places), -1), *rest], axis=1))
+    number = lambda a: _row_labels(np.concatenate([a.reshape(len(places), -1), *rest], axis=1))
     same, cell = number(cells), number(np.floor(cells))
     first = np.unique(same, return_index=True)[1]
-    crowded = np.bincount(cell[first])[cell] > CROWDED
+    crowded = np.bincount(cell[first])[cell] > MERGED_FROM
     if not np.any(crowded):
         return same
     quarter = np.max(same) + 1 + number(np.floor(4 * cells))
     return np.unique(np.where(crowded, quarter, same), return_inverse=True)[1]
 
 
-def _numbers(rows: Float[np.ndarray, "N c"]) -> Int[np.ndarray, " N"]:
+def _row_labels(rows: Float[np.ndarray, "N c"]) -> Int[np.ndarray, " N"]:
     """A number for each row, the same for equal rows; sums with random factors are faster to sort than rows."""
     total = np.zeros(len(rows))
     for column, factor in zip(rows.T, np.random.default_rng(0).uniform(1, 2, rows.shape[1]), strict=True):
@@ -169,7 +170,9 @@ def _numbers(rows: Float[np.ndarray, "N c"]) -> Int[np.ndarray, " N"]:
     return np.unique(total, return_inverse=True)[1]
 
 
-def parts(data: Data, rows: Int[np.ndarray, " n"]) -> Iterator[tuple[Observations, np.ndarray, np.ndarray]]:
+def blocks_with_rows(
+    data: Data, rows: Int[np.ndarray, " n"]
+) -> Iterator[tuple[Observations, np.ndarray, np.ndarray]]:
     """Each block that has some of the observations `rows`, their numbers in it, and their places in `rows`."""
     begin = 0
     for block in data.blocks:
@@ -179,11 +182,11 @@ def parts(data: Data, rows: Int[np.ndarray, " n"]) -> Iterator[tuple[Observation
         begin += len(block.y)
 
 
-def _taken(grid: Grid, data: Data, rows: Int[np.ndarray, " n"]) -> Data:
+def _subset(grid: Grid, data: Data, rows: Int[np.ndarray, " n"]) -> Data:
     """Some of the observations, without their noise; `rows` ascend. Random nodes stay those of the whole."""
     out = []
-    for block, numbers, _ in parts(data, rows):
-        if _random(block.functional):
+    for block, numbers, _ in blocks_with_rows(data, rows):
+        if _has_random_nodes(block.functional):
             nodes = block.functional.nodes_of(numbers, grid.spacing)
             taken: Functional = Functionals(nodes.x, nodes.weights)
         else:
@@ -192,14 +195,14 @@ def _taken(grid: Grid, data: Data, rows: Int[np.ndarray, " n"]) -> Data:
     return Data(tuple(out))
 
 
-def _random(functional: Functional) -> bool:
+def _has_random_nodes(functional: Functional) -> bool:
     return getattr(functional, "rule", "gauss") == "monte-carlo"
 
 
-def nodes_of(
+def quadrature_nodes(
     grid: Grid, data: Data, rows: Int[np.ndarray, " n"], density: int
 ) -> Iterator[tuple[Nodes, np.ndarray]]:
     """The nodes of some observations, so many times as dense as on the grid where the grid decides on them."""
-    for block, numbers, at in parts(data, rows):
-        spacing = np.asarray(grid.spacing) / (1 if _random(block.functional) else density)
+    for block, numbers, at in blocks_with_rows(data, rows):
+        spacing = np.asarray(grid.spacing) / (1 if _has_random_nodes(block.functional) else density)
         yield block.functional.nodes_of(numbers, spacing), at

@@ -20,7 +20,7 @@ from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import AnyArray, float64_available
 
 
-class Columns(NamedTuple):
+class TransposedNodes(NamedTuple):
     """Nodes with their components in front and the functionals' own axes behind, so that sums vectorise."""
 
     x: Float[AnyArray, "D Q ..."]
@@ -29,15 +29,15 @@ class Columns(NamedTuple):
     direction: Float[AnyArray, "D ..."] | None
 
 
-def columns(nodes: Nodes) -> Columns:
+def transposed_nodes(nodes: Nodes) -> TransposedNodes:
     """`nodes` of N functionals with N behind."""
     direction = None if nodes.direction is None else jnp.moveaxis(jnp.asarray(nodes.direction), -1, 0)
-    return Columns(
+    return TransposedNodes(
         jnp.transpose(jnp.asarray(nodes.x), (2, 1, 0)), jnp.asarray(nodes.weights).T, nodes.value, direction
     )
 
 
-def differentiated(kernel: Kernel, a: Any, b: Any) -> Callable[[Any], Array]:
+def kernel_between_nodes(kernel: Kernel, a: Any, b: Any) -> Callable[[Any], Array]:
     """difference -> (value_a + direction_a . grad_x)(value_b + direction_b . grad_y) k(x - y).
 
     `a` and `b` have `value` and `direction` that broadcast against the differences; None, or one without a direction,
@@ -45,13 +45,13 @@ def differentiated(kernel: Kernel, a: Any, b: Any) -> Callable[[Any], Array]:
     """
     k = kernel.evaluate
     if b is not None and b.direction is not None:
-        k = _along(k, b.value, -b.direction)
+        k = _directional(k, b.value, -b.direction)
     if a is not None and a.direction is not None:
-        k = _along(k, a.value, a.direction)
+        k = _directional(k, a.value, a.direction)
     return k
 
 
-def _along(k: Callable[[Any], Array], value: Any, direction: Any) -> Callable[[Any], Array]:
+def _directional(k: Callable[[Any], Array], value: Any, direction: Any) -> Callable[[Any], Array]:
     def combined(difference: AnyArray) -> Array:
         tail = direction.shape[1:]
         spread = direction.reshape(-1, *[1] * (difference.ndim - 1 - len(tail)), *tail)
@@ -61,15 +61,17 @@ def _along(k: Callable[[Any], Array], value: Any, direction: Any) -> Callable[[A
     return combined
 
 
-def _at(nodes: Columns, q: Array) -> list[Array]:
+def _node_position(nodes: TransposedNodes, q: Array) -> list[Array]:
     """Where each functional's node q is, component by component."""
     return [x[q] for x in nodes.x]
 
 
-def pairs(kernel: Kernel, a: Columns, b: Columns) -> Float[Array, "..."]:
+def elementwise_covariance(kernel: Kernel, a: TransposedNodes, b: TransposedNodes) -> Float[Array, "..."]:
     """The covariance of each functional in `a` with the one at the same place in `b`; other axes broadcast."""
-    k = differentiated(kernel, a, b)
-    one = lambda q, r: k(differences(_at(a, q), _at(b, r))) * a.weights[q] * b.weights[r]
+    k = kernel_between_nodes(kernel, a, b)
+    one = lambda q, r: (
+        k(differences(_node_position(a, q), _node_position(b, r))) * a.weights[q] * b.weights[r]
+    )
     count, across = a.x.shape[1] * b.x.shape[1], b.x.shape[1]
     # Places are counted, not listed: a box may have a thousand nodes, and a million pairs.
     add = lambda i, total: total + one(i // across, i % across)
@@ -78,7 +80,7 @@ def pairs(kernel: Kernel, a: Columns, b: Columns) -> Float[Array, "..."]:
 
 
 @jax.custom_vjp
-def gram(kernel: Kernel, group: Columns) -> Float[Array, "k k T"]:
+def gram(kernel: Kernel, group: TransposedNodes) -> Float[Array, "k k T"]:
     """The covariance matrices of T groups of k functionals each, `group` (..., k, T); uses the symmetry in nodes.
 
     Differentiable in the kernel alone. The gradient is a second loop over the pairs of nodes that keeps nothing:
@@ -92,24 +94,26 @@ def gram(kernel: Kernel, group: Columns) -> Float[Array, "k k T"]:
     return total + below + jnp.swapaxes(below, 0, 1)
 
 
-def _gram_terms(group: Columns) -> tuple[Callable[..., Array], list[tuple[int, int]], list[tuple[int, int]]]:
+def _gram_terms(
+    group: TransposedNodes,
+) -> tuple[Callable[..., Array], list[tuple[int, int]], list[tuple[int, int]]]:
     """The contribution of one pair of nodes, and the pairs: each with itself, and each with those before it."""
     lift = lambda axis: jax.tree.map(lambda f: jnp.expand_dims(f, axis), group)
     a, b = lift(-2), lift(-3)
 
     def term(kernel: Kernel, q: Array, r: Array) -> Array:
-        k = differentiated(kernel, a, b)
-        return k(differences(_at(a, q), _at(b, r))) * a.weights[q] * b.weights[r]
+        k = kernel_between_nodes(kernel, a, b)
+        return k(differences(_node_position(a, q), _node_position(b, r))) * a.weights[q] * b.weights[r]
 
     count = group.x.shape[1]
     return term, [(q, q) for q in range(count)], [(q, r) for q in range(count) for r in range(q)]
 
 
-def _gram_forward(kernel: Kernel, group: Columns) -> tuple[Array, tuple[Kernel, Columns]]:
+def _gram_forward(kernel: Kernel, group: TransposedNodes) -> tuple[Array, tuple[Kernel, TransposedNodes]]:
     return gram(kernel, group), (jax.tree.map(jnp.asarray, kernel), group)
 
 
-def _gram_backward(saved: tuple[Kernel, Columns], cotangent: Array) -> tuple[Kernel, Columns]:
+def _gram_backward(saved: tuple[Kernel, TransposedNodes], cotangent: Array) -> tuple[Kernel, TransposedNodes]:
     kernel, group = saved
     term, same, other = _gram_terms(group)
 
@@ -137,25 +141,25 @@ def _sum_of(term: Callable[[Array, Array], Array], places: list[tuple[int, int]]
     return jax.lax.fori_loop(1, len(places), lambda i, total: total + term(table[i, 0], table[i, 1]), first)
 
 
-def variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
+def prior_variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
     """k** of every functional."""
-    everything = columns(nodes)
-    return pairs(kernel, everything, everything)
+    everything = transposed_nodes(nodes)
+    return elementwise_covariance(kernel, everything, everything)
 
 
-def with_points(kernel: Kernel, points: Float[Array, "M D"], nodes: Nodes) -> Float[Array, "N M"]:
+def covariance_with_points(kernel: Kernel, points: Float[Array, "M D"], nodes: Nodes) -> Float[Array, "N M"]:
     """k*: the covariance of every functional with the field's values at `points`; O(N M) memory."""
     across = jnp.asarray(points).T
 
     def one(n: Nodes) -> Array:
-        k = differentiated(kernel, None, n)
+        k = kernel_between_nodes(kernel, None, n)
         add = lambda total, xc: (total + xc[1] * k(differences(across, xc[0][:, None])), None)
         return jax.lax.scan(add, jnp.zeros(across.shape[1], across.dtype), (n.x, n.weights))[0]
 
     return jax.vmap(one)(nodes)
 
 
-def closed_form(kernel: Kernel, functional: Functional) -> bool:
+def has_closed_form(kernel: Kernel, functional: Functional) -> bool:
     """Whether the covariances of `functional` under `kernel` need no quadrature."""
     gauss = (
         isinstance(functional, LineIntegrals)
@@ -165,7 +169,7 @@ def closed_form(kernel: Kernel, functional: Functional) -> bool:
     return gauss and type(kernel) is SquaredExponential
 
 
-def line_with_points(
+def line_covariance_with_points(
     kernel: SquaredExponential, points: Float[Array, "M D"], start: Array, end: Array, average: bool
 ) -> Float[Array, "N M"]:
     """k* of line integrals under a squared exponential, in closed form."""
@@ -210,5 +214,5 @@ def quadrature_error(kernel: Kernel, functional: Functional, spacing: Any, most:
         coarse.value,
         coarse.direction,
     )
-    gap = jnp.maximum(variances(kernel, joined), 0.0)
-    return float(jnp.sqrt(jnp.max(gap / variances(kernel, fine))))
+    gap = jnp.maximum(prior_variances(kernel, joined), 0.0)
+    return float(jnp.sqrt(jnp.max(gap / prior_variances(kernel, fine))))

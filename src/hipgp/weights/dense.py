@@ -14,15 +14,15 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.progress import Report, silent
-from hipgp.weights.covariance import columns, pairs, variances
+from hipgp.weights.covariance import elementwise_covariance, prior_variances, transposed_nodes
 
 ENTRIES_AT_ONCE = 2**20  # covariances that are computed together
-TRIED = 12  # functionals on which the accuracy of the quadrature is measured
+TESTED = 12  # functionals on which the accuracy of the quadrature is measured
 MOST_NODES = 2**10  # of one functional
 FINEST = 64  # times finer, at which functionals whose nodes are given still have the same number of them
 
 
-def quadrature(
+def refine_quadrature(
     kernel: Kernel, functional: Functional, accuracy: float
 ) -> tuple[Functional, np.ndarray, float]:
     """The functional in float64, a spacing of nodes for `accuracy`, and the error left, measured on some of them.
@@ -33,7 +33,7 @@ def quadrature(
     longest = int(
         np.argmax(np.linalg.norm(np.ptp(exact.places(), axis=1), axis=1))
     )  # decides on the rule of all
-    some = exact.take(np.unique([longest, *np.linspace(0, len(exact) - 1, TRIED).astype(int)]))
+    some = exact.take(np.unique([longest, *np.linspace(0, len(exact) - 1, TESTED).astype(int)]))
     spacing, one = _shortest(kernel, functional.ndim), exact.take(np.array([longest]))
     counts = [one.nodes_each(np.arange(1), spacing / finer) for finer in (1, FINEST)]
     if counts[0] == counts[1] or getattr(functional, "rule", "gauss") == "monte-carlo":
@@ -68,38 +68,40 @@ def _matrix(entries: Any, a: list[Nodes], b: list[Nodes], report: Report) -> Flo
     return np.concatenate(out)
 
 
-def covariance(kernel: Kernel, a: list[Nodes], b: list[Nodes], report: Report = silent) -> np.ndarray:
-    return _matrix(lambda some, other: _entries(kernel, some, other), a, b, report)
+def covariance_matrix(kernel: Kernel, a: list[Nodes], b: list[Nodes], report: Report = silent) -> np.ndarray:
+    return _matrix(lambda some, other: _covariance_block(kernel, some, other), a, b, report)
 
 
 @bounded_jit(most=64)
-def _entries(kernel: Kernel, a: Nodes, b: Nodes) -> Float[Array, "Na Nb"]:
-    lift = lambda nodes, axis: jax.tree.map(lambda f: jnp.expand_dims(f, axis), columns(nodes))
-    return pairs(kernel, lift(a, -1), lift(b, -2))
+def _covariance_block(kernel: Kernel, a: Nodes, b: Nodes) -> Float[Array, "Na Nb"]:
+    lift = lambda nodes, axis: jax.tree.map(lambda f: jnp.expand_dims(f, axis), transposed_nodes(nodes))
+    return elementwise_covariance(kernel, lift(a, -1), lift(b, -2))
 
 
 def covariance_derivative(
     kernel_of: Callable[[Any], Kernel], vector: Array, direction: Array, nodes: list[Nodes]
 ) -> Float[np.ndarray, "N N"]:
     """The derivative of the covariances along one direction of the vector that the kernel is a function of."""
-    return _matrix(lambda a, b: _slope(kernel_of, vector, direction, a, b), nodes, nodes, silent)
+    return _matrix(
+        lambda a, b: _covariance_block_derivative(kernel_of, vector, direction, a, b), nodes, nodes, silent
+    )
 
 
 @bounded_jit(most=64)
-def _slope(
+def _covariance_block_derivative(
     kernel_of: Callable[[Any], Kernel], vector: Array, direction: Array, a: Nodes, b: Nodes
 ) -> Float[Array, "Na Nb"]:
-    return jax.jvp(lambda v: _entries(kernel_of(v), a, b), (vector,), (direction,))[1]
+    return jax.jvp(lambda v: _covariance_block(kernel_of(v), a, b), (vector,), (direction,))[1]
 
 
 @bounded_jit(most=64)
-def prior_variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
-    return variances(kernel, nodes)
+def compiled_prior_variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
+    return prior_variances(kernel, nodes)
 
 
 def _difference(kernel: Kernel, a: Nodes, b: Nodes) -> float:
     """The largest difference between two quadratures' covariances, relative to the standard deviations."""
-    one, other = (np.asarray(_entries(kernel, nodes, nodes)) for nodes in (a, b))
+    one, other = (np.asarray(_covariance_block(kernel, nodes, nodes)) for nodes in (a, b))
     std = np.sqrt(np.diag(other))
     return float(np.max(np.abs(one - other) / np.outer(std, std)))
 

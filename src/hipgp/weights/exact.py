@@ -24,11 +24,11 @@ from hipgp.model.kernels import Kernel, SquaredExponential
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.covariance import (
-    closed_form,
+    covariance_with_points,
+    has_closed_form,
+    line_covariance_with_points,
     line_variances,
-    line_with_points,
-    variances,
-    with_points,
+    prior_variances,
 )
 from hipgp.weights.toeplitz import Toeplitz
 
@@ -85,9 +85,9 @@ def solve_grid(
     return Solution(value, iterations.astype(jnp.int32), error, converged > 0)
 
 
-def prepared(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegrals | Nodes:
+def closed_form_or_nodes(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegrals | Nodes:
     """What `grid_covariances` works from: the line integrals themselves where they have a closed form, else nodes."""
-    if closed_form(kernel, functional):
+    if has_closed_form(kernel, functional):
         assert isinstance(functional, LineIntegrals)
         return functional
     return jax.tree.map(lambda a: np.asarray(a, float), functional.nodes(grid.spacing))
@@ -99,12 +99,12 @@ def grid_covariances(kernel: Kernel, source: LineIntegrals | Nodes, grid: Grid) 
     if isinstance(source, LineIntegrals):
         assert isinstance(kernel, SquaredExponential)
         ends = jnp.asarray(source.start, float), jnp.asarray(source.end, float)
-        cross = line_with_points(kernel, points, *ends, source.average)
+        cross = line_covariance_with_points(kernel, points, *ends, source.average)
         return cross, line_variances(kernel, *ends, source.average)
-    return with_points(kernel, points, source), variances(kernel, source)
+    return covariance_with_points(kernel, points, source), prior_variances(kernel, source)
 
 
-def conditional(
+def conditional_weights(
     toeplitz: Toeplitz, cross: Array, variance: Array, tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> tuple[Array, Array, Solution]:
     """Exact weights w and residual variances v from k* and k**, with what the solve did.
@@ -130,7 +130,7 @@ def exact_weights(
         )
     rows, residual, unconverged = [], [], 0
     for block in data.blocks:
-        source = prepared(kernel, block.functional, toeplitz.torus.grid)
+        source = closed_form_or_nodes(kernel, block.functional, toeplitz.torus.grid)
         w, v, solution = _conditional_block(kernel, toeplitz, source, tolerance, max_iterations)
         rows.append(w)
         residual.append(v)
@@ -147,4 +147,4 @@ def _conditional_block(
     kernel: Kernel, toeplitz: Toeplitz, source: LineIntegrals | Nodes, tolerance: float, max_iterations: int
 ) -> tuple[Array, Array, Solution]:
     cross, variance = grid_covariances(kernel, source, toeplitz.torus.grid)
-    return conditional(toeplitz.astype(jnp.float64), cross, variance, tolerance, max_iterations)
+    return conditional_weights(toeplitz.astype(jnp.float64), cross, variance, tolerance, max_iterations)

@@ -15,96 +15,98 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.linalg.csr import Entries
-from hipgp.linalg.sparse import Rows, rows_of
+from hipgp.linalg.csr import CSR
+from hipgp.linalg.sparse import SlicedEllpack, sliced_ellpack
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.weights.stencils import stencil_steps
-from hipgp.weights.toeplitz import evaluate_all
+from hipgp.weights.stencils import stencil_offsets
+from hipgp.weights.toeplitz import kernel_at_differences
 
-MOST = 32  # points taken together; of more, those that lie together in the order given
+LARGEST_BLOCK = 32  # points taken together; of more, those that lie together in the order given
 PAIRS_AT_ONCE = 2**20
-LEAST = 2**8  # pairs that a target counts for, at the least
+PAIRS_PER_TARGET = 2**8  # pairs that a target counts for, at the least
 JITTER = 1e-10  # of a variance: points at one place have one residual
 
 
-class Residuals(eqx.Module):
+class ResidualCovariance(eqx.Module):
     """V of all data, and a root of it (root root' = V), to draw from."""
 
-    covariance: Rows
-    root: Rows
+    covariance: SlicedEllpack
+    root: SlicedEllpack
 
     def draw(self, white: Float[Array, "s N"]) -> Float[Array, "s N"]:
         return self.root.matmul(white)
 
 
-class Block(NamedTuple):
+class SameSizeBlocks(NamedTuple):
     """All blocks of one size: which points they have, and the covariances of their residuals."""
 
     members: Int[np.ndarray, "n s"]
     covariance: Float[np.ndarray, "n s s"]
 
     @property
-    def safe(self) -> Float[np.ndarray, "n s s"]:
+    def regularised(self) -> Float[np.ndarray, "n s s"]:
         """The covariances, definite to rounding."""
         largest = np.max(np.diagonal(self.covariance, axis1=1, axis2=2), axis=1)
         return self.covariance + JITTER * largest[:, None, None] * np.eye(self.members.shape[1])
 
 
-class Joint(NamedTuple):
+class ResidualRegression(NamedTuple):
     """Residuals of targets beside those of the data: covariances, regression on them, and the variance that it leaves."""
 
     cross: Any  # (T, N), sparse
-    given: Any
+    coefficients: Any
     variance: Float[np.ndarray, " T"]
 
 
-class Seen(NamedTuple):
+class InterpolatedPoints(NamedTuple):
     """Points as the grid sees them."""
 
     x: Float[np.ndarray, "N D"]
     cell: Int[np.ndarray, " N"]
     w: Float[np.ndarray, "N P"]
-    g: Float[np.ndarray, "N P"]  # K_s w
+    k_w: Float[np.ndarray, "N P"]  # K_s w
 
 
-class Cells(NamedTuple):
+class CellBlocks(NamedTuple):
     """Data by cell; blocks are cells, or parts of crowded ones."""
 
     kernel: Kernel
     grid: Grid
     p: int
-    data: Seen
+    data: InterpolatedPoints
     block: Int[np.ndarray, " N"]  # of each point
     order: Int[np.ndarray, " N"]  # points, block after block
     starts: Int[np.ndarray, " B+1"]
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[SameSizeBlocks]:
         """All blocks, by size."""
         sizes = np.diff(self.starts)
         return [self._block(np.flatnonzero(sizes == size)) for size in np.unique(sizes)]
 
-    def _block(self, some: Int[np.ndarray, " n"]) -> Block:
+    def _block(self, some: Int[np.ndarray, " n"]) -> SameSizeBlocks:
         """Blocks of one size."""
         size = int(self.starts[some[0] + 1] - self.starts[some[0]])
         members = self.order[self.starts[some][:, None] + np.arange(size)]
         step = max(1, PAIRS_AT_ONCE // size**2)
         parts = [self._matrices(members[i : i + step]) for i in range(0, len(members), step)]
-        return Block(members, np.concatenate(parts))
+        return SameSizeBlocks(members, np.concatenate(parts))
 
     def _matrices(self, members: Int[np.ndarray, "n s"]) -> Float[np.ndarray, "n s s"]:
         """The covariances of the residuals of each row of points."""
         n, size = members.shape
-        x, w, g = (a[members] for a in (self.data.x, self.data.w, self.data.g))
+        x, w, g = (a[members] for a in (self.data.x, self.data.w, self.data.k_w))
         gap = (x[:, :, None] - x[:, None]).reshape(n * size**2, -1)
-        matrix = evaluate_all(self.kernel, gap).reshape(n, size, size) - g @ np.swapaxes(w, 1, 2)
+        matrix = kernel_at_differences(self.kernel, gap).reshape(n, size, size) - g @ np.swapaxes(w, 1, 2)
         return (matrix + np.swapaxes(matrix, 1, 2)) / 2
 
-    def residuals(self, dtype: Any) -> Residuals:
+    def covariance(self, dtype: Any) -> ResidualCovariance:
         found = self.blocks()
-        roots = [Block(b.members, np.linalg.cholesky(b.safe)) for b in found]
+        roots = [SameSizeBlocks(b.members, np.linalg.cholesky(b.regularised)) for b in found]
         n = len(self.order)
-        return Residuals(*(rows_of(Entries.of(_assembled(m, n)), dtype) for m in (found, roots)))
+        return ResidualCovariance(
+            *(sliced_ellpack(CSR.from_scipy(_block_diagonal(m, n)), dtype) for m in (found, roots))
+        )
 
     def cross(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Any:
         """Covariances of targets' residuals with those of the data, (T, N), sparse; `matrix` is the targets' W.
@@ -113,46 +115,46 @@ class Cells(NamedTuple):
         """
         return scipy.sparse.vstack([part for part, _ in self._parts(x, matrix)], format="csr")
 
-    def at(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Joint:
+    def regression(self, x: Float[np.ndarray, "T D"], matrix: Any) -> ResidualRegression:
         """Residuals of targets beside those of the data."""
         parts = [(cross, *self._regression(cross, targets)) for cross, targets in self._parts(x, matrix)]
         cross, given, variance = zip(*parts, strict=True)
         stacked = [scipy.sparse.vstack(a, format="csr") for a in (cross, given)]
-        return Joint(stacked[0], stacked[1], np.concatenate(variance))
+        return ResidualRegression(stacked[0], stacked[1], np.concatenate(variance))
 
-    def _parts(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Iterator[tuple[Any, Seen]]:
+    def _parts(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Iterator[tuple[Any, InterpolatedPoints]]:
         """The same, some targets at a time."""
-        every = _seen(self.kernel, self.grid, self.p, x, matrix)
+        every = _interpolated(self.kernel, self.grid, self.p, x, matrix)
         cells = self.data.cell[self.order]  # ascending
         first, last = (np.searchsorted(cells, every.cell, side=side) for side in ("left", "right"))
-        work = np.cumsum(last - first + LEAST) // PAIRS_AT_ONCE
+        work = np.cumsum(last - first + PAIRS_PER_TARGET) // PAIRS_AT_ONCE
         edges = np.flatnonzero(np.diff(work, prepend=-1, append=-1))
         for begin, end in itertools.pairwise(edges):
-            targets = Seen(*(a[begin:end] for a in every))
+            targets = InterpolatedPoints(*(a[begin:end] for a in every))
             target, point = self._pairs(targets, first[begin:end], last[begin:end])
-            values = _covariances(self.kernel, targets, target, self.data, point)
+            values = _residual_covariances(self.kernel, targets, target, self.data, point)
             starts = np.searchsorted(target, np.arange(end - begin + 1))
             yield scipy.sparse.csr_array((values, point, starts), shape=(end - begin, len(cells))), targets
 
-    def _regression(self, cross: Any, targets: Seen) -> tuple[Any, Float[np.ndarray, " t"]]:
+    def _regression(self, cross: Any, targets: InterpolatedPoints) -> tuple[Any, Float[np.ndarray, " t"]]:
         """Of targets' residuals on the data's, and the variance that it leaves."""
         every = np.arange(len(targets.x))
-        own = _covariances(self.kernel, targets, every, targets, every)
+        own = _residual_covariances(self.kernel, targets, every, targets, every)
         coefficients, sizes = np.zeros(cross.nnz), np.diff(cross.indptr)
         for size in np.unique(sizes[sizes > 0]):
             at = cross.indptr[:-1][sizes == size][:, None] + np.arange(size)
             which, back = np.unique(self.block[cross.indices[at[:, 0]]], return_inverse=True)
-            factors = self._block(which).safe[back]
+            factors = self._block(which).regularised[back]
             coefficients[at] = np.linalg.solve(factors, cross.data[at][..., None])[..., 0]
         given = scipy.sparse.csr_array((coefficients, cross.indices, cross.indptr), shape=cross.shape)
         explained = np.bincount(np.repeat(every, sizes), coefficients * cross.data, len(every))
         return given, np.maximum(own - explained, 0.0)
 
     def _pairs(
-        self, targets: Seen, first: Int[np.ndarray, " t"], last: Int[np.ndarray, " t"]
+        self, targets: InterpolatedPoints, first: Int[np.ndarray, " t"], last: Int[np.ndarray, " t"]
     ) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]]:
         """Each target with every point of its block, in the block's order; its cell's are order[first:last]."""
-        target, places = _stretches(first, last - first)
+        target, places = _ranges(first, last - first)
         if len(target) == 0:
             return target, places
         gap = (targets.x[target] - self.data.x[self.order[places]]) / np.asarray(self.grid.spacing)
@@ -163,43 +165,51 @@ class Cells(NamedTuple):
         nearest[target[far == least]] = self.block[self.order[places[far == least]]]
         near = np.flatnonzero(nearest >= 0)
         own = nearest[near]
-        which, places = _stretches(self.starts[own], self.starts[own + 1] - self.starts[own])
+        which, places = _ranges(self.starts[own], self.starts[own + 1] - self.starts[own])
         return near[which], self.order[places]
 
 
-def cells_of(kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "N D"], matrix: Any) -> Cells | None:
+def cell_blocks(
+    kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "N D"], matrix: Any
+) -> CellBlocks | None:
     """Points of one cell together, `matrix` their W; None where none has a neighbour in its own."""
-    data = _seen(kernel, grid, p, x, matrix)
+    data = _interpolated(kernel, grid, p, x, matrix)
     order = np.argsort(data.cell, kind="stable")
     _, first, count = np.unique(data.cell[order], return_index=True, return_counts=True)
     if np.max(count) == 1:
         return None
     number = np.arange(len(order)) - np.repeat(first, count)
-    starts = np.flatnonzero(number % MOST == 0)
+    starts = np.flatnonzero(number % LARGEST_BLOCK == 0)
     block = np.empty(len(order), int)
     block[order] = np.searchsorted(starts, np.arange(len(order)), side="right") - 1
-    return Cells(kernel, grid, p, data, block, order, np.append(starts, len(order)))
+    return CellBlocks(kernel, grid, p, data, block, order, np.append(starts, len(order)))
 
 
-def _seen(kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "n D"], matrix: Any) -> Seen:
-    steps = stencil_steps(grid, p)[0] * np.asarray(grid.spacing)
+def _interpolated(
+    kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "n D"], matrix: Any
+) -> InterpolatedPoints:
+    steps = stencil_offsets(grid, p)[0] * np.asarray(grid.spacing)
     between = (steps[:, None] - steps).reshape(-1, grid.ndim)
-    k_stencil = evaluate_all(kernel, between).reshape(len(steps), -1)
+    k_stencil = kernel_at_differences(kernel, between).reshape(len(steps), -1)
     w = matrix.data.reshape(len(x), -1)
     cell = matrix.indices.reshape(w.shape)[:, 0]  # a point on a grid line has two: the one its weights are of
-    return Seen(x, cell, w, w @ k_stencil)
+    return InterpolatedPoints(x, cell, w, w @ k_stencil)
 
 
-def _covariances(
-    kernel: Kernel, a: Seen, i: Int[np.ndarray, " k"], b: Seen, j: Int[np.ndarray, " k"]
+def _residual_covariances(
+    kernel: Kernel,
+    a: InterpolatedPoints,
+    i: Int[np.ndarray, " k"],
+    b: InterpolatedPoints,
+    j: Int[np.ndarray, " k"],
 ) -> Float[np.ndarray, " k"]:
     """Of the residuals of points a[i] and b[j], which are in one cell."""
     if len(i) == 0:
         return np.zeros(0)
-    return evaluate_all(kernel, a.x[i] - b.x[j]) - np.einsum("kp,kp->k", a.g[i], b.w[j])
+    return kernel_at_differences(kernel, a.x[i] - b.x[j]) - np.einsum("kp,kp->k", a.k_w[i], b.w[j])
 
 
-def _assembled(blocks: list[Block], count: int) -> Any:
+def _block_diagonal(blocks: list[SameSizeBlocks], count: int) -> Any:
     """A block-diagonal matrix."""
     rows = np.concatenate([np.repeat(b.members, b.members.shape[1], axis=1).ravel() for b in blocks])
     columns = np.concatenate([np.tile(b.members, (1, b.members.shape[1])).ravel() for b in blocks])
@@ -208,7 +218,7 @@ def _assembled(blocks: list[Block], count: int) -> Any:
     return scipy.sparse.csr_array((values[kept], (rows[kept], columns[kept])), shape=(count, count))
 
 
-def _stretches(first: Int[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
+def _ranges(first: Int[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
     """The places first, first + 1, ... of each stretch, with its number."""
     number = np.repeat(np.arange(len(first)), count)
     return number, first[number] + np.arange(len(number)) - np.repeat(np.cumsum(count) - count, count)

@@ -20,22 +20,22 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.linalg.csr import Entries
+from hipgp.linalg.csr import CSR
 from hipgp.model.data import Data
 from hipgp.model.functionals import LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.exact import Weights
-from hipgp.weights.residual_variance import residual_of_sums
-from hipgp.weights.toeplitz import evaluate_all
+from hipgp.weights.residual_variance import residual_variances
+from hipgp.weights.toeplitz import kernel_at_differences
 
-RUNS = 24  # lines of like length are traced together
-FEWEST = 64  # of them
-IN_A_TURN = 4  # nodes, of the loop
+LINE_BATCHES = 24  # lines of like length are traced together
+SMALLEST_BATCH = 64  # of them
+NODES_PER_ITERATION = 4  # nodes, of the loop
 
 
-class TracedWeights(Weights):
+class MatrixFreeWeights(Weights):
     """W of straight lines, in runs of like length, the longest first; the last run is filled up with lines of no weight."""
 
     first: Float[Array, "R D n"]  # the first node, in cells from the grid's origin
@@ -83,8 +83,8 @@ class TracedWeights(Weights):
         first, step, counts = lines
 
         def visit(turn: Array, total: Array) -> Array:
-            for i in range(IN_A_TURN):
-                q = turn * IN_A_TURN + i
+            for i in range(NODES_PER_ITERATION):
+                q = turn * NODES_PER_ITERATION + i
                 place = first + q.astype(first.dtype) * step
                 corner = [
                     jnp.clip(jnp.floor(p).astype(jnp.int32), 0, n - 2)
@@ -96,7 +96,7 @@ class TracedWeights(Weights):
                     total = add(at, share, total)
             return total
 
-        return jax.lax.fori_loop(0, -(-jnp.max(counts) // IN_A_TURN), visit, total)
+        return jax.lax.fori_loop(0, -(-jnp.max(counts) // NODES_PER_ITERATION), visit, total)
 
 
 def _corners(
@@ -121,13 +121,13 @@ def _basis(within: list[Any]) -> list[Any]:
     return [0 * s[0] + 1, *s, *pairs, *(a * b * c for a, b, c in itertools.combinations(s, 3))]
 
 
-def gain_of(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
+def interpolation_gain(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
     """Coefficients of the gain t'k / t'K t in `_basis`, fitted at Gauss-Legendre places in a cell."""
     axis = (np.polynomial.legendre.leggauss(8)[0] + 1) / 2
     within = np.stack(np.meshgrid(*[axis] * grid.ndim, indexing="ij"), axis=-1).reshape(-1, grid.ndim)
     upper = np.array(list(itertools.product((0, 1), repeat=grid.ndim)))
     shares = np.prod(np.where(upper, within[:, None], 1 - within[:, None]), axis=2)
-    between = lambda d: evaluate_all(kernel, (d * np.asarray(grid.spacing)).reshape(-1, grid.ndim))
+    between = lambda d: kernel_at_differences(kernel, (d * np.asarray(grid.spacing)).reshape(-1, grid.ndim))
     cross = between(upper[None] - within[:, None]).reshape(shares.shape)
     corners = between(upper[:, None] - upper[None]).reshape(len(upper), -1)
     gain = np.sum(shares * cross, axis=1) / np.sum(shares * (shares @ corners), axis=1)
@@ -135,18 +135,20 @@ def gain_of(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
 
 
 @float64_available
-def traced_weights(kernel: Kernel, grid: Grid, data: Data, dtype: Any = np.float64) -> TracedWeights:
+def matrix_free_weights(kernel: Kernel, grid: Grid, data: Data, dtype: Any = np.float64) -> MatrixFreeWeights:
     """W of line integrals; other observations have no business here."""
-    lines, gain = _lines(data), gain_of(kernel, grid)
-    first, step, weight, counts = _nodes(grid, lines)
-    stored = lambda some: _stored(grid, gain, first[some], step[some], weight[some], counts[some])
-    rows = lambda some: Entries.of(stored(some)).some(np.arange(len(some)))
-    residual = residual_of_sums(kernel, grid, lines, rows, 2 ** (grid.ndim - 1) * counts, counts * weight**2)
+    lines, gain = _lines(data), interpolation_gain(kernel, grid)
+    first, step, weight, counts = _midpoint_nodes(grid, lines)
+    stored = lambda some: _sparse_rows(grid, gain, first[some], step[some], weight[some], counts[some])
+    rows = lambda some: CSR.from_scipy(stored(some)).padded_rows(np.arange(len(some)))
+    residual = residual_variances(
+        kernel, grid, lines, rows, 2 ** (grid.ndim - 1) * counts, counts * weight**2
+    )
     order = np.lexsort((*np.round(8 * step.T).astype(np.int8), -counts))  # like directions together
-    runs = min(RUNS, -(-len(order) // FEWEST))
+    runs = min(LINE_BATCHES, -(-len(order) // SMALLEST_BATCH))
     missing = -len(order) % runs
     pad = lambda a: np.pad(a[order], [(0, missing)] + [(0, 0)] * (a.ndim - 1)).reshape(runs, -1, *a.shape[1:])
-    return TracedWeights(
+    return MatrixFreeWeights(
         first=jnp.asarray(np.swapaxes(pad(first), 1, 2), dtype),
         step=jnp.asarray(np.swapaxes(pad(step), 1, 2), dtype),
         weight=jnp.asarray(pad(weight), dtype),
@@ -159,12 +161,12 @@ def traced_weights(kernel: Kernel, grid: Grid, data: Data, dtype: Any = np.float
     )
 
 
-def stored_size(grid: Grid, data: Data, p: int) -> float:
+def stored_bytes(grid: Grid, data: Data, p: int) -> float:
     """About how many bytes local weights of p points an axis take, if all data are lines; 0 otherwise."""
     functionals = [block.functional for block in data.blocks]
     if not all(isinstance(f, LineIntegrals) for f in functionals):
         return 0.0
-    cells = sum(np.sum(_nodes(grid, f)[3]) for f in functionals)  # type: ignore[arg-type]
+    cells = sum(np.sum(_midpoint_nodes(grid, f)[3]) for f in functionals)  # type: ignore[arg-type]
     return 1.3 * p ** (grid.ndim - 1) * cells * 2 * (data.dtype.itemsize + 4)  # by rows and by columns
 
 
@@ -174,20 +176,22 @@ def _lines(data: Data) -> LineIntegrals:
     for f in parts:
         if not isinstance(f, LineIntegrals) or f.rule != "gauss" or f.nodes_per_ray is not None:
             raise ValueError(
-                'weights: "traced" expected LineIntegrals alone, with their own choice of nodes, got '
+                'weights: "matrix-free" expected LineIntegrals alone, with their own choice of nodes, got '
                 f'{type(f).__name__}; use weights="local"'
             )
     if len(parts) == 1:
         return parts[0]  # type: ignore[return-value]
     if len({f.average for f in parts}) > 1:  # type: ignore[attr-defined]
         raise ValueError(
-            'weights: "traced" takes integrals or averages along lines, not both; use weights="local"'
+            'weights: "matrix-free" takes integrals or averages along lines, not both; use weights="local"'
         )
     start, end = (np.concatenate([getattr(f, name) for f in parts]) for name in ("start", "end"))
     return LineIntegrals(start, end, parts[0].average)  # type: ignore[attr-defined]
 
 
-def _nodes(grid: Grid, lines: LineIntegrals) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _midpoint_nodes(
+    grid: Grid, lines: LineIntegrals
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Of each line: its first node in cells, the step to the next, the weight of each, and how many; one a cell."""
     start = (np.asarray(lines.start, float) - np.asarray(grid.origin)) / np.asarray(grid.spacing)
     whole = (np.asarray(lines.end, float) - np.asarray(lines.start, float)) / np.asarray(grid.spacing)
@@ -197,7 +201,7 @@ def _nodes(grid: Grid, lines: LineIntegrals) -> tuple[np.ndarray, np.ndarray, np
     return start + 0.5 * step, step, size / counts, counts
 
 
-def _stored(
+def _sparse_rows(
     grid: Grid, gain: np.ndarray, first: np.ndarray, step: np.ndarray, weight: np.ndarray, counts: np.ndarray
 ) -> Any:
     """These lines' rows of W as a sparse matrix."""

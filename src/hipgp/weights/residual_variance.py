@@ -15,31 +15,31 @@ from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, differences
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.buckets import few_sizes
+from hipgp.runtime.buckets import round_up_geometrically
 from hipgp.runtime.precision import AnyArray
-from hipgp.weights.covariance import Columns, differentiated
-from hipgp.weights.covariance import columns as columns_of
+from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes
+from hipgp.weights.covariance import transposed_nodes as columns_of
 
 ROWS_AT_ONCE = 64, 1024  # functionals side by side: on a CPU, on a GPU
 PAIR_BUDGET = 1e7  # kernel evaluations spent in all
 
 
-def residual_of_sums(
+def residual_variances(
     kernel: Kernel,
     grid: Grid,
     functional: Functional,
     rows: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
-    counts: np.ndarray,
-    alone: np.ndarray,
+    row_lengths: np.ndarray,
+    independent: np.ndarray,
 ) -> np.ndarray:
     """v of each; `rows` gives columns and values of some rows of W, about `counts` long, filled up with zeros.
 
     Past PAIR_BUDGET in all, it is computed for as many functionals as fit, spread evenly over the row lengths, and its ratio to `alone` (v if the nodes' residuals were independent) is
     interpolated in the row length for the rest: v is then right in the mean, and for one ray to 5 to 10%.
     """
-    n = len(counts)
-    order = np.argsort(counts, kind="stable")
-    cost = np.sum(2.0 * counts.astype(float) ** 2)
+    n = len(row_lengths)
+    order = np.argsort(row_lengths, kind="stable")
+    cost = np.sum(2.0 * row_lengths.astype(float) ** 2)
     stride = max(1, int(np.ceil(cost / PAIR_BUDGET)))
     chosen = order[::stride] if stride > 1 else order
     parts, most = [], ROWS_AT_ONCE[jax.default_backend() != "cpu"]
@@ -52,39 +52,41 @@ def residual_of_sums(
         part = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes_of(some, grid.spacing))
         missing = min(most, max(16, 1 << (len(some) - 1).bit_length())) - len(some)
         pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
-        v = _residuals(kernel, jax.tree.map(pad, _filled_up(part)), pad(grid_nodes), pad(values))
+        v = _residual_variances(kernel, jax.tree.map(pad, _zero_padded(part)), pad(grid_nodes), pad(values))
         parts.append((v, len(some)))  # not waited for: the next is prepared meanwhile
     found = np.concatenate([np.asarray(v)[:count] for v, count in parts])
     if stride == 1:
         out = np.zeros(n)
         out[chosen] = found
         return out
-    ratio = np.divide(found, alone[chosen], out=np.zeros(len(chosen)), where=alone[chosen] > 0)
+    ratio = np.divide(found, independent[chosen], out=np.zeros(len(chosen)), where=independent[chosen] > 0)
     smooth = np.convolve(np.pad(ratio, 2, mode="edge"), np.ones(5) / 5, mode="valid")
-    out = alone * np.interp(np.argsort(order), np.arange(0, n, stride), smooth)
+    out = independent * np.interp(np.argsort(order), np.arange(0, n, stride), smooth)
     out[chosen] = found
     return out
 
 
-def _filled_up(nodes: Nodes) -> Nodes:
+def _zero_padded(nodes: Nodes) -> Nodes:
     """With further nodes that have no weight, up to one of a few sizes."""
-    missing = few_sizes(nodes.x.shape[1]) - nodes.x.shape[1]
+    missing = round_up_geometrically(nodes.x.shape[1]) - nodes.x.shape[1]
     x = np.pad(nodes.x, ((0, 0), (0, missing), (0, 0)), mode="edge")
     return Nodes(x, np.pad(nodes.weights, ((0, 0), (0, missing))), nodes.value, nodes.direction)
 
 
 @eqx.filter_jit
-def _residuals(kernel: Kernel, nodes: Nodes, points: AnyArray, w: AnyArray) -> Array:
+def _residual_variances(kernel: Kernel, nodes: Nodes, points: AnyArray, w: AnyArray) -> Array:
     """Many rows side by side; one fused pass per grid point and per node."""
     own = columns_of(nodes)
-    on_grid = Columns(jnp.transpose(points, (2, 1, 0)), jnp.asarray(w).T, None, None)
-    with_both = _summed(kernel, on_grid, on_grid) - 2 * _summed(kernel, on_grid, own)
-    found = jnp.sum(own.weights * _summed(kernel, own, own), axis=0)
+    on_grid = TransposedNodes(jnp.transpose(points, (2, 1, 0)), jnp.asarray(w).T, None, None)
+    with_both = _covariance_with_sum(kernel, on_grid, on_grid) - 2 * _covariance_with_sum(
+        kernel, on_grid, own
+    )
+    found = jnp.sum(own.weights * _covariance_with_sum(kernel, own, own), axis=0)
     return jnp.maximum(found + jnp.sum(on_grid.weights * with_both, axis=0), 0.0)
 
 
-def _summed(kernel: Kernel, a: Columns, b: Columns) -> Float[Array, "Q N"]:
+def _covariance_with_sum(kernel: Kernel, a: TransposedNodes, b: TransposedNodes) -> Float[Array, "Q N"]:
     """The covariance of each node of `a` with the whole of `b`, functional by functional."""
-    k, at, across = differentiated(kernel, a, b), list(a.x), list(b.x)
+    k, at, across = kernel_between_nodes(kernel, a, b), list(a.x), list(b.x)
     add = lambda q, total: total + b.weights[q] * k(differences(at, [x[q] for x in across]))
     return jax.lax.fori_loop(0, b.weights.shape[0], add, jnp.zeros_like(a.weights))

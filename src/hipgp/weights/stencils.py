@@ -14,47 +14,47 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.linalg.csr import Entries, Part, collected, put
-from hipgp.linalg.sparse import Sparse
+from hipgp.linalg.csr import CSR, RowChunk, concatenate_on_device, copy_rows_into
+from hipgp.linalg.sparse import SparseMatrix
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Functionals, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, differences
 from hipgp.model.nodes import Nodes, Segments, with_zeros
-from hipgp.runtime.buckets import few_sizes, power_of_two
+from hipgp.runtime.buckets import round_up_geometrically, round_up_to_power_of_two
 from hipgp.runtime.precision import AnyArray, float64_available, on_device
-from hipgp.runtime.threads import in_threads
-from hipgp.weights.covariance import Columns, differentiated
+from hipgp.runtime.threads import map_in_threads
+from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes
 from hipgp.weights.exact import Weights
-from hipgp.weights.residual_variance import residual_of_sums
+from hipgp.weights.residual_variance import residual_variances
 
 STENCIL = 4  # default p: grid points per axis that each node sees
-CHUNK = 2**14  # nodes whose weights are computed at once
-PARTS = 8  # in which entries come: those that are not needed are let go
+NODE_CHUNK = 2**14  # nodes whose weights are computed at once
+OUTPUT_PARTS = 8  # in which entries come: those that are not needed are let go
 
 
-class Stencilled(NamedTuple):
+class WeightRows(NamedTuple):
     """W's entries, in float64, and residual variances."""
 
-    entries: Entries
+    csr: CSR
     residual: Float[np.ndarray, " N"]
 
     @property
     def matrix(self) -> Any:
         """As a CSR matrix on the host."""
-        return self.entries.matrix()
+        return self.csr.to_scipy()
 
 
 class LocalWeights(Weights):
     """W as a sparse matrix."""
 
-    sparse: Sparse
+    sparse: SparseMatrix
     residual: Float[Array, " N"]
 
     @staticmethod
-    def of(rows: Stencilled, dtype: Any, often: bool = True) -> "LocalWeights":
+    def from_rows(rows: WeightRows, dtype: Any, store_transpose: bool = True) -> "LocalWeights":
         """`often`: whether products with W' are as many as with W."""
-        sparse = Sparse.of(rows.entries, dtype, often)
+        sparse = SparseMatrix.from_csr(rows.csr, dtype, store_transpose)
         return LocalWeights(sparse=sparse, residual=on_device(rows.residual, dtype))
 
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
@@ -73,14 +73,14 @@ def stencil_shape(grid: Grid, p: int) -> tuple[int, ...]:
     return tuple(min(p, n) for n in grid.shape)
 
 
-def stencil_steps(grid: Grid, p: int) -> tuple[np.ndarray, np.ndarray]:
+def stencil_offsets(grid: Grid, p: int) -> tuple[np.ndarray, np.ndarray]:
     """From a stencil's first point to each of its points: in cells per axis, and in the grid's flat order."""
     axes = [np.arange(w) for w in stencil_shape(grid, p)]
     steps = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, grid.ndim)
     return steps, np.asarray(np.ravel_multi_index(tuple(steps.T), grid.shape))
 
 
-def place(grid: Grid, x: Float[AnyArray, "n D"], p: int, xp: Any = np) -> tuple[Any, Any]:
+def locate_stencils(grid: Grid, x: Float[AnyArray, "n D"], p: int, xp: Any = np) -> tuple[Any, Any]:
     """For each node: where its stencil begins in the grid's flat order, and its offset from there in cells.
 
     `xp` is NumPy or JAX's. Both find the same for a place on a grid line: XLA would make a product of a quotient.
@@ -103,7 +103,7 @@ def stencil_weights(
 ) -> tuple[Float[Array, "n P"], Float[Array, " n"]]:
     """Weights of nodes at `offset` (in cells from their stencil's first point) and their residual variances."""
     spacing = jnp.asarray(grid.spacing)
-    points = jnp.asarray(stencil_steps(grid, p)[0]) * spacing
+    points = jnp.asarray(stencil_offsets(grid, p)[0]) * spacing
     k_stencil = kernel.evaluate(differences(points.T[:, :, None], points.T[:, None, :]))
     # Smooth kernels on a fine grid are singular to rounding; this much moves nothing else.
     jitter = 10 * jnp.finfo(k_stencil.dtype).eps * jnp.trace(k_stencil)
@@ -111,16 +111,16 @@ def stencil_weights(
     inverse = jax.scipy.linalg.solve_triangular(factor, jnp.eye(len(points)), lower=True)
 
     at = (offset * spacing).T
-    node = None if direction is None else Columns(at[:, None], at, value, direction.T)
-    cross = differentiated(kernel, None, node)(differences(points.T[:, :, None], at[:, None, :]))
-    variance = differentiated(kernel, node, node)(jnp.zeros_like(at))
+    node = None if direction is None else TransposedNodes(at[:, None], at, value, direction.T)
+    cross = kernel_between_nodes(kernel, None, node)(differences(points.T[:, :, None], at[:, None, :]))
+    variance = kernel_between_nodes(kernel, node, node)(jnp.zeros_like(at))
     w = inverse.T @ (inverse @ cross)  # two products with a small matrix: half the time of two solves
     residual = variance - 2 * jnp.sum(w * cross, axis=0) + jnp.sum(w * (k_stencil @ w), axis=0)
     return w.T, jnp.maximum(residual, 0.0)
 
 
 @eqx.filter_jit
-def placed_weights(
+def weights_at(
     kernel: Kernel,
     grid: Grid,
     p: int,
@@ -129,7 +129,7 @@ def placed_weights(
     direction: AnyArray | None,
 ) -> tuple[Int[Array, " n"], Float[Array, "n P"], Float[Array, " n"]]:
     """Where the stencils of nodes at x begin, their weights and residual variances."""
-    begin, offset = place(grid, x, p, jnp)
+    begin, offset = locate_stencils(grid, x, p, jnp)
     return begin.astype(jnp.int32), *stencil_weights(kernel, grid, p, offset, value, direction)
 
 
@@ -138,31 +138,31 @@ def local_weights(
     kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL, dtype: Any = np.float64
 ) -> LocalWeights:
     """W from p^D-point stencils, computed in float64 and kept in `dtype`."""
-    return LocalWeights.of(stencilled(kernel, grid, data, p), dtype)
+    return LocalWeights.from_rows(local_weight_rows(kernel, grid, data, p), dtype)
 
 
 @float64_available
-def stencilled(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL) -> Stencilled:
+def local_weight_rows(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL) -> WeightRows:
     """W from p^D-point stencils."""
     check_stencil(p)
     blocks = [_local_block(kernel, grid, block.functional, p) for block in data.blocks]
     if len(blocks) == 1:
         return blocks[0]
     together = scipy.sparse.vstack([block.matrix for block in blocks], format="csr")
-    return Stencilled(Entries.of(together), np.concatenate([block.residual for block in blocks]))
+    return WeightRows(CSR.from_scipy(together), np.concatenate([block.residual for block in blocks]))
 
 
-def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> Stencilled:
+def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> WeightRows:
     """One block's rows and residual variances, some thousands of nodes at a time."""
     if getattr(functional, "rule", "gauss") == "monte-carlo":  # drawn once, for all pieces
         drawn = functional.nodes(grid.spacing)
         functional = Functionals(drawn.x, drawn.weights)
-    most = nodes_at_once()
+    most = node_chunk_size()
     pieces = list(functional.pieces(grid.spacing, most))
     least = most if len(pieces) > 1 else 64
     if functional.single:
-        return _block_of_single(kernel, grid, functional, p, pieces, least)
-    merged, together = ways()
+        return _block_of_single_nodes(kernel, grid, functional, p, pieces, least)
+    merged, together = _merging_functions()
     alone = np.zeros(len(functional))
 
     def piece(rows: np.ndarray) -> Any:
@@ -170,20 +170,24 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
         return part
 
     first = piece(pieces[0])  # the others find it compiled
-    parts = [first, *in_threads(piece, ((rows,) for rows in pieces[1:]))]
+    parts = [first, *map_in_threads(piece, ((rows,) for rows in pieces[1:]))]
     entries = together(parts, len(functional), grid.size)
-    return Stencilled(
-        entries, residual_of_sums(kernel, grid, functional, entries.some, entries.counts, alone)
+    return WeightRows(
+        entries, residual_variances(kernel, grid, functional, entries.padded_rows, entries.row_lengths, alone)
     )
 
 
-def ways() -> tuple[Callable[..., tuple[Any, np.ndarray]], Callable[..., Entries]]:
+def _merging_functions() -> tuple[Callable[..., tuple[Any, np.ndarray]], Callable[..., CSR]]:
     """How rows of several nodes are merged, and how pieces of them are put together: on a GPU where they are computed."""
     on_cpu = jax.default_backend() == "cpu"
-    return (merged_on_host, assembled) if on_cpu else (merged_on_device, collected)
+    return (
+        (merged_rows_on_host, concatenate_on_host)
+        if on_cpu
+        else (merged_rows_on_device, concatenate_on_device)
+    )
 
 
-class Flat(NamedTuple):
+class FlatNodes(NamedTuple):
     """Nodes of functionals that have `per` each, one after the other, filled up with some that have no weight."""
 
     x: Float[AnyArray, "n D"]
@@ -193,37 +197,37 @@ class Flat(NamedTuple):
     per: Int[AnyArray, ""]
 
     @staticmethod
-    def of(nodes: Nodes, least: int) -> "Flat":
+    def of(nodes: Nodes, least: int) -> "FlatNodes":
         """As many as `least`, or the next power of two: few shapes, few compilations."""
         rows, per, ndim = nodes.x.shape
-        missing = _filled(rows * per, least) - rows * per
+        missing = _padded_size(rows * per, least) - rows * per
         pad = lambda a: np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1), mode="edge")
         spread = lambda a: None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))
         x = pad(np.asarray(nodes.x, float).reshape(-1, ndim))
         weights = np.pad(np.asarray(nodes.weights, float).ravel(), (0, missing))
-        return Flat(x, spread(nodes.value), spread(nodes.direction), weights, np.asarray(per))
+        return FlatNodes(x, spread(nodes.value), spread(nodes.direction), weights, np.asarray(per))
 
 
-def _filled(count: int, least: int) -> int:
-    return max(least, power_of_two(count))
+def _padded_size(count: int, least: int) -> int:
+    return max(least, round_up_to_power_of_two(count))
 
 
-def _block_of_single(
+def _block_of_single_nodes(
     kernel: Kernel,
     grid: Grid,
     functional: Functional,
     p: int,
     pieces: list[Int[np.ndarray, " n"]],
     least: int,
-) -> Stencilled:
+) -> WeightRows:
     """Rows of functionals of one node each, which all have as many entries, and come in order."""
-    steps, count = stencil_steps(grid, p)[1].astype(np.int32), len(functional)
+    steps, count = stencil_offsets(grid, p)[1].astype(np.int32), len(functional)
     columns, values = np.empty((count, len(steps)), np.int32), np.empty((count, len(steps)))
     residual = np.empty(count)
 
     def launch(rows: np.ndarray) -> tuple[np.ndarray, AnyArray, Array, Array, Array]:
-        x, value, direction, own, _ = Flat.of(functional.nodes_of(rows, grid.spacing), least)
-        return rows, own, *placed_weights(kernel, grid, p, x, value, direction)
+        x, value, direction, own, _ = FlatNodes.of(functional.nodes_of(rows, grid.spacing), least)
+        return rows, own, *weights_at(kernel, grid, p, x, value, direction)
 
     def fill(rows: np.ndarray, own: AnyArray, begin: Array, w: Array, v: Array) -> None:
         here, n = slice(rows[0], rows[-1] + 1), len(rows)
@@ -231,22 +235,22 @@ def _block_of_single(
         np.multiply(np.asarray(w)[:n], own[:n, None], out=values[here])
         residual[here] = np.asarray(v)[:n] * own[:n] ** 2
 
-    for _ in in_threads(fill, map(launch, pieces)):
+    for _ in map_in_threads(fill, map(launch, pieces)):
         pass
     kind = np.int64 if values.size >= 2**31 else np.int32  # of another kind than columns, starts are copied
     starts = np.arange(count + 1, dtype=kind) * len(steps)
-    return Stencilled(Entries(columns.ravel(), values.ravel(), starts, grid.size), residual)
+    return WeightRows(CSR(columns.ravel(), values.ravel(), starts, grid.size), residual)
 
 
-def merged_on_host(
+def merged_rows_on_host(
     kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
 ) -> tuple[tuple[np.ndarray, Any], Float[np.ndarray, " n"]]:
     """Some rows of W, nodes that see the same grid point added up; residual variances as if nodes had independent ones."""
-    x, value, direction, weights, per = Flat.of(functional.nodes_of(rows, grid.spacing), least)
-    begin, w, v = placed_weights(kernel, grid, p, x, value, direction)
+    x, value, direction, weights, per = FlatNodes.of(functional.nodes_of(rows, grid.spacing), least)
+    begin, w, v = weights_at(kernel, grid, p, x, value, direction)
     n, per = len(rows), int(per)
     count = n * per
-    columns = np.asarray(begin)[:count, None] + stencil_steps(grid, p)[1].astype(np.int32)
+    columns = np.asarray(begin)[:count, None] + stencil_offsets(grid, p)[1].astype(np.int32)
     values = np.asarray(w)[:count] * np.asarray(weights)[:count, None]
     starts = np.arange(n + 1, dtype=np.int32) * (per * columns.shape[1])
     matrix = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(n, grid.size))
@@ -254,24 +258,29 @@ def merged_on_host(
     return (rows, matrix), np.sum((np.asarray(v) * weights**2)[:count].reshape(n, -1), axis=1)
 
 
-def merged_on_device(
+def merged_rows_on_device(
     kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
-) -> tuple[Part, Float[np.ndarray, " n"]]:
+) -> tuple[RowChunk, Float[np.ndarray, " n"]]:
     """The same, sorted and added up where the weights are computed, and left there."""
     if isinstance(functional, LineIntegrals) and functional.ruled:
         lines = functional.segments(grid.spacing, rows)
-        size = _filled(len(rows) * lines.per, least)
-        filled = jax.tree.map(lambda a: with_zeros(np.asarray(a, float), few_sizes(len(a) + 1, 8)), lines)
+        size = _padded_size(len(rows) * lines.per, least)
+        filled = jax.tree.map(
+            lambda a: with_zeros(np.asarray(a, float), round_up_geometrically(len(a) + 1, 8)), lines
+        )
         found = _merged_lines(kernel, grid, p, filled, np.asarray(lines.per), size)
         weights = lines.size[:, None] * lines.c
     else:
         nodes = functional.nodes_of(rows, grid.spacing)
-        found, weights = _merged(kernel, grid, p, Flat.of(nodes, least)), np.asarray(nodes.weights, float)
+        found, weights = (
+            _merged(kernel, grid, p, FlatNodes.of(nodes, least)),
+            np.asarray(nodes.weights, float),
+        )
     columns, values, ends, v = found
     starts = np.concatenate([[0], np.asarray(ends)[: len(rows)]])
     needed = -(-int(starts[-1]) // len(values[0]))  # many less are left than there were nodes
     alone = np.sum(np.asarray(v)[: weights.size].reshape(weights.shape) * weights**2, axis=1)
-    return Part(columns[:needed], values[:needed], rows, starts), alone
+    return RowChunk(columns[:needed], values[:needed], rows, starts), alone
 
 
 @eqx.filter_jit
@@ -283,29 +292,31 @@ def _merged_lines(
     row, nth = jnp.divmod(jnp.arange(size), per)
     pick = lambda a: jnp.take(a, row, axis=0, mode="clip")  # the last of those filled in has no length
     x = pick(lines.start) + lines.t[nth, None] * pick(lines.delta)
-    return _merged(kernel, grid, p, Flat(x, None, None, lines.c[nth] * pick(lines.size), per))
+    return _merged(kernel, grid, p, FlatNodes(x, None, None, lines.c[nth] * pick(lines.size), per))
 
 
 @eqx.filter_jit
-def _merged(kernel: Kernel, grid: Grid, p: int, nodes: Flat) -> tuple[list[Array], list[Array], Array, Array]:
+def _merged(
+    kernel: Kernel, grid: Grid, p: int, nodes: FlatNodes
+) -> tuple[list[Array], list[Array], Array, Array]:
     """Columns and values row after row, in parts, where each row ends among them, and the nodes' residual variances."""
     per, weights = nodes.per, jnp.asarray(nodes.weights)
-    begin, w, v = placed_weights(kernel, grid, p, nodes.x, nodes.value, nodes.direction)
-    steps = jnp.asarray(stencil_steps(grid, p)[1])
+    begin, w, v = weights_at(kernel, grid, p, nodes.x, nodes.value, nodes.direction)
+    steps = jnp.asarray(stencil_offsets(grid, p)[1])
     every = jnp.arange(len(weights))
     key = (every // per * grid.size + begin)[:, None] + steps
     key, entries = jax.lax.sort((key.ravel(), (w * weights[:, None]).ravel()), num_keys=1)
     new = jnp.concatenate([jnp.ones(1, bool), key[1:] != key[:-1]])
     first = jnp.nonzero(new, size=len(key), fill_value=len(key))[0]
     columns = (jnp.take(key, first, mode="clip") % grid.size).astype(jnp.int32)
-    sums = _sums_of_runs(key, entries, longest=jnp.max(jnp.diff(first, append=len(key))))
+    sums = _sum_equal_keys(key, entries, longest=jnp.max(jnp.diff(first, append=len(key))))
     values = jnp.take(sums, first, mode="clip")
     last = jnp.minimum((every + 1) * per, len(every)) - 1
     ends = jnp.take(jnp.cumsum(new), last * len(steps) + len(steps) - 1)
-    return jnp.split(columns, PARTS), jnp.split(values, PARTS), ends, v
+    return jnp.split(columns, OUTPUT_PARTS), jnp.split(values, OUTPUT_PARTS), ends, v
 
 
-def _sums_of_runs(key: Int[Array, " e"], entries: Float[Array, " e"], longest: Array) -> Float[Array, " e"]:
+def _sum_equal_keys(key: Int[Array, " e"], entries: Float[Array, " e"], longest: Array) -> Float[Array, " e"]:
     """From each entry on, the sum of those with its key, which lie together: over 1, 2, 4, ... of them."""
 
     def doubled(state: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -317,7 +328,7 @@ def _sums_of_runs(key: Int[Array, " e"], entries: Float[Array, " e"], longest: A
     return jax.lax.while_loop(lambda state: state[0] < longest, doubled, (jnp.asarray(1), entries))[1]
 
 
-def assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> Entries:
+def concatenate_on_host(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> CSR:
     """One matrix of `count` rows out of pieces of it on the host, which are let go one by one."""
     counts = np.zeros(count + 1, np.int64)
     for rows, piece in pieces:
@@ -326,12 +337,12 @@ def assembled(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> En
     starts = starts if starts[-1] >= 2**31 else starts.astype(np.int32)
     out = scipy.sparse.csr_array((count, size))
     out.indptr, out.indices, out.data = starts, np.empty(starts[-1], starts.dtype), np.empty(starts[-1])
-    fill = lambda rows, piece: put(out, piece, starts[rows])
-    for _ in in_threads(fill, (pieces.pop() for _ in range(len(pieces)))):
+    fill = lambda rows, piece: copy_rows_into(out, piece, starts[rows])
+    for _ in map_in_threads(fill, (pieces.pop() for _ in range(len(pieces)))):
         pass
-    return Entries.of(out)
+    return CSR.from_scipy(out)
 
 
-def nodes_at_once() -> int:
+def node_chunk_size() -> int:
     """How many nodes' weights are computed together: more where there is a GPU to fill, and each transfer takes its time."""
-    return CHUNK if jax.default_backend() == "cpu" else 16 * CHUNK
+    return NODE_CHUNK if jax.default_backend() == "cpu" else 16 * NODE_CHUNK

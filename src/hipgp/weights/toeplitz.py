@@ -26,10 +26,10 @@ from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available, on_device
 
 CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which the torus grows no further
-STEEP = 1e3
+STEEPEST_DECAY = 1e3
 FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
-LESS = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
-AT_ONCE = 2**15, 2**18  # differences at which a kernel is evaluated together, if there are many more
+SMALLER_SIZES = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
+CHUNK_SIZES = 2**15, 2**18  # differences at which a kernel is evaluated together, if there are many more
 GROWTH = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
 
 
@@ -51,10 +51,10 @@ class Torus(eqx.Module):
 
     def multiplicity(self) -> np.ndarray:
         """How many of the full spectrum's modes each of rfftn's half stands for, along the last axis."""
-        return _times(self.shape[-1])
+        return _rfft_multiplicity(self.shape[-1])
 
 
-def _times(m: int) -> np.ndarray:
+def _rfft_multiplicity(m: int) -> np.ndarray:
     """How many of m modes each of the first half and one stands for."""
     twice = np.full(m // 2 + 1, 2.0)
     twice[0] = 1.0
@@ -126,7 +126,7 @@ class Toeplitz(eqx.Module):
             step = -(-m // (n - 1))  # torus frequencies from one of the grid's to the next
             if step < len(line):
                 here, there = line[:-step], line[step:]
-                steep = (here > STEEP * there) | (there < rounding)
+                steep = (here > STEEPEST_DECAY * there) | (there < rounding)
                 to_the_end = jnp.flip(jnp.cumprod(jnp.flip(steep)))
                 floors.append(jnp.max(jnp.where(to_the_end, here, 0.0)))
         return jnp.max(jnp.stack(floors))
@@ -162,7 +162,7 @@ class Toeplitz(eqx.Module):
         return v[(..., *(slice(0, n) for n in self.shape))]
 
 
-def on_torus(kernel: Kernel, torus: Torus) -> Toeplitz:
+def toeplitz_on_torus(kernel: Kernel, torus: Torus) -> Toeplitz:
     """K of `kernel` on a given torus; to be traced: differentiable in the kernel's parameters."""
     lags = tuple(jnp.asarray(a) for a in torus.lags())
     row = kernel.evaluate(jnp.stack(jnp.meshgrid(*lags, indexing="ij")))
@@ -190,7 +190,7 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
         tried.add((shape, flattened))
         torus = Torus(grid, shape, flattened)
         raw = _orthant(kernel, torus)
-        share = _negative_share(raw, [_times(m) for m in shape], np)
+        share = _negative_share(raw, [_rfft_multiplicity(m) for m in shape], np)
         if best is None or share < best[2]:
             best = torus, raw, share
         if share < CLIP_TOLERANCE:
@@ -203,7 +203,7 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
 
 
 @float64_available
-def least_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> tuple[int, ...]:
+def smallest_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> tuple[int, ...]:
     """The smallest torus that `embed` may take, without computing anything of its size."""
     return _torus_shape(_torus_sizes(kernel, grid, wrap), FAR_CORRELATIONS[0])
 
@@ -215,14 +215,14 @@ def _orthant(kernel: Kernel, torus: Torus) -> Float[np.ndarray, "..."]:
     """
     half = [lag[: len(lag) // 2 + 1] for lag in torus.lags()]
     points = np.stack(np.meshgrid(*half, indexing="ij"), axis=-1).reshape(-1, len(half))
-    row = evaluate_all(kernel, points).reshape([len(a) for a in half])
+    row = kernel_at_differences(kernel, points).reshape([len(a) for a in half])
     return np.asarray(scipy.fft.dctn(row, type=1, workers=-1, overwrite_x=True))
 
 
-def evaluate_all(kernel: Kernel, differences: Float[np.ndarray, "n D"]) -> Float[np.ndarray, " n"]:
+def kernel_at_differences(kernel: Kernel, differences: Float[np.ndarray, "n D"]) -> Float[np.ndarray, " n"]:
     """The kernel at many differences, in chunks of two sizes so that it is compiled twice at most."""
     n, d = differences.shape
-    chunk = AT_ONCE[n > AT_ONCE[1]]
+    chunk = CHUNK_SIZES[n > CHUNK_SIZES[1]]
     padded = np.zeros((-(-n // chunk) * chunk, d))
     padded[:n] = differences
     return np.concatenate([_evaluate(kernel, part) for part in padded.reshape(-1, chunk, d)])[:n]
@@ -240,7 +240,7 @@ def _torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int
     for axis, n in enumerate(grid.shape):
         left = _correlations(kernel, grid, axis, np.arange(n))
         farther = np.maximum.accumulate(left[::-1])[::-1]  # the most from here on
-        less = [m for m in (_fast_size(n, g) for g in LESS) if farther[min(m - n + 1, n - 1)] < wrap]
+        less = [m for m in (_fast_size(n, g) for g in SMALLER_SIZES) if farther[min(m - n + 1, n - 1)] < wrap]
         sizes = less + [_fast_size(n, g) for g in GROWTH]
         out.append((sizes, _correlations(kernel, grid, axis, np.array(sizes) / 2)))
     return out
@@ -255,7 +255,7 @@ def _fast_size(n: int, growth: float) -> int:
 def _correlations(kernel: Kernel, grid: Grid, axis: int, cells: np.ndarray) -> Float[np.ndarray, " k"]:
     far = np.zeros((len(cells) + 1, grid.ndim))
     far[1:, axis] = cells * grid.spacing[axis]
-    covariance = np.abs(evaluate_all(kernel, far))
+    covariance = np.abs(kernel_at_differences(kernel, far))
     return covariance[1:] / covariance[0]
 
 
@@ -275,7 +275,7 @@ def _negative_share(raw: Any, times: list[np.ndarray], xp: Any) -> Any:
 
 def check_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> None:
     """Refuse a grid on whose torus no solve fits into memory."""
-    torus = least_torus(kernel, grid, wrap)
+    torus = smallest_torus(kernel, grid, wrap)
     what = f"{' x '.join(map(str, grid.shape))} grid points on a torus of {' x '.join(map(str, torus))}"
     memory.check(
         "grid",

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hipgp.runtime import stopping
+from hipgp.runtime import signals
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -50,7 +50,7 @@ class Voice:
     def guarded(self, resume: str = "", checkpoints: Iterable[pathlib.Path] = ()) -> Iterator[None]:
         """Turn what goes wrong into one clear line and an exit code."""
         checkpoints = list(checkpoints)
-        stopping.last_words = lambda: self._last_words(resume, checkpoints)
+        signals.last_words = lambda: self._last_words(resume, checkpoints)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always")
@@ -113,7 +113,7 @@ def shown(value: Any) -> str:
 def check_output(path: pathlib.Path, overwrite: bool) -> None:
     """Before any work is done: may this file be written?"""
     folder = path.parent if str(path.parent) else pathlib.Path(".")
-    stopping.folders.add(str(folder.absolute()))
+    signals.folders.add(str(folder.absolute()))
     if path.is_dir():
         raise BadInput(f"{path}: is a folder; name a file with --output")
     if path.exists() and not overwrite:

@@ -18,10 +18,10 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
-from hipgp.vecchia.grid_error import GridError, View, grid_error, local_view
+from hipgp.vecchia.grid_error import GridApproximation, GridError, grid_error, stencil_approximation
 from hipgp.vecchia.group_covariances import typical_lengthscale
-from hipgp.vecchia.local_problems import Problems, local_problems
-from hipgp.weights.stencils import Stencilled
+from hipgp.vecchia.local_problems import LocalProblems, local_problems
+from hipgp.weights.stencils import WeightRows
 
 # what is worth a word: errors of the mean in posterior standard deviations, and relative errors of these
 MEAN, STD = 0.12, 0.5
@@ -35,7 +35,7 @@ class GridTooCoarse(UserWarning):
     """The grid misses so much of the field's variation that the posterior is noticeably off."""
 
 
-class Seen(NamedTuple):
+class GridModel(NamedTuple):
     """What an engine's grid sees of the data.
 
     `rows` is W where the engine has it as a sparse matrix; otherwise stencils of `stencil` points an axis stand for it.
@@ -44,11 +44,11 @@ class Seen(NamedTuple):
     residuals held jointly.
     """
 
-    rows: Stencilled | None
+    rows: WeightRows | None
     residual: Float[np.ndarray, " N"] | None
     stencil: int
-    counted: bool
-    vecchia: bool
+    residual_as_noise: bool
+    vecchia_std: bool
     block: Int[np.ndarray, " N"] | None = None
 
 
@@ -59,20 +59,20 @@ def wide_stencil(grid: Grid) -> int:
 
 @one_blas_thread
 @float64_available
-def grid_facts(
-    kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"], seen: Seen
+def grid_diagnostics(
+    kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"], seen: GridModel
 ) -> dict[str, Any]:
     """Diagnostics: how far the grid puts the posterior off and, where that is too far, what would do."""
     noise = np.maximum(np.asarray(std, float) ** 2, 1e-290)
-    entries = None if seen.rows is None else int(np.mean(seen.rows.entries.counts))
+    entries = None if seen.rows is None else int(np.mean(seen.rows.csr.row_lengths))
     problems = local_problems(kernel, grid, data, noise, seen.residual, seen.stencil, entries, seen.block)
     if seen.rows is not None:
-        view = View.of(seen.rows, problems, seen.counted)
+        view = GridApproximation.from_rows(seen.rows, problems, seen.residual_as_noise)
     else:
-        view = local_view(kernel, grid, problems, seen.stencil, seen.counted)
-    found = grid_error(kernel, grid, problems, view, seen.vecchia)
+        view = stencil_approximation(kernel, grid, problems, seen.stencil, seen.residual_as_noise)
+    found = grid_error(kernel, grid, problems, view, seen.vecchia_std)
     facts = {"grid_mean_error": found.mean, "grid_std_error": found.std, "grid_error_places": found.places}
-    if _badness(found) <= 1:
+    if _excess(found) <= 1:
         return facts
     needed = _fine_enough(kernel, grid, problems, seen, found)
     shape = None if needed is None else needed.shape
@@ -82,30 +82,34 @@ def grid_facts(
     }
 
 
-def _merging_helps(kernel: Kernel, grid: Grid, problems: Problems, view: View, seen: Seen) -> bool:
+def _merging_helps(
+    kernel: Kernel, grid: Grid, problems: LocalProblems, view: GridApproximation, seen: GridModel
+) -> bool:
     """Whether points would do on this grid if repeated ones were one observation each: their residuals are held jointly."""
-    if not seen.vecchia or seen.block is not None or np.max(problems.count) == 1:
+    if not seen.vecchia_std or seen.block is not None or np.max(problems.count) == 1:
         return False
     merged = problems._replace(count=np.ones_like(problems.count), shares=_by_cell(view))
-    return _badness(grid_error(kernel, grid, merged, view, vecchia=True)) <= 1
+    return _excess(grid_error(kernel, grid, merged, view, vecchia=True)) <= 1
 
 
-def _badness(found: GridError) -> float:
+def _excess(found: GridError) -> float:
     return max(found.mean / MEAN, found.std / STD)
 
 
-def _fine_enough(kernel: Kernel, grid: Grid, problems: Problems, seen: Seen, found: GridError) -> Grid | None:
+def _fine_enough(
+    kernel: Kernel, grid: Grid, problems: LocalProblems, seen: GridModel, found: GridError
+) -> Grid | None:
     """A grid on which the error would be small enough, or None if there is none of a size that can be."""
-    now, order = _badness(found) / MARGIN, USUAL
+    now, order = _excess(found) / MARGIN, USUAL
     try:
         for _ in range(HALVINGS):
             finer = _halved(kernel, grid)
             if problems.pairs(finer) > PAIRS:
                 break
             grid, before = finer, now
-            view = local_view(kernel, grid, problems, seen.stencil, seen.counted)
+            view = stencil_approximation(kernel, grid, problems, seen.stencil, seen.residual_as_noise)
             shared = problems if seen.block is None else problems._replace(shares=_by_cell(view))
-            now = _badness(grid_error(kernel, grid, shared, view, seen.vecchia)) / MARGIN
+            now = _excess(grid_error(kernel, grid, shared, view, seen.vecchia_std)) / MARGIN
             if now <= 1:
                 return grid
             order = np.clip(np.log2(before / now), SLOWEST, FASTEST)
@@ -124,7 +128,7 @@ def _halved(kernel: Kernel, grid: Grid) -> Grid:
     return Grid(grid.origin, np.asarray(grid.spacing) / parts, tuple(int(n) for n in shape))
 
 
-def _by_cell(view: View) -> Any:
+def _by_cell(view: GridApproximation) -> Any:
     """Observations by the cell they are in, as blocks with joint residuals."""
     cell = np.unique(view.columns[:, 0], return_inverse=True)[1]
     entries = np.ones(len(cell)), (np.arange(len(cell)), cell)
@@ -135,7 +139,7 @@ def warn_if_coarse(facts: dict[str, Any], grid: Grid, data: Data, residual: str,
     """Say so where the grid is too coarse, at the line outside this package that asked for the fit."""
     if "grid_needed" not in facts:
         return
-    told = in_words(facts, grid)
+    told = describe_error(facts, grid)
     if facts["grid_merging_helps"]:
         told += "; or merge observations of nearly the same place into their weighted means"
     if grid.ndim > 2 and stencil == 2:
@@ -145,7 +149,7 @@ def warn_if_coarse(facts: dict[str, Any], grid: Grid, data: Data, residual: str,
     warnings.warn(told, GridTooCoarse, stacklevel=_outside())
 
 
-def in_words(facts: dict[str, Any], grid: Grid) -> str:
+def describe_error(facts: dict[str, Any], grid: Grid) -> str:
     """How far off the posterior is, and which grid would do."""
     said = (
         f"the grid is too coarse for these data: at the worst of {facts['grid_error_places']} places tried, the "

@@ -1,8 +1,8 @@
-"""How forms a' A b, A = W K W' + N, change with the kernel: all that the gradient of the collapsed bound needs.
+"""How forms a' A b, A = W K W' + N, change with the kernel: all that the gradient of the log evidence needs.
 
-With u = K W' held on both sides, d(a' A b) = (W'a)' dK (W'b) + a' dW u_b + b' dW u_a + sum a_n b_n dv_n: the first
-through the torus' eigenvalues, the others node by node, in pieces, through the stencils' weights. No entry of A is
-formed, and nothing is kept but fields on the grid.
+With u = K W' held on both sides, d(a' A b) = (W'a)' dK (W'b) + a' dW u_b + b' dW u_a + sum a_n b_n dv_n (or other
+multiples of dv_n, where residual variances are not part of N): the first through the torus' eigenvalues, the others node
+by node, in pieces, through the stencils' weights. No entry of A is formed, and nothing is kept but fields on the grid.
 """
 
 from typing import Any
@@ -18,8 +18,8 @@ from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.weights.stencils import nodes_at_once, place, stencil_steps, stencil_weights
-from hipgp.weights.toeplitz import on_torus
+from hipgp.weights.stencils import locate_stencils, node_chunk_size, stencil_offsets, stencil_weights
+from hipgp.weights.toeplitz import toeplitz_on_torus
 
 
 class Forms(eqx.Module):
@@ -43,21 +43,30 @@ class Piece(eqx.Module):
     share: Float[Array, "n Q"]  # the nodes' weights
     start: Int[Array, "n Q"]  # the stencils' first grid points
     residual: Float[Array, " n"]
-    diagonal: Float[Array, " n"]
+    of_residual: Float[Array, " n"]  # what each residual variance is multiplied by
     forms: Forms
 
 
 def kernel_gradient(
-    kernel: Kernel, grid: Grid, data: Data, p: int, system: DataSystem, forms: Forms
+    kernel: Kernel,
+    grid: Grid,
+    data: Data,
+    p: int,
+    system: DataSystem,
+    forms: Forms,
+    of_residual: Float[Array, " N"],
 ) -> Kernel:
-    """The forms' gradient in the parameters of `kernel`, whose system this is, with p-point stencils."""
+    """The forms' gradient in the parameters of `kernel`, whose system this is, with stencils of p points per axis.
+
+    `of_residual` is what each residual variance is multiplied by.
+    """
     kernel = jax.tree.map(jnp.asarray, kernel)
     total, fields = _through_grid(kernel, system, forms)
     begin = 0
     for block in data.blocks:
-        for rows in block.functional.pieces(grid.spacing, nodes_at_once()):
+        for rows in block.functional.pieces(grid.spacing, node_chunk_size()):
             part = block.functional.nodes_of(rows, grid.spacing)
-            piece = _piece(grid, p, part, begin + rows, system.weights.residual, forms)
+            piece = _piece(grid, p, part, begin + rows, system.weights.residual, of_residual, forms)
             total = jax.tree.map(jnp.add, total, _through_weights(kernel, grid, p, piece, *fields))
         begin += len(block.y)
     return total
@@ -76,13 +85,17 @@ def _through_grid(kernel: Kernel, system: DataSystem, forms: Forms) -> tuple[Ker
 
     spectrum, fields = jax.lax.scan(one, jnp.zeros_like(toeplitz.eigenvalues), forms)
     pull = spectrum * toeplitz.torus.multiplicity() / toeplitz.torus.size
-    return jax.grad(lambda k: jnp.sum(pull * on_torus(k, toeplitz.torus).eigenvalues))(kernel), fields
+    return jax.grad(lambda k: jnp.sum(pull * toeplitz_on_torus(k, toeplitz.torus).eigenvalues))(
+        kernel
+    ), fields
 
 
-def _piece(grid: Grid, p: int, part: Nodes, own: np.ndarray, residual: Array, forms: Forms) -> Piece:
+def _piece(
+    grid: Grid, p: int, part: Nodes, own: np.ndarray, residual: Array, of_residual: Array, forms: Forms
+) -> Piece:
     count, per = part.x.shape[:2]
     missing = (1 << (count - 1).bit_length()) - count  # few shapes: few compilations
-    start, offset = place(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
+    start, offset = locate_stencils(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
 
     def full(v: Any, mode: Any = "edge") -> Array:
         v = np.asarray(v)
@@ -99,7 +112,7 @@ def _piece(grid: Grid, p: int, part: Nodes, own: np.ndarray, residual: Array, fo
         full(np.asarray(part.weights, float), "constant"),
         full(start.reshape(count, per)),
         full(residual[at]),
-        chosen.diagonal(),
+        full(of_residual[at], "constant"),
         chosen,
     )
 
@@ -109,7 +122,7 @@ def _through_weights(
     kernel: Kernel, grid: Grid, p: int, piece: Piece, field_a: Array, field_b: Array
 ) -> Kernel:
     """The part through W and the residual variances of some functionals, the grid's fields held."""
-    places = piece.start[..., None] + jnp.asarray(stencil_steps(grid, p)[1])
+    places = piece.start[..., None] + jnp.asarray(stencil_offsets(grid, p)[1])
 
     def add(total: Array, form: tuple[Forms, Array, Array]) -> tuple[Array, None]:
         one, of_a, of_b = form
@@ -125,6 +138,6 @@ def _through_weights(
         # v of a sum of nodes is `alone` times what their correlation makes of it, and that is held
         now = jax.lax.stop_gradient(alone)
         ratio = jnp.where(now > 0, piece.residual / jnp.where(now > 0, now, 1.0), 0.0)
-        return jnp.sum(pull * w) + jnp.sum(piece.diagonal * ratio * alone)
+        return jnp.sum(pull * w) + jnp.sum(piece.of_residual * ratio * alone)
 
     return jax.grad(value)(kernel)
