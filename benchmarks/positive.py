@@ -69,7 +69,7 @@ def rays(seed: int, learn: bool, max_rounds: int) -> dict:
     truth = simulate.interpolate(sky.axes, sky.density, grid.coordinates())
     of_lines = post.sample(DRAWS, key=1, at=lines)
     return {
-        "kernel": repr(gp.kernel),
+        "kernel": describe(gp.kernel),
         "field": scores(draws, truth),
         "held_out": found,
         "held_out_by_draws": scores(of_lines, sky.extinction[held]),
@@ -78,19 +78,23 @@ def rays(seed: int, learn: bool, max_rounds: int) -> dict:
     }
 
 
+def describe(kernel: object) -> str:
+    return f"{type(kernel).__name__}(variance={float(kernel.variance):.4g}, lengthscale={float(kernel.lengthscale):.4g})"  # type: ignore[attr-defined]
+
+
 def halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     test = np.random.default_rng(0).permutation(len(x)) % 2 == 0
     return x[~test], x[test]
 
 
-def pattern(name: str, folder: pathlib.Path) -> dict:
+def pattern(name: str, folder: pathlib.Path, cells: int) -> dict:
     x = np.loadtxt(folder / "counts" / f"{name}.csv", delimiter=",", skiprows=1)
     seen, held = halves(x)
     if name == "bei":
-        shape, lower, upper = np.array([100, 50]), np.zeros(2), np.array([1000.0, 500.0])
+        shape, lower, upper = np.array([cells, cells // 2]), np.zeros(2), np.array([1000.0, 500.0])
         area = np.prod((upper - lower) / shape) * np.ones(shape)
     else:
-        shape, lower, upper, area = window(folder / "counts" / "clmfires_window.csv", 200)
+        shape, lower, upper, area = window(folder / "counts" / "clmfires_window.csv", cells)
     h = (upper - lower) / shape
     inside = area.ravel() > 0
     centres = np.stack(
@@ -120,7 +124,12 @@ def pattern(name: str, folder: pathlib.Path) -> dict:
         rate = post.predict(hg.Points(places), progress=False).mean
         constant = m.sum() * np.log(n.sum() / a.sum()) - n.sum()
         gain = (m @ np.log(rate) - rate @ a - constant) / m.sum()
-        out[label] = {"gain": gain, "kernel": repr(gp.kernel), "seconds": clock() - began}
+        histogram = (
+            n + 0.1 * n.sum() * a / a.sum() / np.mean(a * n.sum() / a.sum())
+        ) / a  # of the same cells, with a tenth of a point in each
+        histogram *= n.sum() / (histogram @ a)
+        out["histogram_gain"] = (m @ np.log(histogram) - histogram @ a - constant) / m.sum()
+        out[label] = {"gain": gain, "kernel": describe(gp.kernel), "seconds": clock() - began}
         out[label]["diagnostics"] = {k: v for k, v in post.diagnostics.items() if k != "gaussian"}
         print(label, out[label]["gain"], out[label]["kernel"], out[label]["seconds"], flush=True)
     return out
@@ -144,6 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("problem", choices=("rays", "bei", "clmfires"))
     parser.add_argument("--data", type=pathlib.Path)
+    parser.add_argument("--cells", type=int, default=100, help="of a point pattern, along its longer side")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learn", action="store_true")
     parser.add_argument("--max-rounds", type=int, default=40)
@@ -154,7 +164,7 @@ def main() -> None:
             f"positive-rays-seed{args.seed}" + "-learned" * args.learn,
         )
     else:
-        found, name = pattern(args.problem, args.data), f"positive-{args.problem}"
+        found, name = pattern(args.problem, args.data, args.cells), f"positive-{args.problem}-{args.cells}"
     write_result(name, found | {"machine": facts(), "memory": peak_memory()})
     print({k: v for k, v in found.items() if k != "diagnostics"})
     print(

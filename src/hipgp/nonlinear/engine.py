@@ -25,6 +25,7 @@ from hipgp.model.links import Link, as_link
 from hipgp.model.packing import Arrays, Json, check_shapes, unpack_data
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of
+from hipgp.nonlinear.importance import pareto_facts
 from hipgp.nonlinear.iteration import Result, Settings, iterate, warn_if_unsettled
 from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior
@@ -41,6 +42,8 @@ class Linearised(Method):
     - `tolerance`: nats; the rounds end when q moves by less.
     - `max_rounds`: after so many it is said that it did not come to rest.
     - `draws`: of the posterior, from which standard deviations at many nodes of lines and boxes are found.
+    - `importance`: draws that are weighed by how much likelier the true posterior makes them than the Gaussian one does; the Pareto
+      shape of the weights is `diagnostics["pareto_k"]`, with a warning above 0.7. None unless asked for.
     """
 
     name: ClassVar[str] = "linearised"
@@ -51,6 +54,7 @@ class Linearised(Method):
     tolerance: float = eqx.field(static=True, default=0.01)
     max_rounds: int = eqx.field(static=True, default=60)
     draws: int = eqx.field(static=True, default=64)
+    importance: int = eqx.field(static=True, default=0)
 
     def __check_init__(self) -> None:
         if not isinstance(self.method, Method) or self.method.name not in INNER:
@@ -60,7 +64,7 @@ class Linearised(Method):
             )
         if not self.tolerance > 0:
             raise ValueError(f"tolerance: expected a positive number of nats, got {self.tolerance!r}")
-        for name, least in (("max_rounds", 1), ("draws", 2)):
+        for name, least in (("max_rounds", 1), ("draws", 2), ("importance", 0)):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < least:
                 raise ValueError(
                     f"{name}: expected a whole number of at least {least}, got {getattr(self, name)!r}"
@@ -99,8 +103,10 @@ class Linearised(Method):
             "converged": result.converged,
             "trace": [r._asdict() for r in result.rounds],
             "gaussian": dict(result.post.diagnostics),
-            "seconds": time.perf_counter() - began,
         }
+        if self.importance:
+            info |= pareto_facts(result.post, prepared.blocks, result.stand_ins, self.importance)
+        info["seconds"] = time.perf_counter() - began
         return self._posterior(problem, prepared, result.post, result.states, result.stand_ins, info)
 
     def rounds(
@@ -174,7 +180,10 @@ class Linearised(Method):
             raise ValueError(
                 'link: expected "exp", "softplus" or "logistic" in a map to be saved, got Link(g), a function'
             )
-        own = {name: getattr(self, name) for name in ("tolerance", "max_rounds", "draws", "parameters")}
+        own = {
+            name: getattr(self, name)
+            for name in ("tolerance", "max_rounds", "draws", "importance", "parameters")
+        }
         return own | {
             "link": self.link.name,
             "method": {"name": self.method.name, "settings": self.method.settings()},

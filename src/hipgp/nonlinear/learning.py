@@ -11,13 +11,15 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
+import scipy  # its submodules are imported when they are first used
 
 from hipgp.engines import Method, Problem
 from hipgp.learning.parameters import Layout
 from hipgp.learning.search import Learned
 from hipgp.learning.units import LearnOptions, learn_in_unit
 from hipgp.model.data import Data
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
 from hipgp.nonlinear.blocks import Block, State
 from hipgp.nonlinear.engine import Linearised, Prepared
 from hipgp.nonlinear.expectations import likelihood_terms
@@ -64,6 +66,10 @@ def _learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) -
     states: list[State] | None = None
     learned: Learned | None = None
     start = how.start
+    if (
+        start == "data" and not method.link.identity
+    ):  # a flat first field would say that there is nothing to see
+        kernel, start = _wavy(kernel, grid), "kernel"
     with Progress("learning", how.progress) as bar:
         for turn in range(TURNS):
             own = dataclasses.replace(method, parameters=parameters, tolerance=NATS, max_rounds=ROUNDS)
@@ -85,6 +91,20 @@ def _learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) -
     assert learned is not None
     learned = learned._replace(noise=noise, seconds=time.perf_counter() - began)
     return Answer(learned, parameters)
+
+
+def _wavy(kernel: Kernel, grid: Grid) -> Kernel:
+    """The kernel with lengthscales of a tenth of the grid, and variances of one in all: where to begin under a link."""
+    layout = Layout.of(kernel, False)
+    names, vector = layout.names(), np.array(layout.pack(kernel, None), float)
+    tenth = 0.1 * float(np.max(np.asarray(grid.upper) - np.asarray(grid.lower)))
+    parts = sum("variance" in name for name in names)
+    for number, name in enumerate(names):
+        if "variance" in name:
+            vector[number] = -np.log(parts)
+        elif "lengthscale" in name:
+            vector[number] = np.log(tenth)
+    return layout.unpack(vector)[0]
 
 
 def _takes_noise(block: object) -> bool:
