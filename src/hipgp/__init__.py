@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from hipgp.engines import Prediction
     from hipgp.estimator import HIPGPRegressor as HIPGPRegressor
     from hipgp.exact import Exact
-    from hipgp.gp import GP, Posterior, load
+    from hipgp.gp import GP
+    from hipgp.model.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
     from hipgp.model.data import Data, observe
     from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
     from hipgp.model.grid import Grid
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
         RationalQuadratic,
         SquaredExponential,
     )
+    from hipgp.model.likelihood import Likelihood
+    from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
+    from hipgp.model.links import Link
+    from hipgp.model.point_pattern import point_pattern
+    from hipgp.nonlinear.engine import Linearised
+    from hipgp.posterior import Posterior, load
     from hipgp.variational.engine import Variational
     from hipgp.vecchia.grid_check import GridTooCoarse
 
@@ -34,13 +41,20 @@ _MODULES = {
     "hipgp.model.data": ("Data", "observe"),
     "hipgp.estimator": ("HIPGPRegressor",),  # not in __all__: its module needs scikit-learn
     "hipgp.model.functionals": ("BoxAverages", "Derivatives", "Functionals", "LineIntegrals", "Points"),
-    "hipgp.gp": ("GP", "Posterior", "load"),
+    "hipgp.gp": ("GP",),
+    "hipgp.posterior": ("Posterior", "load"),
     "hipgp.engines": ("Prediction",),
     "hipgp.model.grid": ("Grid",),
     "hipgp.batch.engine": ("Batch",),
     "hipgp.exact": ("Exact",),
     "hipgp.comparison": ("compare",),
     "hipgp.vecchia.grid_check": ("GridTooCoarse",),
+    "hipgp.model.counts": ("Bernoulli", "Binomial", "NegativeBinomial", "Poisson"),
+    "hipgp.model.likelihood": ("Likelihood",),
+    "hipgp.model.likelihoods": ("Beta", "Censored", "Gamma", "Gaussian", "LogNormal", "StudentT"),
+    "hipgp.model.links": ("Link",),
+    "hipgp.model.point_pattern": ("point_pattern",),
+    "hipgp.nonlinear.engine": ("Linearised",),
     "hipgp.variational.engine": ("Variational",),
     "hipgp.model.kernels": (
         "Gneiting",
@@ -80,25 +94,39 @@ def __dir__() -> list[str]:
 __all__ = [
     "GP",
     "Batch",
+    "Bernoulli",
+    "Beta",
+    "Binomial",
     "BoxAverages",
+    "Censored",
     "Data",
     "Derivatives",
     "Exact",
     "Functionals",
+    "Gamma",
+    "Gaussian",
     "Gneiting",
     "Grid",
     "GridTooCoarse",
+    "Likelihood",
     "LineIntegrals",
+    "Linearised",
+    "Link",
+    "LogNormal",
     "Matern12",
     "Matern32",
     "Matern52",
+    "NegativeBinomial",
     "Points",
+    "Poisson",
     "Posterior",
     "Prediction",
     "RationalQuadratic",
     "SquaredExponential",
+    "StudentT",
     "Variational",
     "compare",
     "load",
     "observe",
+    "point_pattern",
 ]

@@ -8,11 +8,12 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.engines import Estimate, Method
-from hipgp.gp import GP, Posterior
+from hipgp.gp import GP
 from hipgp.learning.parameters import Layout
 from hipgp.model.data import Data, check_differentiable
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

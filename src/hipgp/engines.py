@@ -7,19 +7,22 @@ what to use instead; the base class does so for everything that is optional.
 """
 
 import abc
+import dataclasses
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtri
 
 from hipgp.model.data import Data, check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.packing import Arrays, Json
+from hipgp.model.packing import Arrays, Json, plain
 from hipgp.model.trend import Trend
+from hipgp.runtime.precision import as_float
 from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
 
@@ -74,6 +77,25 @@ class Prediction(NamedTuple):
     mean: Float[np.ndarray, " N"]
     std: Float[np.ndarray, " N"]
     std_error: Float[np.ndarray, " N"] | None = None
+
+    def quantile(self, q: Any) -> np.ndarray:
+        """The value that is not exceeded with probability `q`; for several q, (len(q), N)."""
+        share = _probability("q", q)
+        at = share[:, None] if share.ndim else share
+        return self.mean + ndtri(at) * self.std
+
+    def interval(self, p: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends of the central interval that holds the value with probability `p`."""
+        share = float(_probability("p", p))
+        lower, upper = self.quantile([0.5 * (1 - share), 0.5 * (1 + share)])
+        return lower, upper
+
+
+def _probability(name: str, value: Any) -> np.ndarray:
+    array = as_float(name, value, ndim=(0, 1)).astype(float)
+    if np.any((array <= 0) | (array >= 1)):
+        raise ValueError(f"{name}: expected probabilities between 0 and 1, got {value!r}")
+    return array
 
 
 class Estimate(NamedTuple):
@@ -171,10 +193,15 @@ class Method(eqx.Module):
 
     name: ClassVar[str]  # in diagnostics and files
     on_grid: ClassVar[bool] = True  # whether it computes on the grid, or only shows maps there
+    linear: ClassVar[bool] = True  # measurements are linear in the field, and noise is Gaussian
 
     @abc.abstractmethod
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> FittedPosterior:
         """The posterior of a problem. `checkpoint` names a file that a long fit may resume from."""
+
+    def refit(self, problem: Problem, tolerance: float) -> FittedPosterior:
+        """The posterior of a problem that has been checked, to `tolerance` nats where the engine iterates."""
+        return self.condition(problem, progress=False)
 
     @abc.abstractmethod
     def unpack(
@@ -188,6 +215,15 @@ class Method(eqx.Module):
         So many that they are as good as all of them, unless the engine says otherwise.
         """
         return 8 if data.ndim <= 2 else 4
+
+    def settings(self) -> Json:
+        """The settings as JSON, from which `of_settings` makes the same method."""
+        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def of_settings(cls, settings: Json) -> "Method":
+        """The method that `settings` described."""
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
 
     def log_evidence_slope(self, problem: Problem, probes: int, key: Any) -> Slope:
         """The log evidence of a problem and its gradient, as learning needs them: without checks of the grid."""

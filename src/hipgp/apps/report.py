@@ -18,7 +18,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from hipgp import gp as models
+from hipgp import posterior as models
 from hipgp.apps import plots
 from hipgp.files import io
 from hipgp.model.data import Data

@@ -6,6 +6,7 @@ posterior (Matheron's rule: u + K W' A^-1 (y - W u - e)). No covariance is ever 
 part of the same algebra: its coefficients come from generalised least squares, in the mean and in every draw.
 """
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
@@ -99,6 +100,11 @@ class Batch(Method):
         found = self.fit(problem, progress, checkpoint, check_grid=True)
         warn_if_coarse(found.diagnostics, problem.grid, problem.data, self.residual, p)
         return found
+
+    def refit(self, problem: Problem, tolerance: float) -> "BatchPosterior":
+        kernel, grid, data, noise, trend = problem
+        method = dataclasses.replace(self, tolerance=min(tolerance, self.tolerance))
+        return method.fit(kernel, grid, data, noise, trend, progress=False)
 
     @float64_available
     def fit(

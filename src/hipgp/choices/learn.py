@@ -1,13 +1,13 @@
 """Learning with or without a grid: the bounds of lengthscales, and what is said where a bound was met."""
 
 import functools
-from typing import Any, NamedTuple
 
 from hipgp.batch.engine import WRAPPED, Batch
 from hipgp.choices.coarseness import at_grid_bound, too_coarse
 from hipgp.choices.domain import learning_grid
 from hipgp.learning import search
 from hipgp.learning.search import Learned
+from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
@@ -18,23 +18,10 @@ from hipgp.vecchia.grid_check import GridTooCoarse
 from hipgp.weights.toeplitz import check_torus
 
 
-class SearchOptions(NamedTuple):
-    """How to search, as `GP.learn` takes it."""
-
-    start: str
-    bounds: dict[str, Any] | None
-    key: int
-    polish: bool | None
-    progress: bool
-    checkpoint: Any
-
-
 def learned_from(
-    kernel: Kernel, grid: Grid | None, data: Data, noise: float | None, trend: Trend, how: SearchOptions
+    kernel: Kernel, grid: Grid | None, data: Data, noise: float | None, trend: Trend, how: LearnOptions
 ) -> Learned:
     """What the data say of kernel and noise. Without a grid the data's own spacing bounds the lengthscale."""
-    if how.start not in ("data", "kernel"):
-        raise ValueError(f'start: expected "data" or "kernel", got {how.start!r}')
     if how.polish and grid is None:
         raise ValueError(
             "polish: expected a GP with a grid, on which the exact bound is computed, got one without; give "
@@ -67,9 +54,14 @@ def learned_from(
         said, undetermined = too_coarse(learned, names, grid, scaled, freely)
         if said is not None:
             warn_caller(said, GridTooCoarse)
-    if undetermined:
-        warn_caller(
-            f"the data do not determine {', '.join(undetermined)}: the likelihood is flat there or best at a bound; give "
-            "bounds, a simpler kernel, or more data",
-        )
+    warn_if_undetermined(undetermined)
     return search.in_unit(learned, unit)
+
+
+def warn_if_undetermined(names: list[str]) -> None:
+    """Warn of the parameters that the data leave open."""
+    if names:
+        warn_caller(
+            f"the data do not determine {', '.join(names)}: the likelihood is flat there or best at a bound; give "
+            "bounds, a simpler kernel, or more data"
+        )

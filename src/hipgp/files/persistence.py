@@ -4,11 +4,10 @@ The linear system is not stored: it follows from kernel, grid, data and settings
 engine is imported when a map of it is loaded.
 """
 
-import dataclasses
 import importlib
 import math
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +23,7 @@ ENGINES = {
     "batch": ("hipgp.batch.engine", "Batch"),
     "variational": ("hipgp.variational.engine", "Variational"),
     "exact": ("hipgp.exact", "Exact"),
+    "linearised": ("hipgp.nonlinear.engine", "Linearised"),
 }
 
 
@@ -39,7 +39,7 @@ def pack(engine: FittedPosterior, learned: "Learned | None") -> tuple[Arrays, Js
         "learned": None if learned is None else _learned_to_json(learned),
         "provenance": _provenance(),
         "engine": method.name,
-        "settings": {field.name: plain(getattr(method, field.name)) for field in dataclasses.fields(method)},
+        "settings": method.settings(),
     }
     return arrays, model | of_engine
 
@@ -51,10 +51,7 @@ def unpack(arrays: Arrays, model: Json) -> "tuple[FittedPosterior, Learned | Non
         kernel.check_dimension(grid.ndim)
         learned = None if model["learned"] is None else _learned_from_json(model["learned"])
         _check_described(model)
-        settings: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in model["settings"].items()
-        }
-        method = _method(model["engine"])(**settings)
+        method = _method(model["engine"]).of_settings(model["settings"])
         return method.unpack(kernel, grid, model["noise"], arrays, model), learned
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"map: expected a complete model, got one without {error}") from None

@@ -16,16 +16,22 @@ from jaxtyping import Float
 
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
+from hipgp.model.likelihood import Likelihood
+from hipgp.model.likelihoods import Gaussian
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import as_float
 
 
 class Observations(eqx.Module):
-    """One kind of functional with its measured values; `noise` is a std per observation, or None: to be learned."""
+    """One kind of functional with its measured values; `noise` is a std per observation, or None: to be learned.
+
+    `likelihood` is None where noise is Gaussian.
+    """
 
     functional: Functional
     y: Float[np.ndarray, " N"]
     noise: Float[np.ndarray, " N"] | None
+    likelihood: Likelihood | None = None
 
 
 class Data(eqx.Module):
@@ -64,6 +70,11 @@ class Data(eqx.Module):
         return np.concatenate([np.full(len(b.y), b.noise is not None) for b in self.blocks])
 
     @property
+    def gaussian(self) -> bool:
+        """Whether the noise of all observations is Gaussian."""
+        return all(block.likelihood is None for block in self.blocks)
+
+    @property
     def derivative(self) -> bool:
         return any(block.functional.derivative for block in self.blocks)
 
@@ -82,8 +93,12 @@ class Data(eqx.Module):
         return Nodes.concatenate([block.functional.nodes(spacing) for block in self.blocks])
 
 
-def observe(functional: Functional, y: Any, noise: Any = None) -> Data:
-    """Measured values `y` of `functional`; `noise`: a standard deviation, one per observation, or None to learn it."""
+def observe(functional: Functional, y: Any, noise: Any = None, likelihood: Likelihood | None = None) -> Data:
+    """Measured values `y` of `functional`; `noise`: a standard deviation, one per observation, or None to learn it.
+
+    `likelihood` says how y scatters where that is not Gaussian noise: `Poisson(exposure=...)`, `StudentT()` and others.
+    For additive noise `noise` is its scale; counts and others have none.
+    """
     if not isinstance(functional, Functional):
         raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
     values = as_float("y", y, ndim=(1,))
@@ -91,8 +106,9 @@ def observe(functional: Functional, y: Any, noise: Any = None) -> Data:
         raise ValueError(
             f"y: expected one value per functional, shape {(len(functional),)}, got {values.shape}"
         )
+    likelihood = _checked(likelihood, values, noise)
     if noise is None:
-        return Data((Observations(functional, values, None),))
+        return Data((Observations(functional, values, None, likelihood),))
     std = as_float("noise", noise, ndim=(0, 1)).astype(values.dtype)
     if std.shape not in ((), values.shape):
         raise ValueError(
@@ -100,7 +116,26 @@ def observe(functional: Functional, y: Any, noise: Any = None) -> Data:
         )
     if np.any(std <= 0):
         raise ValueError(f"noise: expected positive standard deviations, got {float(np.min(std))}")
-    return Data((Observations(functional, values, np.broadcast_to(std, values.shape).copy()),))
+    std = np.broadcast_to(std, values.shape).copy()
+    return Data((Observations(functional, values, std, likelihood),))
+
+
+def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelihood | None:
+    """The likelihood with parameters that fit the observations; None where it is the Gaussian one."""
+    if likelihood is None:
+        return None
+    if not isinstance(likelihood, Likelihood):
+        kind = (
+            likelihood.__name__ + ", a class" if isinstance(likelihood, type) else type(likelihood).__name__
+        )
+        raise ValueError(f"likelihood: expected Poisson(...), StudentT(...), ..., got {kind}")
+    if noise is not None and not likelihood.additive:
+        raise ValueError(
+            f"noise: expected None with {type(likelihood).__name__}, which says itself how y scatters, got a value"
+        )
+    likelihood.check_parameters(len(y))
+    likelihood.check(y)
+    return None if isinstance(likelihood, Gaussian) else likelihood
 
 
 def check_inside(functional: Functional, grid: Grid) -> None:

@@ -8,7 +8,10 @@ import numpy as np
 
 from hipgp.model import functionals as hf
 from hipgp.model import kernels as hk
+from hipgp.model.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
 from hipgp.model.data import Data, observe
+from hipgp.model.likelihood import Likelihood
+from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
 from hipgp.model.trend import Trend
 
 Arrays = dict[str, np.ndarray]
@@ -23,6 +26,12 @@ FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Functionals": (("nodes", "weights", "direction"), ()),
 }
 STORED_AS = {"nodes": "positions"}  # arguments whose field has another name
+LIKELIHOODS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        Bernoulli, Beta, Binomial, Censored, Gamma, Gaussian, LogNormal, NegativeBinomial, Poisson, StudentT,
+    )
+}  # fmt: skip
 EXTRA = {"RationalQuadratic": ("alpha",), "Gneiting": ("alpha",)}
 
 
@@ -42,7 +51,10 @@ def _pack_data(data: Data, arrays: Arrays) -> list[Json]:
         for name, values in held.items():
             if values is not None:
                 arrays[f"data{number}_{name}"] = values
-        blocks.append({"kind": kind, "settings": {s: getattr(block.functional, s) for s in settings}})
+        told = {"kind": kind, "settings": {s: getattr(block.functional, s) for s in settings}}
+        if block.likelihood is not None:
+            told["likelihood"] = _likelihood_to_json(block.likelihood, f"data{number}", arrays)
+        blocks.append(told)
     return blocks
 
 
@@ -59,10 +71,45 @@ def _unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
         y, noise = arrays[f"data{number}_y"], arrays.get(f"data{number}_noise")
         if noise is not None and noise.shape != y.shape:
             raise ValueError(f"map: expected a noise for each of {len(y)} values, got shape {noise.shape}")
-        made.append(observe(functional, y, noise))
+        likelihood = _likelihood_from_json(block.get("likelihood"), f"data{number}", arrays)
+        made.append(observe(functional, y, noise, likelihood))
     if not made:
         raise ValueError("map: expected observations, got none")
     return functools.reduce(operator.add, made)
+
+
+def _likelihood_to_json(likelihood: Likelihood, name: str, arrays: Arrays) -> Json:
+    """Its kind and numbers; parameters given for each observation are added to `arrays`."""
+    kind = type(likelihood).__name__
+    if LIKELIHOODS.get(kind) is not type(likelihood):
+        raise ValueError(f"likelihood: expected one of hipgp's own in a map to be saved, got {kind}")
+    told: Json = {"kind": kind, "parameters": {}}
+    for parameter, value in likelihood.parameters().items():
+        if np.ndim(value) == 0:
+            told["parameters"][parameter] = float(value)
+        else:
+            arrays[f"{name}_{parameter}"] = np.asarray(value)
+            told["parameters"][parameter] = None
+    if isinstance(likelihood, Censored):
+        told["base"] = type(likelihood.base).__name__
+    return told
+
+
+def _likelihood_from_json(told: Json | None, name: str, arrays: Arrays) -> Likelihood | None:
+    if told is None:
+        return None
+    if told["kind"] not in LIKELIHOODS or told.get("base", "Gamma") not in LIKELIHOODS:
+        raise ValueError(f"map: expected a likelihood among {', '.join(LIKELIHOODS)}, got {told['kind']!r}")
+    values = {
+        parameter: arrays[f"{name}_{parameter}"] if value is None else value
+        for parameter, value in told["parameters"].items()
+    }
+    if told["kind"] == "Bernoulli":
+        return Bernoulli()
+    if told["kind"] == "Censored":
+        limits = {limit: values.pop(limit) for limit in ("lower", "upper") if limit in values}
+        return Censored(**limits, base=LIKELIHOODS[told["base"]](**values))
+    return LIKELIHOODS[told["kind"]](**values)
 
 
 def kernel_to_json(kernel: hk.Kernel) -> Json:

@@ -1,0 +1,145 @@
+"""What a likelihood is: the distribution of a measured value y, given what the functional sees of the field, eta.
+
+Each is a pure function of y, eta and its parameters: `log_density`, from which derivatives come by JAX, and
+`information`, a positive stand-in for its curvature where the true one is negative. Parameters are numbers, one per
+observation, or None: to be learned. The scale of additive noise is the `noise` of `observe`, as for Gaussian data.
+
+The families are in `model/counts.py` and `model/likelihoods.py`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from hipgp.runtime.precision import as_float
+
+
+class Likelihood(eqx.Module):
+    """A likelihood of your own: `Likelihood(logpdf)` with logpdf(y, eta), the log density of each y, made of jax.numpy.
+
+    >>> laplace = Likelihood(lambda y, eta: -jnp.abs(y - eta) / 0.1 - jnp.log(0.2))
+    """
+
+    logpdf: Callable[[Array, Array], Array] = eqx.field(static=True)
+
+    additive: ClassVar[bool] = False  # its scale is the noise of the observations
+    learnable: ClassVar[dict[str, float]] = {}  # parameters that may be None, and where learning starts
+    whole: ClassVar[bool] = False  # y takes whole numbers
+
+    def log_density(self, y: Array, eta: Array, noise: Array | float = 1.0) -> Float[Array, "..."]:
+        """log p(y | eta), element by element; `noise` is the scale of additive noise."""
+        return self.logpdf(y, eta)
+
+    def information(self, y: Array, eta: Array, noise: Array | float = 1.0) -> Float[Array, "..."]:
+        """A positive curvature of -log p(y | eta) in eta: Fisher's information unless another is better."""
+        slope = lambda e: jax.jvp(lambda t: self.log_density(y, t, noise), (e,), (jnp.ones_like(e),))[1]
+        first, second = jax.jvp(slope, (eta,), (jnp.ones_like(eta),))
+        return jnp.where(second < 0, -second, jnp.square(first))
+
+    def mean(self, eta: Array) -> Float[Array, "..."]:
+        """The mean of y."""
+        raise ValueError(self._unable("the mean of new observations"))
+
+    def variance(self, eta: Array, noise: Array | float = 1.0) -> Float[Array, "..."]:
+        """The variance of y."""
+        raise ValueError(self._unable("the variance of new observations"))
+
+    def cdf(self, y: Array, eta: Array, noise: Array | float = 1.0) -> Float[Array, "..."]:
+        """The probability of a value of at most y."""
+        raise ValueError(self._unable("quantiles of new observations"))
+
+    def check(self, y: Float[np.ndarray, " N"]) -> None:
+        """Raise a ValueError where no such y can be observed; of the user's own, where logpdf is no log density."""
+        eta = jnp.asarray(y) * 0 + 0.5  # in the range of every link
+        try:
+            values = np.asarray(self.logpdf(jnp.asarray(y), eta))
+        except Exception as error:
+            raise ValueError(
+                f"likelihood: expected logpdf(y, eta) made of jax.numpy, got one that raises {type(error).__name__}: {error}"
+            ) from error
+        if values.shape != y.shape:
+            raise ValueError(
+                f"likelihood: expected logpdf(y, eta) to give one number per observation, shape {y.shape}, got {values.shape}"
+            )
+        if np.any(np.isnan(values)):
+            bad = int(np.flatnonzero(np.isnan(values))[0])
+            raise ValueError(
+                f"likelihood: expected numbers from logpdf(y, eta), got NaN at y = {y[bad]:.6g}, eta = 0.5 "
+                f"({int(np.sum(np.isnan(values)))} of {len(y)})"
+            )
+
+    def check_parameters(self, count: int) -> None:
+        """Raise a ValueError unless each parameter is a number or one per observation."""
+        for name, value in self.parameters().items():
+            if np.shape(value) not in ((), (count,)):
+                raise ValueError(
+                    f"{name}: expected a number or one per observation, shape {(count,)}, got {np.shape(value)}"
+                )
+
+    def take(self, rows: Int[np.ndarray, " n"]) -> "Likelihood":
+        """Of the observations numbered `rows`."""
+        picked = {n: v[rows] for n, v in self.parameters().items() if np.ndim(v) == 1}
+        return self.replaced(picked) if picked else self
+
+    def parameters(self) -> dict[str, Any]:
+        """Parameters that are known, by name."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "logpdf"}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def unknown(self) -> list[str]:
+        """Names of parameters that are to be learned."""
+        return [name for name in self.learnable if getattr(self, name) is None]
+
+    def replaced(self, values: dict[str, Any]) -> "Likelihood":
+        """The same with other parameters."""
+        made = object.__new__(type(self))
+        for field in dataclasses.fields(self):
+            value = values.get(field.name, getattr(self, field.name))
+            object.__setattr__(made, field.name, value)
+        return made
+
+    def _unable(self, what: str) -> str:
+        return f"likelihood: expected one of hipgp's own to give {what}, got {type(self).__name__}; use sample() for the field"
+
+
+def positive(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    array = as_float(name, value, ndim=(0, 1)).astype(float)
+    if np.any(array <= 0):
+        raise ValueError(
+            f"{name}: expected positive numbers, got {float(np.min(array)):g} ({int(np.sum(array <= 0))} not positive); "
+            "leave such observations out"
+        )
+    return float(array) if array.ndim == 0 else array
+
+
+def check_counts(y: np.ndarray) -> None:
+    for what, bad in (("no negative ones", y < 0), ("whole ones", y != np.floor(y))):
+        if np.any(bad):
+            raise ValueError(
+                f"y: expected counts, {what}, got {y[bad][0]:g} at index {int(np.flatnonzero(bad)[0])} "
+                f"({int(np.sum(bad))} of {len(y)})"
+            )
+
+
+def check_range(y: np.ndarray, what: str, bad: np.ndarray) -> None:
+    if np.any(bad):
+        raise ValueError(
+            f"y: expected {what}, got {y[bad][0]:g} at index {int(np.flatnonzero(bad)[0])} ({int(np.sum(bad))} of {len(y)})"
+        )
+
+
+class OwnLikelihood(Likelihood):
+    """Likelihoods of the library's own."""
+
+    logpdf: Any = eqx.field(static=True, default=None, init=False, repr=False)
+
+    def check(self, y: Float[np.ndarray, " N"]) -> None:
+        """Any number can be observed unless a subclass says otherwise."""

@@ -1,0 +1,97 @@
+"""Point patterns: places where something happened, as counts in small cells.
+
+The places are taken to be a Poisson process whose rate is the field, so that with a link on a Gaussian process they are a
+log-Gaussian Cox process. Counts in cells much smaller than the field's lengthscale carry all that the places do.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.model.arguments import as_points
+from hipgp.model.counts import Poisson
+from hipgp.model.data import Data, observe
+from hipgp.model.functionals import Points
+from hipgp.runtime.precision import as_float
+
+CELLS = {1: 256, 2: 100, 3: 40, 4: 16}  # along the longest side, unless told
+
+
+def point_pattern(
+    x: Any,
+    window: tuple[Any, Any],
+    exposure: Callable[[np.ndarray], Any] | float | None = None,
+    cells: int | tuple[int, ...] | None = None,
+) -> Data:
+    """Places x, (N, D), seen in the box `window` = (lower, upper): counts in cells, for GP(..., link="exp").
+
+    The field is then the rate, points per unit of volume. `exposure` multiplies it: a number, or a function of places, (M, D), that is
+    positive where anything could be seen and zero elsewhere (effort, population, part of a cell). `cells` is their number along the
+    longest side, or along each; they should be smaller than the field's lengthscale.
+
+    >>> data = point_pattern([[0.1], [0.2], [0.9]], window=(0.0, 1.0), cells=4)
+    >>> data.y.tolist()
+    [2.0, 0.0, 0.0, 1.0]
+    """
+    places = as_points("x", x).astype(float)
+    ndim = places.shape[1]
+    lower, upper = _window(window, ndim)
+    outside = np.any((places < lower) | (places > upper), axis=1)
+    if np.any(outside):
+        raise ValueError(
+            f"window: expected a box that holds all places, got {int(np.sum(outside))} of {len(places)} outside it (first: "
+            f"number {int(np.flatnonzero(outside)[0])}); widen it, or leave them out"
+        )
+    shape = _shape(cells, upper - lower)
+    size = (upper - lower) / shape
+    counts = np.zeros(shape)
+    cell = np.clip(((places - lower) / size).astype(int), 0, np.asarray(shape) - 1)
+    np.add.at(counts, tuple(cell.T), 1.0)
+    axes = [low + (np.arange(n) + 0.5) * h for low, n, h in zip(lower, shape, size, strict=True)]
+    centres = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, ndim)
+    y, share = counts.ravel(), _exposure(exposure, centres)
+    seen = share > 0
+    if np.any(y[~seen] > 0):
+        raise ValueError(
+            f"exposure: expected a positive one wherever there are places, got zero in {int(np.sum(y[~seen] > 0))} cells that hold "
+            f"{int(np.sum(y[~seen]))} of them"
+        )
+    likelihood = Poisson(exposure=share[seen] * float(np.prod(size)))
+    return observe(Points(centres[seen]), y[seen], likelihood=likelihood)
+
+
+def _window(window: Any, ndim: int) -> tuple[np.ndarray, np.ndarray]:
+    if not isinstance(window, tuple | list) or len(window) != 2:
+        raise ValueError(f"window: expected a box, (lower, upper), got {type(window).__name__}")
+    lower, upper = (np.atleast_1d(as_float("window", end, ndim=(0, 1))).astype(float) for end in window)
+    if lower.shape != (ndim,) or upper.shape != (ndim,):
+        raise ValueError(
+            f"window: expected {ndim} coordinates for each end like the places, got {lower.shape} and {upper.shape}"
+        )
+    if np.any(upper <= lower):
+        raise ValueError("window: expected upper ends above the lower ones on every axis, got others")
+    return lower, upper
+
+
+def _shape(cells: Any, extent: Float[np.ndarray, " D"]) -> tuple[int, ...]:
+    """Cells along each axis, as near to cubes as can be where one number is given."""
+    cells = CELLS.get(len(extent), 16) if cells is None else cells
+    counts = np.ceil(cells * extent / np.max(extent) - 1e-9) if np.ndim(cells) == 0 else np.asarray(cells)
+    if counts.shape != extent.shape or np.any(counts != np.floor(counts)) or np.any(counts < 1):
+        raise ValueError(f"cells: expected a whole number, or one per axis, of at least 1, got {cells!r}")
+    return tuple(int(n) for n in counts)
+
+
+def _exposure(exposure: Any, centres: Float[np.ndarray, "M D"]) -> Float[np.ndarray, " M"]:
+    """At each cell's centre."""
+    found = exposure(centres) if callable(exposure) else 1.0 if exposure is None else exposure
+    values = as_float("exposure", found, ndim=(0, 1)).astype(float)
+    if values.shape not in ((), (len(centres),)):
+        raise ValueError(
+            f"exposure: expected a number for each place, shape {(len(centres),)}, got {values.shape}"
+        )
+    if np.any(values < 0) or not np.any(values > 0):
+        raise ValueError("exposure: expected no negative numbers and some positive ones, got others")
+    return np.broadcast_to(values, (len(centres),))

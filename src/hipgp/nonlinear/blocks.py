@@ -1,0 +1,236 @@
+"""Blocks of observations as the iteration sees them: what is known of the field where they look, and their linear stand-in.
+
+eta_n = sum_q c_nq g(f(x_nq)). Each block has an effective latent value zeta_n with eta_n = C_n g(zeta_n), normal under q:
+
+- `Direct`: the field is f itself, or there is one node. zeta_n is a functional of f, and this is exact.
+- `Nodal`: several nodes with weights of one sign. zeta_n is the normal whose g has the mean of eta_n, and the variance of its
+  linear stand-in: of an exponential link, a log-normal matched to the integral. Where weights differ in sign, eta_n itself
+  is taken to be normal.
+
+An observation's stand-in is a value of a linear functional with Gaussian noise: the Newton step of E log p(y | eta) in the mean
+of zeta.
+"""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.engines import FittedPosterior, StdOptions
+from hipgp.model.data import Observations
+from hipgp.model.functionals import Functional, Functionals, Points
+from hipgp.model.likelihood import Likelihood
+from hipgp.model.links import LINKS, Link
+from hipgp.nonlinear.expectations import Terms, averaged_jit, likelihood_terms, matched_jit
+from hipgp.nonlinear.nodes import NodeReader
+
+LEAST = 0.05  # of the positive curvature, that the true one may fall to
+FAINT = 1e-12  # of the block's largest curvature: less than this counts as nothing
+MATCHES = 8  # of an effective value's mean and standard deviation
+
+
+class State(NamedTuple):
+    """What q says where a block looks: means and standard deviations of f, and the standard deviation of zeta."""
+
+    mean: Float[np.ndarray, "N ..."]
+    std: Float[np.ndarray, "N ..."]
+    spread: Float[np.ndarray, " N"]
+
+
+class StandIn(NamedTuple):
+    """A block's linear stand-in: the observations for the engine, and the functional's value at the present mean."""
+
+    functional: Functional
+    y: Float[np.ndarray, " N"]
+    noise: Float[np.ndarray, " N"]
+    present: Float[np.ndarray, " N"]
+
+    @property
+    def observations(self) -> Observations:
+        return Observations(self.functional, self.y, self.noise)
+
+
+class Block(eqx.Module):
+    """Observations of one kind."""
+
+    y: Float[np.ndarray, " N"]
+    noise: Float[np.ndarray, " N"]
+    likelihood: Likelihood
+    outer: Link  # from zeta to eta
+    scale: Float[np.ndarray, " N"]
+
+    @abc.abstractmethod
+    def start(self, level: float) -> State:
+        """f the same everywhere, and certain."""
+
+    @abc.abstractmethod
+    def zeta(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+        """The mean of zeta, and how it changes with the functional's value (1 where it is that)."""
+
+    @abc.abstractmethod
+    def stand_in(self, state: State, late: bool) -> StandIn:
+        """The linear stand-in; `late` where steps are small, and the true curvature may be trusted."""
+
+    @abc.abstractmethod
+    def moved(self, state: State, stand_in: StandIn, found: "Found") -> tuple[np.ndarray, np.ndarray]:
+        """Means where the block looks after the engine's solve, and the functional's value there."""
+
+    @abc.abstractmethod
+    def refreshed(self, state: State, post: FittedPosterior, reader: NodeReader | None) -> State:
+        """The same means with standard deviations of this posterior."""
+
+    def terms(self, state: State) -> Terms:
+        mean, _ = self.zeta(state)
+        found = likelihood_terms(
+            self.likelihood, self.outer, self.y, self.noise, self.scale, mean, state.spread
+        )
+        return jax.tree.map(lambda a: np.asarray(a, float), found)
+
+    def expected(self, state: State) -> float:
+        """The expected log-likelihood."""
+        value = float(np.sum(self.terms(state).value))
+        return value if np.isfinite(value) else -np.inf
+
+    def _observations(self, functional: Functional, present: np.ndarray, state: State, late: bool) -> StandIn:
+        terms = self.terms(state)
+        floor = LEAST * terms.information if late else terms.information
+        curvature = np.fmax(terms.curvature, floor)
+        curvature = np.fmax(curvature, FAINT * np.max(curvature))
+        y = present + terms.gradient / curvature
+        return StandIn(functional, y, 1 / np.sqrt(curvature), present)
+
+
+class Found(NamedTuple):
+    """What the engine found for a block: the posterior, its own observations' means and their multipliers alpha."""
+
+    post: FittedPosterior
+    mean: Float[np.ndarray, " N"]
+    alpha: Float[np.ndarray, " N"]
+    reader: NodeReader | None
+
+
+class Direct(Block):
+    """The effective value is a functional of f: its value at one place, or any where the field is f itself."""
+
+    target: Functional
+    columns: Any = None  # of the user's own trend
+
+    def start(self, level: float) -> State:
+        zero = np.zeros(len(self.y))
+        return State(zero + level, zero, zero)
+
+    def zeta(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+        return state.mean, np.ones(len(self.y))
+
+    def stand_in(self, state: State, late: bool) -> StandIn:
+        return self._observations(self.target, state.mean, state, late)
+
+    def moved(self, state: State, stand_in: StandIn, found: Found) -> tuple[np.ndarray, np.ndarray]:
+        return found.mean, found.mean
+
+    def refreshed(self, state: State, post: FittedPosterior, reader: NodeReader | None) -> State:
+        std = np.asarray(post.predict(self.target, StdOptions(columns=self.columns)).std, float)
+        return State(state.mean, std, std)
+
+
+class Nodal(Block):
+    """Several nodes through a link; `outer` is the link where weights have one sign, and the identity elsewhere."""
+
+    link: Link
+    places: Float[np.ndarray, "N Q D"]
+    weights: Float[np.ndarray, "N Q"]
+
+    def start(self, level: float) -> State:
+        zero = np.zeros(self.weights.shape)
+        return State(zero + level, zero, np.zeros(len(self.y)))
+
+    def zeta(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+        value, slope = averaged_jit(self.link, state.mean, state.std)
+        eta = np.sum(self.weights * np.asarray(value), axis=1)
+        if self.outer.identity:
+            return eta, np.asarray(slope)
+        mean = matched_jit(self.outer, eta / self.scale, state.spread)
+        own = np.asarray(averaged_jit(self.outer, mean, state.spread)[1])
+        return np.asarray(mean), np.asarray(slope) / (self.scale * own)[:, None]
+
+    def stand_in(self, state: State, late: bool) -> StandIn:
+        weights = self.weights * self.zeta(state)[1]
+        present = np.sum(weights * state.mean, axis=1)
+        return self._observations(Functionals(self.places, weights), present, state, late)
+
+    def moved(self, state: State, stand_in: StandIn, found: Found) -> tuple[np.ndarray, np.ndarray]:
+        mean = node_means(found.post, found.reader, self.places)
+        weights = stand_in.functional.weights  # type: ignore[attr-defined]
+        return mean, np.sum(weights * mean, axis=1)
+
+    def refreshed(self, state: State, post: FittedPosterior, reader: NodeReader | None) -> State:
+        shape = self.weights.shape
+        if reader is None:
+            std = post.at_points(self.places.reshape(-1, self.places.shape[2]), True)[1]
+            assert std is not None
+            state = State(state.mean, std.reshape(shape), state.spread)
+        else:
+            draws = reader.draws(post, self.places)
+            state = State(state.mean, np.sqrt(draws.variance).reshape(shape), state.spread)
+        linear = self.weights * np.asarray(averaged_jit(self.link, state.mean, state.std)[1])
+        if reader is None:
+            of_eta = post.predict(Functionals(self.places, linear), StdOptions()).std
+        else:
+            of_eta = draws.of_sums(linear)
+        return State(state.mean, state.std, self._spread(state, np.asarray(of_eta, float)))
+
+    def _spread(self, state: State, of_eta: np.ndarray) -> np.ndarray:
+        """Of zeta, where eta's linear stand-in has this standard deviation."""
+        if self.outer.identity:
+            return of_eta
+        value = averaged_jit(self.link, state.mean, state.std)[0]
+        eta = np.sum(self.weights * np.asarray(value), axis=1)
+        return zeta_spread(self.outer, self.scale, eta, of_eta)
+
+
+def zeta_spread(outer: Link, scale: np.ndarray, eta: np.ndarray, of_eta: np.ndarray) -> np.ndarray:
+    """The standard deviation of zeta for which the linear stand-in of C g(zeta) has that of eta."""
+    spread = np.zeros(len(eta))
+    for _ in range(1 if outer.name == "exp" else MATCHES):
+        mean = matched_jit(outer, eta / scale, spread)
+        own = np.asarray(averaged_jit(outer, jnp.asarray(mean), spread)[1])
+        spread = of_eta / np.abs(scale * own)
+    return spread
+
+
+def node_means(post: FittedPosterior, reader: NodeReader | None, places: np.ndarray) -> np.ndarray:
+    """The mean of f at each node."""
+    if reader is not None:
+        return reader.means(post, places)
+    mean = post.at_points(places.reshape(-1, places.shape[2]), False)[0]
+    return np.asarray(mean, float).reshape(places.shape[:2])
+
+
+def is_one_sign(weights: Float[np.ndarray, "N Q"]) -> bool:
+    """Whether each functional's weights have one sign, and do not all vanish."""
+    return bool(
+        np.all(np.abs(weights.sum(axis=1)) >= (1 - 1e-12) * np.abs(weights).sum(axis=1) - 0.0)
+    ) and bool(np.all(np.abs(weights).sum(axis=1) > 0))
+
+
+def block_of(
+    given: Observations, link: Link, noise: np.ndarray, spacing: Any, likelihood: Likelihood, columns: Any
+) -> Block:
+    """A block of observations, of the kind that its functional and the link ask for."""
+    n, functional, y = len(given.y), given.functional, np.asarray(given.y, float)
+    common = y, noise, likelihood
+    if link.identity:
+        return Direct(*common, LINKS["identity"], np.ones(n), functional, columns)
+    nodes = functional.nodes(spacing)
+    weights = np.asarray(nodes.weights, float)
+    if nodes.per == 1 and np.all(weights != 0):
+        x = nodes.x[:, 0]
+        target = functional if isinstance(functional, Points) else Points(x)
+        return Direct(*common, link, weights[:, 0], target, columns)
+    one = is_one_sign(weights)
+    scale, outer = (weights.sum(axis=1), link) if one else (np.ones(n), LINKS["identity"])
+    return Nodal(*common, outer, scale, link, np.asarray(nodes.x), weights)

@@ -1,0 +1,305 @@
+"""The engine for transformed fields and other than Gaussian noise: another engine, iterated.
+
+A user need not name it: `GP.condition` uses it where the GP has a link or the data a likelihood, with the given method, `Batch()`
+by default, for the Gaussian problem of each round.
+"""
+
+import dataclasses
+import time
+from typing import Any, ClassVar
+
+import equinox as eqx
+import numpy as np
+
+from hipgp.batch.engine import Batch
+from hipgp.batch.ordering import in_order
+from hipgp.engines import FittedPosterior, Method, Problem
+from hipgp.exact import Exact
+from hipgp.model.data import Data, Observations
+from hipgp.model.functionals import Functional, Functionals
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.model.likelihood import Likelihood
+from hipgp.model.likelihoods import Gaussian
+from hipgp.model.links import Link, as_link
+from hipgp.model.packing import Arrays, Json, check_shapes, unpack_data
+from hipgp.model.trend import Trend
+from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of
+from hipgp.nonlinear.importance import pareto_facts
+from hipgp.nonlinear.iteration import Result, Settings, iterate, warn_if_unsettled
+from hipgp.nonlinear.nodes import FEW, NodeReader
+from hipgp.nonlinear.posterior import LinearisedPosterior
+from hipgp.runtime.precision import float64_available
+from hipgp.runtime.progress import Progress
+
+INNER: dict[str, type[Method]] = {kind.name: kind for kind in (Batch, Exact)}
+
+
+class Linearised(Method):
+    """Settings of the iteration: link and likelihoods are made linear and Gaussian, round by round.
+
+    - `method`: the engine that solves each round's Gaussian problem, `Batch(...)` or `Exact(...)`.
+    - `tolerance`: nats; the rounds end when q moves by less.
+    - `max_rounds`: after so many it is said that it did not come to rest.
+    - `draws`: of the posterior, from which standard deviations at many nodes of lines and boxes are found.
+    - `importance`: draws that are weighed by how much likelier the true posterior makes them than the Gaussian one does; the Pareto
+      shape of the weights is `diagnostics["pareto_k"]`, with a warning above 0.7. None unless asked for.
+    """
+
+    name: ClassVar[str] = "linearised"
+    linear: ClassVar[bool] = False
+    method: Method = eqx.field(default_factory=Batch)
+    link: Link = eqx.field(default_factory=lambda: as_link(None))
+    parameters: dict[str, float] = eqx.field(default_factory=dict, static=False)
+    tolerance: float = eqx.field(static=True, default=0.01)
+    max_rounds: int = eqx.field(static=True, default=60)
+    draws: int = eqx.field(static=True, default=64)
+    importance: int = eqx.field(static=True, default=0)
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.method, Method) or self.method.name not in INNER:
+            raise ValueError(
+                f"method: expected Batch(...) or Exact(...) with a link or a likelihood, got {type(self.method).__name__}, "
+                "which takes Gaussian noise and no link"
+            )
+        if not self.tolerance > 0:
+            raise ValueError(f"tolerance: expected a positive number of nats, got {self.tolerance!r}")
+        for name, least in (("max_rounds", 1), ("draws", 2), ("importance", 0)):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < least:
+                raise ValueError(
+                    f"{name}: expected a whole number of at least {least}, got {getattr(self, name)!r}"
+                )
+
+    def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
+        self.method.check(kernel, grid, functional)
+        if not self.link.identity and functional.derivative:
+            raise ValueError(
+                f'functional: expected no derivatives of a field with link="{self.link.name}", got '
+                f"{type(functional).__name__}; observe or predict differences, Functionals(nodes, weights), or use no link"
+            )
+
+    @float64_available
+    def condition(
+        self, problem: Problem, progress: bool = True, checkpoint: Any = None
+    ) -> LinearisedPosterior:
+        if checkpoint is not None:
+            raise ValueError(
+                "checkpoint: expected None with a link or a likelihood, got a path; leave it out"
+            )
+        began = time.perf_counter()
+        with Progress("linearising", progress) as bar:
+            result, prepared = self.rounds(problem, bar)
+        warn_if_unsettled(result, Settings(self.method, self.tolerance, self.max_rounds))
+        last = result.rounds[-1]
+        info = {
+            "engine": self.name,
+            "link": self.link.name,
+            "observations": len(problem.data),
+            "grid": problem.grid.shape,
+            "dtype": str(problem.data.dtype),
+            "rounds": len(result.rounds),
+            "change_nats": last.nats,
+            "tolerance_nats": self.tolerance,
+            "converged": result.converged,
+            "trace": [r._asdict() for r in result.rounds],
+            "gaussian": dict(result.post.diagnostics),
+        }
+        if self.importance:
+            info |= pareto_facts(result.post, prepared.blocks, result.stand_ins, self.importance)
+        info["seconds"] = time.perf_counter() - began
+        return self._posterior(problem, prepared, result.post, result.states, result.stand_ins, info)
+
+    def rounds(
+        self, problem: Problem, bar: Progress, begin: list[State] | None = None
+    ) -> tuple[Result, "Prepared"]:
+        """The fixed point, from `begin` or from a constant field."""
+        prepared = self.prepare(problem)
+        settings = Settings(self.method, self.tolerance, self.max_rounds)
+
+        def report(number: int, nats: float) -> None:
+            bar.update(
+                f"round {number}, the posterior moved by {nats:.2g} nats, to come below {self.tolerance:g}"
+            )
+
+        states = prepared.start() if begin is None else begin
+        kernel, grid = problem.kernel, problem.grid
+        parts = prepared.blocks, kernel, grid, prepared.trend, prepared.reader
+        result = iterate(*parts, settings, states, report, constant=begin is None)
+        return result, prepared
+
+    def prepare(self, problem: Problem) -> "Prepared":
+        """The problem's blocks, in an order that the engines leave as it is."""
+        kernel, grid, data, noise, trend = problem
+        columns = trend.of_data(data, grid) if trend.kind == "columns" else None
+        blocks, orders, begin = [], [], 0
+        for given in data.blocks:
+            count = len(given.y)
+            block = self._block(given, grid, noise, None)
+            if isinstance(block, Nodal) and columns is not None:
+                raise ValueError(
+                    'trend: expected None, "constant" or "linear" where lines or boxes see a field with a link, got columns'
+                )
+            _, order = in_order(Data((block.stand_in(block.start(0.0), False).observations,)))
+            own = None if columns is None else columns[begin : begin + count][order]
+            blocks.append(self._block(_taken(given, order), grid, noise, own))
+            orders.append(order + begin)
+            begin += count
+        order = np.concatenate(orders)
+        of_nodes = [b.places for b in blocks if isinstance(b, Nodal)]
+        many = sum(p.shape[0] * p.shape[1] for p in of_nodes) > FEW
+        inside = all(np.all(grid.outside(p) == 0) for p in of_nodes)
+        reader = NodeReader(kernel, grid, trend, self.draws) if many and inside else None
+        ordered = Data(tuple(_taken(g, o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
+        return Prepared(blocks, ordered, trend.in_order(order), reader)
+
+    def _block(self, given: Observations, grid: Grid, noise: float | None, columns: Any) -> Block:
+        likelihood = Gaussian() if given.likelihood is None else given.likelihood
+        likelihood = completed(likelihood, self.parameters)
+        std = np.ones(len(given.y))
+        if likelihood.additive:
+            std = np.asarray(Data((given,)).noise_std(noise), float)
+        return block_of(given, self.link, std, grid.spacing, likelihood, columns)
+
+    def _posterior(
+        self,
+        problem: Problem,
+        prepared: "Prepared",
+        post: FittedPosterior,
+        states: list[State],
+        stand_ins: list[StandIn],
+        info: dict[str, Any],
+    ) -> LinearisedPosterior:
+        kernel, grid, data, noise, _ = problem
+        given = kernel, grid, noise, self, info, data.dtype
+        return LinearisedPosterior(
+            *given, post, prepared.data, prepared.blocks, states, stand_ins, prepared.trend, prepared.reader
+        )
+
+    def settings(self) -> Json:
+        if self.link.name == "own":
+            raise ValueError(
+                'link: expected "exp", "softplus" or "logistic" in a map to be saved, got Link(g), a function'
+            )
+        own = {
+            name: getattr(self, name)
+            for name in ("tolerance", "max_rounds", "draws", "importance", "parameters")
+        }
+        return own | {
+            "link": self.link.name,
+            "method": {"name": self.method.name, "settings": self.method.settings()},
+        }
+
+    @classmethod
+    def of_settings(cls, settings: Json) -> "Linearised":
+        inner = settings["method"]
+        if inner["name"] not in INNER:
+            raise ValueError(f"method: expected one of {', '.join(INNER)}, got {inner['name']!r}")
+        method = INNER[inner["name"]].of_settings(inner["settings"])
+        return cls(**{**settings, "method": method, "link": as_link(settings["link"])})
+
+    @float64_available
+    def unpack(
+        self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
+    ) -> LinearisedPosterior:
+        data = unpack_data(model["data"], arrays)
+        trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])
+        problem = Problem(kernel, grid, data, noise, trend)
+        prepared = self.prepare(problem)
+        for block in data.blocks:
+            self.check(kernel, grid, block.functional)
+        states, stand_ins = [], []
+        for number, block in enumerate(prepared.blocks):
+            like = block.start(0.0)
+            check_shapes(arrays, {f"state{number}_{n}": np.shape(a) for n, a in like._asdict().items()})
+            states.append(State(*(np.asarray(arrays[f"state{number}_{n}"], float) for n in State._fields)))
+            stand_ins.append(_stand_in_of(block, block.stand_in(like, False), arrays, f"stand_in{number}"))
+        inner = Problem(kernel, grid, Data(tuple(s.observations for s in stand_ins)), None, prepared.trend)
+        post = self.method.refit(inner, 0.1 * self.tolerance)
+        return self._posterior(problem, prepared, post, states, stand_ins, model["diagnostics"])
+
+
+def suited(method: Any, data: Any, link: Link, parameters: dict[str, float]) -> Any:
+    """The method itself where all is linear and Gaussian; otherwise the iteration around it, or with its settings."""
+    if not isinstance(method, Method) or not isinstance(data, Data) or (link.identity and data.gaussian):
+        return method
+    if isinstance(method, Linearised):
+        return dataclasses.replace(method, link=link, parameters=parameters)
+    return Linearised(method, link, parameters)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A problem's blocks, its data and trend in their order, and what reads many nodes off the grid."""
+
+    blocks: list[Block]
+    data: Data
+    trend: Trend
+    reader: NodeReader | None
+
+    def start(self) -> list[State]:
+        """A constant field: the likeliest one where the trend has a constant, zero otherwise."""
+        level = likeliest_level(self.blocks) if self.trend.kind in ("constant", "linear") else 0.0
+        return [b.start(level) for b in self.blocks]
+
+
+def completed(likelihood: Likelihood, parameters: dict[str, float]) -> Likelihood:
+    """The likelihood with what was learned where it has no value of its own."""
+    missing = {}
+    for name in likelihood.unknown():
+        full = f"{type(likelihood).__name__}.{name}"
+        if full not in parameters:
+            raise ValueError(
+                f"{name}: expected a number in {type(likelihood).__name__}({name}=...), got None, which is to be learned; call "
+                "gp.learn(data) first"
+            )
+        missing[name] = parameters[full]
+    return likelihood.replaced(missing) if missing else likelihood
+
+
+def likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
+    """The constant f under which the data are likeliest, by Newton's method with steps of at most 2."""
+    level = 0.0
+    for _ in range(rounds):
+        up = down = 0.0
+        for block in blocks:
+            stand_in = block.stand_in(block.start(level), False)
+            precision, one = 1 / stand_in.noise**2, _of_one(stand_in)
+            up += float(np.sum(precision * one * (stand_in.y - stand_in.present)))
+            down += float(np.sum(precision * one**2))
+        change = float(np.clip(up / down if down > 0 else 0.0, -2.0, 2.0))
+        level += change
+        if abs(change) < 1e-3:
+            break
+    return level
+
+
+def _of_one(stand_in: StandIn) -> np.ndarray:
+    """What each stand-in makes of a field that is 1 everywhere."""
+    nodes = stand_in.functional.finer().nodes(1e9)
+    value = 1.0 if nodes.value is None else np.asarray(nodes.value, float)
+    return value * np.asarray(nodes.weights, float).sum(axis=1)
+
+
+def _stand_in_of(block: Block, like: StandIn, arrays: Arrays, name: str) -> StandIn:
+    """A block's stand-in that was saved."""
+    count = (len(block.y),)
+    check_shapes(arrays, {f"{name}_y": count, f"{name}_noise": count})
+    functional = like.functional
+    if isinstance(block, Nodal):
+        check_shapes(arrays, {f"{name}_weights": block.weights.shape})
+        functional = Functionals(block.places, arrays[f"{name}_weights"])
+    noise = np.asarray(arrays[f"{name}_noise"], float)
+    if not np.all(noise > 0):
+        raise ValueError(f"{name}_noise: expected positive numbers, got others")
+    return StandIn(functional, np.asarray(arrays[f"{name}_y"], float), noise, like.present)
+
+
+def _taken(given: Observations, order: np.ndarray) -> Observations:
+    noise = None if given.noise is None else given.noise[order]
+    likelihood = None if given.likelihood is None else given.likelihood.take(order)
+    return Observations(given.functional[order], given.y[order], noise, likelihood)
+
+
+def _cut(orders: list[np.ndarray]) -> list[np.ndarray]:
+    """Each block's order by itself."""
+    return [order - int(np.min(order)) for order in orders]

@@ -1,0 +1,104 @@
+"""Is the Gaussian posterior the true one? Importance weights of its draws, and the Pareto shape of their tail.
+
+q is prior times the stand-ins' Gaussian likelihoods, so that the true posterior over q is a ratio of likelihoods alone: no
+determinant and no K^-1. The shape k of the largest weights says what can be trusted (Vehtari and others 2024): below 0.7 q is close enough for
+its draws to be reweighted; above, moments of the tails may be off, the more the larger the problem.
+"""
+
+import warnings
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.engines import FittedPosterior, as_key
+from hipgp.model.functionals import Functional, Functionals, Points
+from hipgp.model.nodes import Nodes
+from hipgp.nonlinear.blocks import Block, Direct, Nodal, StandIn
+
+TRUSTED = 0.7
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+def pareto_facts(
+    post: FittedPosterior, blocks: list[Block], stand_ins: list[StandIn], count: int, key: int = 0
+) -> dict[str, float]:
+    """The shape and the effective number of draws, for the diagnostics; a warning where q is not to be trusted."""
+    log = importance_weights(post, blocks, stand_ins, count, key)
+    k, w = pareto_shape(log), np.exp(log - np.max(log))
+    if k > TRUSTED:
+        warnings.warn(
+            f"importance weights of {count} draws have a Pareto shape of {k:.2f}, above {TRUSTED}: the Gaussian posterior of f "
+            "differs from the true one by more than these draws can correct; its tails may be off",
+            stacklevel=5,
+        )
+    return {"pareto_k": k, "effective_draws": float(np.sum(w) ** 2 / np.sum(w**2))}
+
+
+def pareto_shape(log_weights: Float[np.ndarray, " S"]) -> float:
+    """k of the generalised Pareto distribution fitted to the largest weights (Zhang and Stephens 2009)."""
+    w = np.sort(np.exp(log_weights - np.max(log_weights)))
+    count = len(w)
+    tail = int(min(0.2 * count, 3 * np.sqrt(count)))
+    excess = w[-tail:] - w[-tail - 1]
+    excess = excess[excess > 0]
+    n = len(excess)
+    if n < 5:
+        return float("inf")  # a few draws have all the weight
+    tried = 30 + int(np.sqrt(n))
+    quartile = excess[int(n / 4 + 0.5) - 1]
+    theta = 1 / excess[-1] + (1 - np.sqrt(tried / (np.arange(1, tried + 1) - 0.5))) / (3 * quartile)
+    k = np.mean(np.log1p(-theta[:, None] * excess), axis=1)
+    profile = n * (np.log(-theta / k) - k - 1)
+    share = 1 / np.sum(np.exp(profile - profile[:, None]), axis=1)
+    best = float(np.sum(theta * share))
+    shape = float(np.mean(np.log1p(-best * excess)))
+    return (n * shape + 5) / (n + 10)  # a weak prior at 0.5
+
+
+def importance_weights(
+    post: FittedPosterior, blocks: list[Block], stand_ins: list[StandIn], count: int, key: int
+) -> Float[np.ndarray, " S"]:
+    """log of posterior over q at draws of q, but for a constant."""
+    drawn = _drawn(post, blocks, count, key)
+    out = np.zeros(count)
+    for block, stand_in, values in zip(blocks, stand_ins, drawn, strict=True):
+        if isinstance(block, Nodal):
+            eta = np.sum(block.weights * np.asarray(block.link(values)), axis=2)
+            linear = np.sum(stand_in.functional.weights * values, axis=2)  # type: ignore[attr-defined]
+        else:
+            eta, linear = block.scale * np.asarray(block.outer(values)), values
+        true = np.asarray(
+            block.likelihood.log_density(jnp.asarray(block.y), jnp.asarray(eta), jnp.asarray(block.noise))
+        )
+        gaussian = -0.5 * (((stand_in.y - linear) / stand_in.noise) ** 2 + LOG_2PI) - np.log(stand_in.noise)
+        out += np.sum(true - gaussian, axis=1)
+    return out
+
+
+def _drawn(post: FittedPosterior, blocks: list[Block], count: int, key: int) -> list[np.ndarray]:
+    """Joint draws of what each block's stand-in is made of: f at its nodes, or its functional."""
+    parts: list[Functional] = [
+        b.target if isinstance(b, Direct) else Points(b.places.reshape(-1, b.places.shape[2]))  # type: ignore[attr-defined]
+        for b in blocks
+    ]
+    draws = post.sample(
+        count, as_key(key), parts[0] if len(parts) == 1 else _together(parts, post.grid.spacing)
+    )
+    cuts = np.cumsum([len(p) for p in parts])[:-1]
+    shaped = lambda a, b: a.reshape(count, *b.weights.shape) if isinstance(b, Nodal) else a
+    return [
+        np.asarray(shaped(a, b), float) for a, b in zip(np.split(draws, cuts, axis=1), blocks, strict=True)
+    ]
+
+
+def _together(parts: list[Functional], spacing: Any) -> Functional:
+    """Functionals of several kinds as one, so that they are drawn jointly."""
+    nodes = Nodes.concatenate([part.nodes(spacing) for part in parts])
+    if nodes.direction is not None:
+        raise ValueError(
+            "importance: expected 0 where derivatives and other functionals are observed together, whose draws are not joint, "
+            "got more"
+        )
+    return Functionals(nodes.x, nodes.weights)

@@ -1,0 +1,190 @@
+"""Iterated posterior linearisation: rounds of a linear stand-in, one Gaussian solve, and a search along the step.
+
+With standard deviations held, a round is a Newton step on F(m) = sum_n E log p(y_n | eta_n) - m'K^-1 m / 2, the part of the
+variational bound that the mean m decides. No K^-1 is needed: m = K W'alpha of some linear stand-in, so that between two means
+<m_a, m_b> = alpha_b . (W_b m_a). How far q moves is told in nats, half the squared step in the metric of q's precision.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hipgp.engines import FittedPosterior, Method, Problem
+from hipgp.model.data import Data
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.model.trend import Trend
+from hipgp.nonlinear.blocks import Block, Found, StandIn, State
+from hipgp.nonlinear.nodes import NodeReader
+
+STEPS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.06, 0.03, 0.01)  # shares of a step that are tried
+CALM = (
+    1.0  # nats: a smaller step is in the region where the true curvature and fresh standard deviations serve
+)
+SOLVE = 0.1  # of the tolerance, to which each Gaussian solve is taken
+STALLED = 2  # rounds that do not come nearer, after which steps are halved
+
+
+class Round(NamedTuple):
+    """What happened in one round."""
+
+    nats: float  # how far the whole step would move q
+    step: float  # the share of it that was taken
+    bound: float  # F at the new mean
+    iterations: int  # of the Gaussian solve
+    fresh: bool  # whether standard deviations were of the round before
+
+
+class Result(NamedTuple):
+    """The last Gaussian posterior, what the blocks know, and how it went."""
+
+    post: FittedPosterior
+    states: list[State]
+    stand_ins: list[StandIn]
+    rounds: list[Round]
+    converged: bool
+
+
+class Settings(NamedTuple):
+    method: Method
+    tolerance: float
+    most: int
+
+
+def iterate(
+    blocks: list[Block],
+    kernel: Kernel,
+    grid: Grid,
+    trend: Trend,
+    reader: NodeReader | None,
+    settings: Settings,
+    states: list[State],
+    report: Callable[[int, float], None],
+    constant: bool,
+) -> Result:
+    """Rounds until q moves by less than the tolerance, with standard deviations of the round before.
+
+    `constant`: the states are of a constant field, in whose metric the first step is known.
+    """
+    energy, rounds = 0.0, []
+    fresh, shrink = False, 1.0
+    post: Any = None
+    stand_ins: list[StandIn] = []
+    converged = False
+    for number in range(settings.most):
+        late = bool(rounds) and rounds[-1].nats < CALM
+        stand_ins = [b.stand_in(s, late) for b, s in zip(blocks, states, strict=True)]
+        problem = Problem(kernel, grid, Data(tuple(s.observations for s in stand_ins)), None, trend)
+        post = settings.method.refit(problem, SOLVE * settings.tolerance)
+        alphas, means = multipliers(post, stand_ins)
+        found = [Found(post, m, a, reader) for m, a in zip(means, alphas, strict=True)]
+        moves = [
+            b.moved(state, stand_in, f)
+            for b, state, stand_in, f in zip(blocks, states, stand_ins, found, strict=True)
+        ]
+        energies = _energies(energy, alphas, stand_ins, [value for _, value in moves])
+        nats = _distance(energies, stand_ins, [value for _, value in moves])
+        if not rounds and not constant:
+            energies = (energies[2], energies[2], energies[2])
+        step, bound = _search(blocks, states, [mean for mean, _ in moves], energies, nats, shrink)
+        states = [_along(s, mean, step) for s, (mean, _) in zip(states, moves, strict=True)]
+        energy = _mixed(energies, step)
+        rounds.append(Round(nats, step, bound, int(post.diagnostics.get("iterations", 0)), fresh))
+        report(number + 1, nats)
+        if nats < settings.tolerance and fresh:
+            converged = True
+            break
+        shrink = _shrunk(shrink, rounds)
+        fresh = nats * step**2 < CALM or number % 4 == 3
+        if fresh:
+            states = [b.refreshed(s, post, reader) for b, s in zip(blocks, states, strict=True)]
+    return Result(post, states, stand_ins, rounds, converged)
+
+
+def multipliers(post: FittedPosterior, stand_ins: list[StandIn]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """alpha = A^-1 (y - X beta) of each block, and the posterior mean of what it observes, residuals of the grid included."""
+    left = post.residuals()
+    assert left is not None
+    alpha = left[0] / left[1] ** 2
+    cuts = np.cumsum([len(s.present) for s in stand_ins])[:-1]
+    alphas = np.split(alpha, cuts)
+    means = [s.y - s.noise**2 * a for s, a in zip(stand_ins, alphas, strict=True)]
+    return alphas, means
+
+
+def _energies(
+    energy: float, alphas: list[np.ndarray], stand_ins: list[StandIn], values: list[np.ndarray]
+) -> tuple[float, float, float]:
+    """<m_a, m_a>, <m_a, m_b> and <m_b, m_b> of the present mean a and the engine's b."""
+    across = sum(float(a @ s.present) for a, s in zip(alphas, stand_ins, strict=True))
+    own = sum(float(a @ v) for a, v in zip(alphas, values, strict=True))
+    return energy, across, own
+
+
+def _distance(
+    energies: tuple[float, float, float], stand_ins: list[StandIn], values: list[np.ndarray]
+) -> float:
+    """Nats between two normal distributions with these means and the covariance of the new one."""
+    aa, ab, bb = energies
+    squares = sum(
+        float(np.sum(((v - s.present) / s.noise) ** 2)) for s, v in zip(stand_ins, values, strict=True)
+    )
+    return 0.5 * (max(aa - 2 * ab + bb, 0.0) + squares)
+
+
+def _mixed(energies: tuple[float, float, float], step: float) -> float:
+    aa, ab, bb = energies
+    return (1 - step) ** 2 * aa + 2 * step * (1 - step) * ab + step**2 * bb
+
+
+def _along(state: State, mean: np.ndarray, step: float) -> State:
+    return state._replace(mean=state.mean + step * (mean - state.mean))
+
+
+def _search(
+    blocks: list[Block],
+    states: list[State],
+    means: list[np.ndarray],
+    energies: tuple[float, float, float],
+    nats: float,
+    shrink: float,
+) -> tuple[float, float]:
+    """The share of the step with the highest bound, among a few that fall until it does."""
+
+    def bound(step: float) -> float:
+        moved = [_along(s, m, step) for s, m in zip(states, means, strict=True)]
+        return sum(b.expected(s) for b, s in zip(blocks, moved, strict=True)) - 0.5 * _mixed(energies, step)
+
+    if nats < CALM:
+        return shrink, bound(shrink)
+    best, at = -np.inf, 0.0
+    before = bound(0.0)
+    for step in STEPS:
+        here = bound(shrink * step)
+        if here > best:
+            best, at = here, shrink * step
+        elif best > before:
+            break
+    return (at, best) if best > before or not np.isfinite(before) else (STEPS[-1], bound(STEPS[-1]))
+
+
+def _shrunk(shrink: float, rounds: list[Round]) -> float:
+    """Half the step where small ones do not get smaller: they go to and fro."""
+    if len(rounds) <= STALLED or rounds[-1].nats >= CALM:
+        return 1.0 if rounds[-1].nats >= CALM else shrink
+    recent = [r.nats for r in rounds[-STALLED - 1 :]]
+    return max(0.5 * shrink, 0.125) if recent[-1] > 0.8 * recent[0] else shrink
+
+
+def warn_if_unsettled(result: Result, settings: Settings) -> None:
+    """Warn where the rounds ended before q came to rest."""
+    if not result.converged:
+        last = result.rounds[-1]
+        warnings.warn(
+            f"the posterior still moved by {last.nats:.3g} nats in round {len(result.rounds)}, the last one allowed "
+            f"(tolerance {settings.tolerance:g}): give more rounds with Linearised(max_rounds=...), or look at the data and "
+            "the kernel; the answer is of the last round",
+            stacklevel=4,
+        )

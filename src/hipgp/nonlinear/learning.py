@@ -1,0 +1,162 @@
+"""Learning with a link or other than Gaussian noise: kernel and likelihood by turns with the linear stand-in.
+
+The kernel is learned on the stand-in as on any Gaussian data. The likelihood's parameters, and the scale of additive noise
+where it is unknown, maximise the expected log-likelihood under q. Both move what the stand-in is made at, so that a few turns are taken,
+until no parameter changes by more than some percent.
+"""
+
+import dataclasses
+import time
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import scipy  # its submodules are imported when they are first used
+
+from hipgp.engines import Problem
+from hipgp.learning.parameters import Layout
+from hipgp.learning.search import Learned
+from hipgp.learning.units import LearnOptions, learn_in_unit
+from hipgp.model.data import Data
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.nonlinear.blocks import Block, State
+from hipgp.nonlinear.engine import Linearised, Prepared
+from hipgp.nonlinear.expectations import likelihood_terms
+from hipgp.runtime.precision import float64_available
+from hipgp.runtime.progress import Progress
+
+TURNS = 10
+ROUNDS, NATS = 12, 0.5  # of the linearisation in one turn: it is not the last
+CHANGE = 0.02  # of a parameter's logarithm, under which learning is done
+RANGE = 8.0  # of a parameter's logarithm about its start
+NOISE_SHARE = 0.3  # of the spread of y, that an unknown noise starts from
+
+
+class Answer(NamedTuple):
+    """What was learned, and the likelihoods' parameters by name."""
+
+    learned: Learned
+    parameters: dict[str, float]
+
+
+@float64_available
+def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) -> Answer:
+    """Kernel, noise and likelihood parameters where they are unknown."""
+    if how.checkpoint is not None:
+        raise ValueError("checkpoint: expected None with a link or a likelihood, got a path; leave it out")
+    began = time.perf_counter()
+    kernel, grid, data, noise, trend = problem
+    parameters = dict(method.parameters)
+    for block in data.blocks:
+        if block.likelihood is not None:
+            for name in block.likelihood.unknown():
+                full = f"{type(block.likelihood).__name__}.{name}"
+                parameters.setdefault(full, block.likelihood.learnable[name])
+    free_noise = any(_takes_noise(block) and block.noise is None for block in data.blocks)
+    if free_noise and noise is None:
+        noise = NOISE_SHARE * float(np.std(data.y)) or 1.0
+    states: list[State] | None = None
+    learned: Learned | None = None
+    start = how.start
+    if (
+        start == "data" and not method.link.identity
+    ):  # a flat first field would say that there is nothing to see
+        kernel, start = _wavy(kernel, grid), "kernel"
+    with Progress("learning", how.progress) as bar:
+        for turn in range(TURNS):
+            own = dataclasses.replace(method, parameters=parameters, tolerance=NATS, max_rounds=ROUNDS)
+            problem = Problem(kernel, grid, data, noise, trend)
+            result, prepared = own.rounds(problem, bar, states)
+            states = result.states
+            before = _logs(kernel, noise, parameters)
+            noise, parameters = _fitted(
+                data, prepared, states, noise if free_noise else None, noise, parameters
+            )
+            bar.update(f"turn {turn + 1}, kernel")
+            stand_in = Data(tuple(s.observations for s in result.stand_ins))
+            quick = how._replace(start=start, polish=False, progress=False)
+            learned = learn_in_unit(kernel, grid, stand_in, None, prepared.trend, method.method, quick)
+            kernel, start = learned.kernel, "kernel"
+            after = _logs(kernel, noise, parameters)
+            if turn and np.max(np.abs(after - before)) < CHANGE:
+                break
+    assert learned is not None
+    learned = learned._replace(noise=noise, seconds=time.perf_counter() - began)
+    return Answer(learned, parameters)
+
+
+def _wavy(kernel: Kernel, grid: Grid) -> Kernel:
+    """The kernel with lengthscales of a tenth of the grid, and variances of one in all: where to begin under a link."""
+    layout = Layout.of(kernel, False)
+    names, vector = layout.names(), np.array(layout.pack(kernel, None), float)
+    tenth = 0.1 * float(np.max(np.asarray(grid.upper) - np.asarray(grid.lower)))
+    parts = sum("variance" in name for name in names)
+    for number, name in enumerate(names):
+        if "variance" in name:
+            vector[number] = -np.log(parts)
+        elif "lengthscale" in name:
+            vector[number] = np.log(tenth)
+    return layout.unpack(vector)[0]
+
+
+def _takes_noise(block: object) -> bool:
+    likelihood = getattr(block, "likelihood", None)
+    return likelihood is None or likelihood.additive
+
+
+def _logs(kernel: object, noise: float | None, parameters: dict[str, float]) -> np.ndarray:
+    """All parameters' logarithms."""
+    of_kernel = np.asarray(Layout.of(kernel, False).pack(kernel, None))  # type: ignore[arg-type]
+    others = [noise or 1.0, *parameters.values()]
+    return np.concatenate([of_kernel.ravel(), np.log(np.asarray(others, float))])
+
+
+def _fitted(
+    data: Data,
+    prepared: Prepared,
+    states: list[State],
+    free_noise: float | None,
+    noise: float | None,
+    parameters: dict[str, float],
+) -> tuple[float | None, dict[str, float]]:
+    """Noise and parameters that make the data likeliest under q; those of observations that say their own stay."""
+    unknown = sorted({full for block in data.blocks for full in _unknown(block)})
+    if free_noise is None and not unknown:
+        return noise, parameters
+    begin = ({} if free_noise is None else {"noise": free_noise}) | {
+        name: parameters[name] for name in unknown
+    }
+    names, at = list(begin), np.log(list(begin.values()))
+
+    def loss(logs: np.ndarray) -> float:
+        values = dict(zip(names, np.exp(logs), strict=True))
+        total = 0.0
+        for given, block, state in zip(prepared.data.blocks, prepared.blocks, states, strict=True):
+            total += _expected(given, block, state, values)
+        return -total if np.isfinite(total) else 1e300
+
+    found = scipy.optimize.minimize(
+        loss, at, method="Nelder-Mead", bounds=[(a - RANGE, a + RANGE) for a in at],
+        options={"xatol": 1e-3, "fatol": 1e-4, "maxiter": 200},
+    )  # fmt: skip
+    values = dict(zip(names, np.exp(found.x).tolist(), strict=True))
+    return values.pop("noise", noise), parameters | values
+
+
+def _unknown(given: object) -> list[str]:
+    likelihood = getattr(given, "likelihood", None)
+    return [] if likelihood is None else [f"{type(likelihood).__name__}.{n}" for n in likelihood.unknown()]
+
+
+def _expected(given: object, block: Block, state: State, values: dict[str, float]) -> float:
+    """The block's expected log-likelihood with these parameters."""
+    likelihood, noise = block.likelihood, block.noise
+    if getattr(given, "likelihood", None) is not None:
+        own = {n.split(".")[1]: values[n] for n in _unknown(given)}
+        likelihood = likelihood.replaced(own) if own else likelihood
+    if "noise" in values and _takes_noise(given) and getattr(given, "noise", None) is None:
+        noise = np.full(len(block.y), values["noise"])
+    mean, _ = block.zeta(state)
+    terms = likelihood_terms(likelihood, block.outer, block.y, noise, block.scale, mean, state.spread)
+    return float(jnp.sum(terms.value))

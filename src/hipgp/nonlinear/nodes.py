@@ -1,0 +1,86 @@
+"""Many nodes read off the grid: means of f, and its spread over draws of the posterior.
+
+The weights of all nodes are kept between rounds. Where there are few nodes, the engine's own answers at points serve better.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+from jaxtyping import Float
+
+from hipgp.engines import FittedPosterior, as_key
+from hipgp.model.data import observe
+from hipgp.model.functionals import Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.model.trend import Trend
+from hipgp.weights.stencils import STENCIL, local_weight_rows
+
+FEW = 2**14  # nodes up to which the engine is asked
+
+
+class Draws(NamedTuple):
+    """Draws of f at nodes, less their mean."""
+
+    values: Float[np.ndarray, "S n"]
+    residual: Float[np.ndarray, " n"]  # variance that the grid does not see
+    shape: tuple[int, int]
+
+    @property
+    def variance(self) -> Float[np.ndarray, " n"]:
+        return np.sum(self.values**2, axis=0) / (len(self.values) - 1) + self.residual
+
+    def of_sums(self, weights: Float[np.ndarray, "N Q"]) -> Float[np.ndarray, " N"]:
+        """The standard deviation of sums over each functional's nodes."""
+        squares = np.zeros(len(weights))
+        for draw in self.values:
+            squares += np.sum(weights * draw.reshape(self.shape), axis=1) ** 2
+        return np.sqrt(squares / (len(self.values) - 1))
+
+
+class NodeReader:
+    """Nodes of several blocks, each read off the grid by the same sparse matrix in every round."""
+
+    def __init__(self, kernel: Kernel, grid: Grid, trend: Trend, count: int, key: Any = 0):
+        self.kernel, self.grid, self.trend, self.count, self.key = kernel, grid, trend, count, key
+        self.kept: dict[int, tuple[Any, np.ndarray, np.ndarray]] = {}
+        self.last: tuple[Any, np.ndarray] | None = None
+
+    def means(self, post: FittedPosterior, places: Float[np.ndarray, "N Q D"]) -> Float[np.ndarray, "N Q"]:
+        matrix, columns, _ = self._of(places)
+        beta = np.asarray(post.beta)  # type: ignore[attr-defined]
+        field = np.asarray(post.grid_mean(), float).ravel() - self.trend.on_grid(self.grid) @ beta
+        return (matrix @ field + columns @ beta).reshape(places.shape[:2])
+
+    def interpolated(
+        self, drawn: Float[np.ndarray, "S M"], places: Float[np.ndarray, "N Q D"]
+    ) -> Float[np.ndarray, "S N Q"]:
+        """Fields on the grid, trend included, at the nodes: the trend's constant is read off the grid as well."""
+        matrix, columns, _ = self._of(places)
+        level = drawn.mean(axis=1, keepdims=True) if columns.shape[1] else 0.0
+        return np.asarray((drawn - level) @ matrix.T + level).reshape(len(drawn), *places.shape[:2])
+
+    def draws(self, post: FittedPosterior, places: Float[np.ndarray, "N Q D"]) -> Draws:
+        matrix, _, residual = self._of(places)
+        values = self.on_grid(post) @ matrix.T
+        return Draws(np.asarray(values), residual, (places.shape[0], places.shape[1]))
+
+    def on_grid(self, post: FittedPosterior) -> Float[np.ndarray, "S M"]:
+        """Draws on the grid less the posterior mean, from the same key in every round."""
+        if self.last is None or self.last[0] is not post:
+            drawn = post.sample(self.count, as_key(self.key)).reshape(self.count, -1)
+            self.last = post, np.asarray(drawn, float) - np.asarray(post.grid_mean(), float).ravel()
+        return self.last[1]
+
+    def _of(
+        self, places: Float[np.ndarray, "N Q D"]
+    ) -> tuple[scipy.sparse.csr_array, np.ndarray, np.ndarray]:
+        """Weights of the nodes, their trend columns, and what the grid does not see of them."""
+        if id(places) not in self.kept:
+            points = Points(places.reshape(-1, places.shape[2]))
+            p = STENCIL if self.grid.ndim <= 2 else 2
+            rows = local_weight_rows(self.kernel, self.grid, observe(points, np.zeros(len(points))), p)
+            columns = self.trend.of(points, self.grid)
+            self.kept[id(places)] = rows.matrix, columns, np.asarray(rows.residual, float)
+        return self.kept[id(places)]

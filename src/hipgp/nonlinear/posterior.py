@@ -1,0 +1,198 @@
+"""What is known of a transformed field after the data: a Gaussian posterior of f, seen through the link."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from scipy.special import ndtri
+
+from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdOptions
+from hipgp.model.data import Data
+from hipgp.model.functionals import Functional, Functionals, Points
+from hipgp.model.links import LINKS, Link
+from hipgp.model.packing import Arrays, Json, pack_observations
+from hipgp.model.trend import Trend
+from hipgp.nonlinear.blocks import Block, StandIn, State, is_one_sign, node_means, zeta_spread
+from hipgp.nonlinear.expectations import averaged_jit, matched_jit, spread_jit
+from hipgp.nonlinear.nodes import FEW, NodeReader
+from hipgp.runtime.precision import float64_available
+from hipgp.runtime.progress import Report, silent
+
+if TYPE_CHECKING:
+    from hipgp.nonlinear.engine import Linearised
+
+DRAWS_AT_ONCE = 2**24  # values of f at nodes that are held together
+
+
+class Transformed(Prediction):
+    """The same of a transformed field, whose value is scale * g(zeta) with zeta normal: its quantiles are exact."""
+
+    link: Link
+    scale: Float[np.ndarray, " N"]
+    zeta_mean: Float[np.ndarray, " N"]
+    zeta_std: Float[np.ndarray, " N"]
+
+    @staticmethod
+    def of(
+        link: Link, scale: np.ndarray, mean: np.ndarray, std: np.ndarray, error: Any = None
+    ) -> "Transformed":
+        value = scale * np.asarray(averaged_jit(link, mean, std)[0])
+        wide = np.abs(scale) * np.asarray(spread_jit(link, mean, std))
+        found = Transformed(value, wide, None if error is None else error * wide / np.maximum(std, 1e-300))
+        found.link, found.scale, found.zeta_mean, found.zeta_std = link, scale, mean, std
+        return found
+
+    def quantile(self, q: Any) -> np.ndarray:
+        share = np.asarray(q, float)[..., None] if np.ndim(q) else np.asarray(q, float)
+        side = np.where(self.scale < 0, -1.0, 1.0)
+        return self.scale * np.asarray(self.link(self.zeta_mean + side * ndtri(share) * self.zeta_std))
+
+
+class LinearisedPosterior(FittedPosterior):
+    """The Gaussian posterior of f of the last round, seen through the link."""
+
+    method: "Linearised"
+    post: FittedPosterior
+    data: Data
+    blocks: list[Block]
+    states: list[State]
+    stand_ins: list[StandIn]
+    trend: Trend
+    reader: NodeReader | None
+
+    @property
+    def link(self) -> Link:
+        return self.method.link
+
+    @float64_available
+    def grid_mean(self) -> Float[np.ndarray, "..."]:
+        mean = np.asarray(self.post.grid_mean(), float)
+        if self.link.identity:
+            return mean.astype(self.dtype)
+        return np.asarray(averaged_jit(self.link, mean, self._latent_std(USUAL_STD)[0])[0]).astype(self.dtype)
+
+    @float64_available
+    def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, np.ndarray | None]:
+        mean = np.asarray(self.post.grid_mean(), float)
+        std, error = self._latent_std(how)
+        wide = np.asarray(spread_jit(self.link, mean, std))
+        error = None if error is None else (error * wide / std).astype(self.dtype)
+        return wide.astype(self.dtype), error
+
+    def _latent_std(self, how: StdOptions) -> tuple[np.ndarray, np.ndarray | None]:
+        """Of f on the grid."""
+        if how.method == "auto" and self.reader is not None:
+            drawn = self.reader.on_grid(self.post)
+            std = np.sqrt(np.sum(drawn**2, axis=0) / (len(drawn) - 1)).reshape(self.grid.shape)
+            return std, std / np.sqrt(2 * (len(drawn) - 1))
+        std, error = self.post.grid_std(how)
+        return np.asarray(std, float), None if error is None else np.asarray(error, float)
+
+    @float64_available
+    def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
+        if self.link.identity:
+            return self.post.predict(functional, how)
+        nodes = functional.nodes(self.grid.spacing)
+        weights = np.asarray(nodes.weights, float)
+        if nodes.per == 1:
+            found = self.post.predict(Points(nodes.x[:, 0]), how)
+            mean, std = np.asarray(found.mean, float), np.asarray(found.std, float)
+            return Transformed.of(self.link, weights[:, 0], mean, std, found.std_error)
+        return self._of_sums(np.asarray(nodes.x), weights, how)
+
+    def _of_sums(self, places: np.ndarray, weights: np.ndarray, how: StdOptions) -> Prediction:
+        reader = self.reader or (
+            NodeReader(self.kernel, self.grid, self.trend, self.method.draws)
+            if weights.size > FEW and np.all(self.grid.outside(places) == 0)
+            else None
+        )
+        mean = node_means(self.post, reader, places)
+        if reader is None:
+            std = self.post.at_points(places.reshape(-1, places.shape[2]), True)[1]
+            assert std is not None
+            std, error = std.reshape(weights.shape), None
+        else:
+            draws = reader.draws(self.post, places)
+            std = np.sqrt(draws.variance).reshape(weights.shape)
+            error = 1 / np.sqrt(2 * (len(draws.values) - 1))
+        value, slope = (np.asarray(a) for a in averaged_jit(self.link, mean, std))
+        eta, linear = np.sum(weights * value, axis=1), weights * slope
+        if reader is None or how.method != "auto":
+            of_eta = np.asarray(self.post.predict(Functionals(places, linear), how).std, float)
+        else:
+            of_eta = draws.of_sums(linear)
+        if not is_one_sign(weights):
+            return Transformed.of(LINKS["identity"], np.ones(len(eta)), eta, of_eta)
+        scale = weights.sum(axis=1)
+        spread = zeta_spread(self.link, scale, eta, of_eta)
+        zeta = np.asarray(matched_jit(self.link, jnp.asarray(eta / scale), spread))
+        return Transformed.of(self.link, scale, zeta, spread, None if error is None else error * spread)
+
+    @float64_available
+    def sample(
+        self,
+        count: int,
+        key: Any,
+        functional: Functional | None = None,
+        columns: Any = None,
+        report: Report = silent,
+    ) -> np.ndarray:
+        """Draws of the Gaussian posterior, through the link."""
+        if self.link.identity:
+            return self.post.sample(count, key, functional, columns, report)
+        if functional is None:
+            return np.asarray(self.link(self.post.sample(count, key, None, columns, report)), self.dtype)
+        nodes = functional.nodes(self.grid.spacing)
+        weights, flat = (
+            np.asarray(nodes.weights, float),
+            Points(np.asarray(nodes.x).reshape(-1, functional.ndim)),
+        )
+        if count * weights.size > DRAWS_AT_ONCE:
+            return self._sums_of_draws(self.post.sample(count, key, None, columns, report), nodes, weights)
+        drawn = np.asarray(self.link(self.post.sample(count, key, flat, columns, report)), float)
+        return np.sum(weights * drawn.reshape(count, *weights.shape), axis=2).astype(self.dtype)
+
+    def _sums_of_draws(self, drawn: np.ndarray, nodes: Any, weights: np.ndarray) -> np.ndarray:
+        """Sums over many nodes of draws on the grid, some functionals at a time."""
+        count, out = len(drawn), []
+        flat = np.asarray(drawn, float).reshape(count, -1)
+        size = max(1, DRAWS_AT_ONCE // (count * weights.shape[1]))
+        for begin in range(0, len(weights), size):
+            some = slice(begin, begin + size)
+            reader = NodeReader(self.kernel, self.grid, self.trend, 2)
+            f = reader.interpolated(flat, np.asarray(nodes.x[some]))
+            out.append(np.sum(weights[some] * np.asarray(self.link(f)), axis=2))
+        return np.concatenate(out, axis=1).astype(self.dtype)
+
+    def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        mean, wide = self.post.at_points(x, True)
+        found = Transformed.of(self.link, np.ones(len(x)), mean, np.asarray(wide))
+        return found.mean, found.std if std else None
+
+    @float64_available
+    def log_evidence(self, probes: int, key: Any) -> Estimate:
+        """The variational bound: that of the stand-ins, less what they expect of themselves, and what the data do."""
+        found = self.post.log_evidence(probes, key)
+        gain = 0.0
+        for block, state, stand_in in zip(self.blocks, self.states, self.stand_ins, strict=True):
+            own = stand_in
+            seen = self.post.predict(own.functional)
+            mean, std = np.asarray(seen.mean, float), np.asarray(seen.std, float)
+            expected = -0.5 * ((own.y - mean) ** 2 + std**2) / own.noise**2 - np.log(own.noise)
+            gain += block.expected(state) - float(np.sum(expected - 0.5 * np.log(2 * np.pi)))
+        return Estimate(found.value + gain, found.error)
+
+    def observations(self) -> Data:
+        return self.data
+
+    def pack(self) -> tuple[Arrays, Json]:
+        """Data, the last round's stand-in and what is known at its places; one Gaussian solve brings the rest back."""
+        arrays, described = pack_observations(self.data, self.trend)
+        for number, (state, stand_in) in enumerate(zip(self.states, self.stand_ins, strict=True)):
+            arrays |= {f"state{number}_{name}": value for name, value in state._asdict().items()}
+            arrays[f"stand_in{number}_y"] = stand_in.y
+            arrays[f"stand_in{number}_noise"] = np.asarray(stand_in.noise)
+            if isinstance(stand_in.functional, Functionals) and not self.link.identity:
+                arrays[f"stand_in{number}_weights"] = stand_in.functional.weights
+        return arrays, described

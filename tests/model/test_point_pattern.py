@@ -1,0 +1,46 @@
+"""Point patterns as counts in cells."""
+
+import numpy as np
+import pytest
+
+import hipgp as hg
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform((0.0, 0.0), (2.0, 1.0), (300, 2))
+
+
+def test_every_place_is_counted_once_and_the_cells_fill_the_window():
+    data = hg.point_pattern(X, window=((0.0, 0.0), (2.0, 1.0)), cells=20)
+    block = data.blocks[0]
+    assert len(data) == 20 * 10 and data.y.sum() == 300
+    np.testing.assert_allclose(np.sum(block.likelihood.exposure), 2.0)
+    left = block.functional.x[:, 0] < 0.5
+    assert data.y[left].sum() == np.sum(X[:, 0] < 0.5)
+
+
+def test_exposure_is_taken_at_cells_and_those_without_are_left_out():
+    data = hg.point_pattern(
+        X[X[:, 0] < 1], ((0.0, 0.0), (2.0, 1.0)), exposure=lambda x: 3.0 * (x[:, 0] < 1), cells=(20, 10)
+    )
+    assert len(data) == 100
+    np.testing.assert_allclose(np.sum(data.blocks[0].likelihood.exposure), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"window": ((0.0, 0.0), (1.0, 1.0))}, r"window: expected a box that holds all places, got \d+ of 300 outside"),
+        ({"window": ((0.0,), (2.0,))}, "window: expected 2 coordinates"),
+        ({"window": "all"}, "window: expected a box"),
+        ({"window": ((0.0, 0.0), (2.0, 0.0))}, "window: expected upper ends above"),
+        ({"cells": 0}, "cells: expected a whole number"),
+        ({"cells": (3, 2.5)}, "cells: expected a whole number"),
+        ({"exposure": 0.0}, "exposure: expected no negative numbers and some positive"),
+        ({"exposure": lambda x: x[:, 0] - 1}, "exposure: expected no negative numbers"),
+        ({"exposure": lambda x: 1.0 * (x[:, 0] < 1)}, r"exposure: expected a positive one wherever there are places, got zero in \d+ cells"),
+        ({"exposure": lambda x: np.ones(3)}, "exposure: expected a number for each place"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        hg.point_pattern(X, **({"window": ((0.0, 0.0), (2.0, 1.0))} | given))

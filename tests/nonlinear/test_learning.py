@@ -1,0 +1,68 @@
+"""Learning with links and likelihoods: what data were simulated from comes back."""
+
+import numpy as np
+import pytest
+
+import hipgp as hg
+
+GRID = hg.Grid.cover(0.0, 10.0, shape=120)
+KERNEL = hg.Matern52(0.8, 0.7)
+X = np.linspace(0.1, 9.9, 350)
+
+
+def field(seed, variance=0.8):
+    rng = np.random.default_rng(seed)
+    cov = np.asarray(hg.Matern52(variance, 0.7)(X[:, None], X[:, None])) + 1e-9 * np.eye(len(X))
+    return np.linalg.cholesky(cov) @ rng.standard_normal(len(X)), rng
+
+
+def test_a_kernel_is_learned_from_counts():
+    f, rng = field(0)
+    data = hg.observe(hg.Points(X), rng.poisson(np.exp(f + 2)), likelihood=hg.Poisson())
+    gp = hg.GP(hg.Matern52(0.3, 2.0), GRID, trend="constant", link="exp").learn(data, progress=False)
+    assert 0.4 < gp.kernel.lengthscale < 1.2 and 0.3 < gp.kernel.variance < 2.0
+    assert gp.link.name == "exp" and len(gp.learned.names) == 2
+
+
+def test_few_counts_in_many_cells_do_not_look_like_a_flat_field():
+    """From a smooth first field the search once ended at an endless lengthscale."""
+    f, rng = field(4, 1.5)
+    data = hg.observe(hg.Points(X), rng.poisson(0.5 * np.exp(f)), likelihood=hg.Poisson(0.5))
+    gp = hg.GP(hg.Matern52(1.0, 5.0), GRID, trend="constant", link="exp").learn(data, progress=False)
+    assert 0.3 < gp.kernel.lengthscale < 1.5 and 0.4 < gp.kernel.variance < 4.0
+
+
+def test_outliers_do_not_drag_noise_and_kernel_down():
+    f, rng = field(1)
+    noise = 0.1 * rng.standard_t(2.0, len(X))
+    data = hg.observe(hg.Points(X), f + noise, likelihood=hg.StudentT())
+    start = hg.GP(hg.Matern52(0.5, 1.0), GRID)
+    gp = start.learn(data, progress=False)
+    assert 0.06 < gp.noise < 0.16 and 1.2 < gp.parameters["StudentT.df"] < 4.0
+    found = gp.condition(data, progress=False).predict(hg.Points(X), progress=False)
+    plain = start.learn(hg.observe(hg.Points(X), f + noise), progress=False)
+    other = plain.condition(hg.observe(hg.Points(X), f + noise), progress=False)
+    worse = other.predict(hg.Points(X), progress=False)
+    assert np.sqrt(np.mean((found.mean - f) ** 2)) < 0.92 * np.sqrt(np.mean((worse.mean - f) ** 2))
+
+
+def test_the_dispersion_of_counts_is_learned():
+    f, rng = field(2, 0.4)
+    mean = np.exp(f + 3)
+    y = rng.negative_binomial(4.0, 4.0 / (4.0 + mean)).astype(float)
+    data = hg.observe(hg.Points(X), y, likelihood=hg.NegativeBinomial())
+    gp = hg.GP(hg.Matern52(0.5, 1.0), GRID, trend="constant", link="exp").learn(data, progress=False)
+    assert 2.5 < gp.parameters["NegativeBinomial.dispersion"] < 6.5
+
+
+def test_the_noise_of_a_positive_field_is_learned():
+    f, rng = field(3, 0.4)
+    y = np.exp(f) + 0.1 * rng.standard_normal(len(X))
+    gp = hg.GP(KERNEL, GRID, link="exp").learn(hg.observe(hg.Points(X), y), progress=False)
+    assert 0.085 < gp.noise < 0.115
+
+
+def test_a_checkpoint_is_refused():
+    data = hg.observe(hg.Points(X), np.ones(len(X)), likelihood=hg.Poisson())
+    with pytest.raises(ValueError, match="checkpoint: expected None with a link"):
+        hg.GP(KERNEL, GRID, link="exp").learn(data, checkpoint="x")
