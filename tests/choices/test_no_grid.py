@@ -74,6 +74,13 @@ def test_the_chosen_grid_is_fine_enough(by_batch):
     assert "of the noise variance unseen" in said
 
 
+def test_the_grid_is_chosen_for_the_stencil_that_the_engine_uses():
+    points, lines = square(8)[2], hg.observe(hg.LineIntegrals((0.0, 0.0, 0.0), np.eye(3)), np.zeros(3), 0.1)
+    assert hg.Batch().points_per_axis(points) == 4
+    assert hg.Batch().points_per_axis(lines) == 2
+    assert hg.Batch(stencil=6).points_per_axis(points) == 6
+
+
 def test_more_noise_and_smoother_kernels_take_coarser_grids():
     x, y, _ = square()
     size = lambda kernel, noise: (

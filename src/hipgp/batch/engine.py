@@ -27,6 +27,7 @@ from hipgp.batch.simulation import warn_if_far
 from hipgp.batch.systems import System, solve
 from hipgp.engines import Method, Problem, Slope, as_key
 from hipgp.model.arguments import check_whole
+from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, check_shapes, unpack_observations
@@ -162,6 +163,9 @@ class Batch(Method):
         solved = solve(system, z, targets, most, report, checkpoint)
         return combine(system, solved, rows, self.tolerance, most, data.dtype)
 
+    def points_per_axis(self, data: Data) -> int:
+        return interpolation.points_per_axis(self, data)
+
     def _posterior(
         self, problem: Problem, diagnostics: Json, solved: dict[str, Any], *built: Built
     ) -> BatchPosterior:
@@ -190,7 +194,11 @@ class Batch(Method):
         if not np.all(arrays["noise_variance"] > 0):
             raise ValueError("noise_variance: expected positive numbers, got others")
         problem = Problem(kernel, grid, data, noise, trend)
-        return self._posterior(problem, model["diagnostics"], {name: arrays[name] for name in SOLVED})
+        if not np.array_equal(np.sort(arrays["order"]), np.arange(n)):
+            raise ValueError("order: expected every observation's number once, got others")
+        solved: dict[str, Any] = {name: arrays[name] for name in SOLVED}
+        solved["order"] = solved["order"].astype(int)  # a file holds floats
+        return self._posterior(problem, model["diagnostics"], solved)
 
 
 def _ordered(problem: Problem) -> tuple[Problem, Float[np.ndarray, "N p"], Int[np.ndarray, " N"]]:

@@ -63,11 +63,8 @@ def grid_for(
     box = domain(kernel, data, margin)
     length, variance = shortest_lengthscale(kernel, data.ndim), np.asarray(std, float) ** 2
     some, rows = _sample(data)
-    grid, spacing, stencil = (
-        _grid(kernel, box, COARSEST * length, most),
-        COARSEST,
-        method.points_per_axis(data),
-    )
+    grid, spacing = _grid(kernel, box, COARSEST * length, most), COARSEST
+    stencil = method.points_per_axis(data)
     while True:
         unseen, prior = unseen_variances(kernel, grid, some, stencil)
         share = float(np.mean(unseen / variance[rows]))
