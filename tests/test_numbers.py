@@ -163,7 +163,9 @@ def faults(cell: Cell) -> list[str]:
     shown = [n for n in NUMBER.findall(cell.text) if not n.endswith(DAGGER)]
     there = values(cell.files, cell.keys, cell.labels) if shown else ()
     return [
-        f"{cell.where}: {n} ({cell.labels})" for n in shown if not any(rounds_to(v, n, cell.times) for v in there)
+        f"{cell.where}: {n} ({cell.labels})"
+        for n in shown
+        if not any(rounds_to(v, n, cell.times) for v in there)
     ]
 
 
