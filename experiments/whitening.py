@@ -110,7 +110,8 @@ def by_stencils(kernel: Any, grid: hg.Grid, places: np.ndarray) -> tuple[float, 
 
     def whiten() -> np.ndarray:
         toeplitz = embed(kernel, grid)
-        local = stencils.local_weights(kernel, grid, hg.observe(hg.Points(places), np.zeros(len(places))))
+        data = hg.observe(hg.Points(places), np.zeros(len(places)))
+        local = stencils.LocalWeights.from_rows(stencils.local_weight_rows(kernel, grid, data), np.float64)
         rows = jnp.eye(len(places))
         chunk = len(next(blocks(grid, places)))
         found = [_spread(toeplitz, local, rows[i : i + chunk]) for i in range(0, len(places), chunk)]

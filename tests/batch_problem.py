@@ -85,7 +85,7 @@ def matrices(post):
     eye = jnp.eye(GRID.size)
     w = np.asarray(system.weights.matmul(eye)).T
     k = np.asarray(system.toeplitz.matmul(eye.reshape(-1, *GRID.shape))).reshape(GRID.size, -1)
-    noise = np.asarray(system.spread(jnp.eye(len(system.noise))))
+    noise = np.asarray(system.noise_matmul(jnp.eye(len(system.noise))))
     return w, k, noise, post.engine.trend.of_data(post.engine.data, post.grid)
 
 

@@ -154,7 +154,9 @@ def test_samples_on_the_grid_are_reproducible_and_certified():
     np.testing.assert_array_equal(first, post.sample(5, key=jax.random.key(3)))
     np.testing.assert_allclose(first[:2], post.sample(2, key=3), atol=1e-3)
     assert np.max(np.abs(first - post.sample(5, key=4))) > 0.1
-    assert post.diagnostics["sample_kl_nats"] <= post.diagnostics["tolerance_nats"]
+    drawn = post.engine.draw(5, jax.random.key(3))
+    np.testing.assert_array_equal(drawn.values, first)
+    assert 0 < drawn.kl_bound <= post.diagnostics["tolerance_nats"] and drawn.iterations > 0
 
 
 @pytest.mark.quick

@@ -91,27 +91,6 @@ def test_rays_of_two_sets_are_found_by_their_ends():
     assert np.all(np.linalg.norm(ends[:24] - short.end, axis=1) < 0.2 * short.length)
 
 
-@pytest.mark.parametrize("own", [1, 3, 5])
-def test_deviance_and_its_gradient(own):
-    rng = np.random.default_rng(0)
-    root = rng.normal(size=(3, 6, 6))
-    matrix = jnp.asarray(root @ root.swapaxes(1, 2) + 0.1 * np.eye(6))
-    y = jnp.asarray(rng.normal(size=(3, 6)))
-
-    def plain(m):
-        both = jnp.einsum("tk,tk->", y, jnp.linalg.solve(m, y[..., None])[..., 0])
-        others, rest = m[:, :-own, :-own], y[:, :-own]
-        first = jnp.einsum("tk,tk->", rest, jnp.linalg.solve(others, rest[..., None])[..., 0])
-        return both - first + jnp.sum(jnp.linalg.slogdet(m)[1] - jnp.linalg.slogdet(others)[1])
-
-    np.testing.assert_allclose(vecchia.deviance(matrix, y, own), plain(matrix), rtol=1e-10)
-    found, auto = jax.grad(vecchia.deviance)(matrix, y, own), jax.grad(plain)(matrix)
-    both = lambda g: (
-        (g + g.swapaxes(1, 2)) / 2
-    )  # a covariance is symmetric: only this part of the gradient counts
-    np.testing.assert_allclose(both(found), both(auto), rtol=1e-9, atol=1e-9)
-
-
 TWO = Matern32(0.7, 0.4) + RationalQuadratic(0.5, 0.9, 2.0)
 
 
@@ -125,7 +104,7 @@ def test_covariances_of_points_are_those_of_any_functional():
         jnp.asarray([[True] * 4, [False, True, True, True]]),
     )
     found = coarse.group_covariances(TWO, nodes, noise, index, used)
-    others = gram(TWO, coarse.gather_groups(nodes, noise, index)[0])
+    others = gram(TWO, coarse._gather_groups(nodes, noise, index)[0])
     for t in range(2):
         truth = np.where(np.outer(used[t], used[t]), others[:, :, t], 0.0)
         truth += np.diag(np.where(used[t], noise[index[t]], 1.0))
@@ -188,7 +167,7 @@ def test_gram_and_its_gradient(kind, kernel):
     functional, twin = problem.pair(kind, 0, 6)
     nodes = Nodes.concatenate([coarse.coarse_nodes(functional, kernel)])
     index = jnp.asarray([[0, 1, 2, 5], [3, 4, 5, 0]])
-    group, _ = coarse.gather_groups(jax.tree.map(jnp.asarray, nodes), jnp.zeros(6), index)
+    group, _ = coarse._gather_groups(jax.tree.map(jnp.asarray, nodes), jnp.zeros(6), index)
     found = gram(kernel, group)
     if kernel is KERNEL:
         for target, rows in enumerate(([0, 1, 2, 5], [3, 4, 5, 0])):

@@ -49,6 +49,7 @@ def page(path: str | os.PathLike[str]) -> str:
         "VERDICTS": "".join(
             f'<li class="{grade}">{html.escape(text)}</li>' for grade, text in verdicts(post)
         ),
+        "DECISIONS": _decisions(post),
         "PICTURES": "".join(_figure_html(title, fig) for title, fig in pictures(post, held)),
         "BROWSER": browser(post, held) if post.grid.ndim == 3 else "",
         "PROVENANCE": html.escape(json.dumps(record.model["provenance"])),
@@ -135,6 +136,13 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
         out.append((FAIR if missing else GOOD, text))
     out += _residual_verdict(post)
     return out
+
+
+def _decisions(post: models.Posterior) -> str:
+    """What the engine decided for the user, and why; nothing where it tells none."""
+    taken: dict[str, str] = post.diagnostics.get("decisions", {})
+    rows = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in taken.items())
+    return f"<details><summary>What was decided, and why</summary><dl>{rows}</dl></details>" if rows else ""
 
 
 def _grid_verdict(told: dict[str, Any], grid: Grid) -> tuple[str, str]:

@@ -29,6 +29,7 @@ from hipgp.runtime.precision import as_float, float64_available
 Profile = Callable[[Array], Array]
 
 SMOOTH = 99  # stands for infinitely many derivatives
+CHUNK_SIZES = 2**15, 2**18  # differences at which a kernel is evaluated together, if there are many more
 
 
 class Kernel(eqx.Module):
@@ -91,6 +92,34 @@ def differences(x: Iterable[Array], y: Iterable[Array]) -> Float[Array, "D ..."]
     slower on a CPU.
     """
     return jnp.stack([a - b for a, b in zip(x, y, strict=True)])
+
+
+def kernel_at_differences(kernel: Kernel, differences: Float[np.ndarray, "n D"]) -> Float[np.ndarray, " n"]:
+    """Evaluate the kernel at many differences, in chunks of two sizes, so that at most two programs are compiled."""
+    n, d = differences.shape
+    chunk = CHUNK_SIZES[n > CHUNK_SIZES[1]]
+    padded = np.zeros((-(-n // chunk) * chunk, d))
+    padded[:n] = differences
+    return np.concatenate([_evaluate(kernel, part) for part in padded.reshape(-1, chunk, d)])[:n]
+
+
+@eqx.filter_jit
+def _evaluate(kernel: Kernel, differences: Array | np.ndarray) -> Array:
+    return kernel.evaluate(jnp.asarray(differences).T)
+
+
+def typical_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
+    """Return the geometric mean of the parts' lengthscales, per axis: the unit in which distances are compared."""
+    return np.exp(np.mean(np.log(_lengthscales(kernel, ndim)), axis=0))
+
+
+def shortest_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
+    """Return the shortest lengthscale among the kernel's parts, per axis."""
+    return np.min(_lengthscales(kernel, ndim), axis=0)
+
+
+def _lengthscales(kernel: Kernel, ndim: int) -> Float[np.ndarray, "parts D"]:
+    return np.array([np.broadcast_to(np.asarray(p.lengthscale, float), (ndim,)) for p in kernel.parts])
 
 
 class _Pair(Kernel):

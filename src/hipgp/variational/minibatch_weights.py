@@ -22,13 +22,8 @@ from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import AnyArray
 from hipgp.variational.whitening import Whitening
 from hipgp.weights.exact import ExactWeights, Weights, closed_form_or_nodes, grid_covariances
-from hipgp.weights.stencils import (
-    LocalWeights,
-    local_weight_rows,
-    locate_stencils,
-    stencil_shape,
-    stencil_weights,
-)
+from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
+from hipgp.weights.stencils import LocalWeights, local_weight_rows, stencil_weights
 
 STORED = 2**30  # bytes of stored weights without a GPU; with one, a third of its memory
 
@@ -168,7 +163,7 @@ class _LocalOnDemand(WeightSource):
             kernel, self.grid, self.p, offset, each(nodes.value), each(nodes.direction)
         )
         values = small.reshape(n, count, -1) * nodes.weights[..., None]
-        columns = block.start[..., None] + jnp.asarray(_steps(self.grid, self.p))
+        columns = block.start[..., None] + jnp.asarray(stencil_offsets(self.grid, self.p)[1])
         w = jnp.zeros((n, self.grid.size)).at[jnp.arange(n)[:, None, None], columns].add(values)
         if count == 1:
             return w, v * nodes.weights[:, 0] ** 2
@@ -194,12 +189,6 @@ class StoredWeights(WeightSource):
         row = jnp.arange(len(every))[:, None]
         size = self.stored.sparse.column_count
         return _unsolved(jnp.zeros((len(every), size)).at[row, columns].add(values.astype(float)), v)
-
-
-def _steps(grid: Grid, p: int) -> np.ndarray:
-    """What to add to the flat number of a stencil's first grid point to get those of all its points."""
-    index = np.meshgrid(*[np.arange(w) for w in stencil_shape(grid, p)], indexing="ij")
-    return np.asarray(np.ravel_multi_index([i.ravel() for i in index], grid.shape))
 
 
 def exact_source(

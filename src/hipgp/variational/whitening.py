@@ -17,6 +17,7 @@ from hipgp.linalg.krylov import Solution
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
+from hipgp.weights.covariance import residual_variance
 from hipgp.weights.exact import conditional_weights, grid_covariances
 from hipgp.weights.toeplitz import Toeplitz, embed, toeplitz_on_torus
 
@@ -49,8 +50,8 @@ class Whitening(eqx.Module):
         self, w: Float[Array, "n M"], cross: Float[Array, "n M"], variance: Float[Array, " n"]
     ) -> Float[Array, " n"]:
         """v = k** - 2 w'k* + w'K w for any weights w, with w'K w = |R'w|^2."""
-        v = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(self.root_transpose(w) ** 2, axis=-1)
-        return jnp.maximum(v, 0.0)
+        quadratic = jnp.sum(self.root_transpose(w) ** 2, axis=-1)
+        return residual_variance(variance, jnp.sum(w * cross, axis=-1), quadratic)
 
     @abc.abstractmethod
     def rebuilt(self, kernel: Kernel) -> "Whitening":

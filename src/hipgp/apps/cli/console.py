@@ -106,6 +106,8 @@ def _shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, dict):
+        return "\n".join(str(v) for v in value.values())
     if isinstance(value, list | tuple):
         return " x ".join(str(v) for v in value)
     return f"{value:,}" if isinstance(value, int) else str(value)

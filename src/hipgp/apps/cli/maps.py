@@ -114,6 +114,7 @@ def info(path: pathlib.Path, voice: Voice) -> None:
         "engine": told.get("engine"),
         "converged": told.get("converged"),
         "kl_nats": told.get("kl_nats"),
+        "decisions": told.get("decisions"),
         "kept": ", ".join(kept),
         "created": record.model["provenance"]["created"],
         "hipgp": record.model["provenance"]["packages"]["hipgp"],
