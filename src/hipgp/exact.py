@@ -42,6 +42,7 @@ from hipgp.model.trend import Trend
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress, Report, silent
+from hipgp.scores import LeaveOut, group_numbers, members, without_group
 from hipgp.weights import dense
 
 SQUARES = 4  # arrays of N x N numbers in memory at the peak
@@ -58,6 +59,7 @@ class Exact(Method):
     """
 
     name: ClassVar[str] = "exact"
+    on_grid: ClassVar[bool] = False
     accuracy: float = eqx.field(static=True, default=1e-6)
 
     def __check_init__(self) -> None:
@@ -194,13 +196,21 @@ class ExactPosterior(FittedPosterior):
             values[-1] = np.sum((np.diag(weight) * self.noise_std**2)[~self.data.noise_known])
         return Gradient(tuple(layout.names()), values)
 
-    def leave_one_out(self) -> Prediction:
-        of_trend = np.einsum("np,pq,nq->n", self.solved_columns, self.beta_covariance, self.solved_columns)
-        diagonal = np.diag(self._inverse()) - of_trend
-        return Prediction(np.asarray(self.data.y, float) - self.alpha / diagonal, 1 / np.sqrt(diagonal))
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        numbers, inverse = group_numbers(groups, len(self.alpha)), self._inverse()
+        y, mean, std = np.asarray(self.data.y, float), np.empty(len(self.alpha)), np.empty(len(self.alpha))
+        for rows in members(numbers):
+            columns = self.solved_columns[rows]
+            of_trend = columns @ self.beta_covariance @ columns.T
+            error, std[rows] = without_group(inverse[np.ix_(rows, rows)], of_trend, self.alpha[rows], rows)
+            mean[rows] = y[rows] - error
+        return LeaveOut(y, mean, std, numbers, 0.0)
 
     def observations(self) -> Data:
         return self.data
+
+    def conditioned_on(self) -> Problem:
+        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray]:
         return self.noise_std**2 * self.alpha, self.noise_std  # y minus the fitted mean is N alpha

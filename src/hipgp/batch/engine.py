@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from hipgp.batch import estimates, evidence, exact_variances, interpolation, variances
 from hipgp.batch.build import WRAPPED, Built, build, cells_later, system_later
@@ -107,7 +107,7 @@ class Batch(Method):
 
         `check_grid` adds to the diagnostics how far the grid puts the posterior off.
         """
-        problem, columns = _ordered(problem)
+        problem, columns, order = _ordered(problem)
         kernel, grid, data, noise, _ = problem
         std = data.noise_std(noise)
         began = time.perf_counter()
@@ -136,7 +136,7 @@ class Batch(Method):
             "kl_trace": trace,
         }
         warn_if_far(solution.kl_bound, self.tolerance, solution.steps)
-        solved = solution.solved | {"noise_variance": np.asarray(built.system.noise, float)}
+        solved = solution.solved | {"noise_variance": np.asarray(built.system.noise, float), "order": order}
         return self._posterior(problem, info, solved, built)
 
     def _solve(
@@ -178,7 +178,7 @@ class Batch(Method):
         for block in data.blocks:
             self.check(kernel, grid, block.functional)
         n, p = len(data), trend.count(grid.ndim)
-        shapes = {"alpha": (n,), "field": (grid.size,), "noise_variance": (n,), "beta": (p,)}
+        shapes = {"alpha": (n,), "field": (grid.size,), "noise_variance": (n,), "order": (n,), "beta": (p,)}
         check_shapes(arrays, shapes | {"beta_covariance": (p, p)})
         if not np.all(arrays["noise_variance"] > 0):
             raise ValueError("noise_variance: expected positive numbers, got others")
@@ -186,12 +186,12 @@ class Batch(Method):
         return self._posterior(problem, model["diagnostics"], {name: arrays[name] for name in SOLVED})
 
 
-def _ordered(problem: Problem) -> tuple[Problem, Float[np.ndarray, "N p"]]:
-    """The problem with its data along a curve, and the trend's columns of these."""
+def _ordered(problem: Problem) -> tuple[Problem, Float[np.ndarray, "N p"], Int[np.ndarray, " N"]]:
+    """Return the problem with its data along a space-filling curve, the trend's columns, and which datum each is."""
     kernel, grid, data, noise, trend = problem
     columns = trend.of_data(data, grid)  # says so where there are too few
     data, order = in_order(data)
-    return Problem(kernel, grid, data, noise, trend.in_order(order)), columns[order]
+    return Problem(kernel, grid, data, noise, trend.in_order(order)), columns[order], order
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:

@@ -12,11 +12,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from hipgp.batch import beyond, decisions, estimates, evidence, exact_variances, interpolation, variances
 from hipgp.batch.interpolation import Rows
 from hipgp.batch.least_squares import right_hand_sides, row_tolerances
+from hipgp.batch.leave_out import leave_out
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
 from hipgp.batch.systems import System, draws_at_once, solve
 from hipgp.engines import (
@@ -37,13 +38,14 @@ from hipgp.model.trend import Trend
 from hipgp.runtime.lazy import Lazy
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
+from hipgp.scores import LeaveOut
 from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencils import LocalWeights, WeightRows
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
 
-SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance")  # arrays that a file holds
+SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance", "order")  # arrays that a file holds
 
 
 class Target(NamedTuple):
@@ -81,6 +83,7 @@ class BatchPosterior(FittedPosterior):
     beta: Float[np.ndarray, " p"]
     beta_covariance: Float[np.ndarray, "p p"]
     noise_variance: Float[np.ndarray, " N"]  # with the residual variance where the method adds it
+    order: Int[np.ndarray, " N"]  # which of the user's observations each of `data` is
 
     @property
     def problem(self) -> Problem:
@@ -220,6 +223,12 @@ class BatchPosterior(FittedPosterior):
 
     def observations(self) -> Data:
         return self.data
+
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        return leave_out(self, groups)
+
+    def conditioned_on(self) -> Problem:
+        return self.problem
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray]:
         noise = np.asarray(self.noise_variance, float)

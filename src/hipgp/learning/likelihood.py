@@ -27,7 +27,7 @@ from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel, typical_lengthscale
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.buckets import round_up_to_power_of_two
-from hipgp.runtime.precision import AnyArray, on_device
+from hipgp.runtime.precision import on_device
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads
 from hipgp.vecchia import conditioning_sets as neighbours
@@ -86,7 +86,8 @@ def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: 
         on_device(np.column_stack([_without_trend(np.asarray(data.y, float), trend), trend]), float),
         on_device(np.where(known, std**2, 0.0)),
         on_device(~known, float),
-        *(_in_parts(a) for a in (groups.index, groups.used)),
+        _in_parts(groups.index),
+        _in_parts(groups.used),
         groups.group_size,
     )
 
@@ -128,7 +129,7 @@ def _of_parts(vector: np.ndarray, layout: Layout, terms: Terms) -> Iterator[Any]
     fixed = terms.nodes, terms.values, terms.noise, terms.unknown
 
     def of_part(index: np.ndarray, used: np.ndarray) -> Any:
-        found = _sums(vector, layout, *fixed, on_device(index), on_device(used), terms.own)
+        found = _sums(on_device(vector, float), layout, *fixed, on_device(index), on_device(used), terms.own)
         return [np.asarray(a) for a in found]
 
     parts = zip(terms.index, terms.used, strict=True)
@@ -139,7 +140,7 @@ def _of_parts(vector: np.ndarray, layout: Layout, terms: Terms) -> Iterator[Any]
 
 @bounded_jit(most=64)
 def _sums(
-    vector: AnyArray, layout: Layout, nodes: Nodes, values: Array, noise: Array, unknown: Array,
+    vector: Array, layout: Layout, nodes: Nodes, values: Array, noise: Array, unknown: Array,
     index: Array, used: Array, own: int,
 ) -> tuple[Array, ...]:  # fmt: skip
     """Of one part: the log-determinants, the products of whitened y and trend columns, and the slopes of both."""

@@ -87,9 +87,9 @@ def learn(
     wanted = sorted((user_bounds or {}).items())
     problem = fingerprint(kernel, grid, data, noise, task.trend, start, seed, wanted, stages, exact)
     save = lambda **arrays: (
-        checkpoint is None or write_arrays(_path(checkpoint), fingerprint=problem, **arrays)
+        checkpoint is None or write_arrays(pathlib.Path(checkpoint), fingerprint=problem, **arrays)
     )
-    saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem, "stage", "vectors")
+    saved = None if checkpoint is None else read_arrays(pathlib.Path(checkpoint), problem, "stage", "vectors")
     if saved is not None and int(saved["stage"]) == DONE:
         done = saved["vectors"][0], saved["log_std"], float(saved["value"])
         return _learned(task, *done, trace, began)
@@ -181,7 +181,8 @@ def _through(
         vectors = [vector for vector, _ in found[:kept]]
         if not last:
             save(stage=stage + 1, vectors=np.array(vectors))
-    return *found[0], terms.count
+    best, here = found[0]
+    return best, here, terms.count
 
 
 def in_unit(learned: Learned, power: int) -> Learned:
@@ -273,10 +274,6 @@ def _neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:
     tenth = lambda part: 0.1 * extent if np.ndim(part.lengthscale) else np.asarray(0.1 * np.max(extent))
     parts = [eqx.tree_at(lambda p: p.lengthscale, part, tenth(part)) for part in kernel.parts]
     return _rebuilt(kernel, iter(parts))
-
-
-def _path(checkpoint: Any) -> pathlib.Path:
-    return pathlib.Path(checkpoint)
 
 
 def _spread(data: Data, columns: np.ndarray) -> float:

@@ -93,7 +93,7 @@ def _merging_helps(
     """
     if not model.vecchia_std or model.block is not None or np.max(problems.count) == 1:
         return False
-    merged = problems._replace(count=np.ones_like(problems.count), shares=_by_cell(approximation))
+    merged = problems._replace(count=np.ones_like(problems.count), shares=by_cell(approximation))
     return _excess(grid_error(kernel, grid, merged, approximation, vecchia=True)) <= 1
 
 
@@ -116,7 +116,7 @@ def _fine_enough(
             approximation = stencil_approximation(
                 kernel, grid, problems, model.stencil, model.residual_as_noise
             )
-            shared = problems if model.block is None else problems._replace(shares=_by_cell(approximation))
+            shared = problems if model.block is None else problems._replace(shares=by_cell(approximation))
             now = _excess(grid_error(kernel, grid, shared, approximation, model.vecchia_std)) / MARGIN
             if now <= 1:
                 return grid
@@ -136,7 +136,7 @@ def _halved(kernel: Kernel, grid: Grid) -> Grid:
     return Grid(grid.origin, np.asarray(grid.spacing) / parts, tuple(int(n) for n in shape))
 
 
-def _by_cell(approximation: GridApproximation) -> Any:
+def by_cell(approximation: GridApproximation) -> Any:
     """Return the membership of observations in cells, as blocks whose residuals are held jointly."""
     cell = np.unique(approximation.columns[:, 0], return_inverse=True)[1]
     entries = np.ones(len(cell)), (np.arange(len(cell)), cell)
@@ -154,7 +154,7 @@ def warn_if_coarse(facts: dict[str, Any], grid: Grid, data: Data, residual: str,
         told += "; or try Batch(stencil=4)"
     if residual != "joint" and all(isinstance(block.functional, Points) for block in data.blocks):
         told += '; or try Batch(residual="joint")'
-    warnings.warn(told, GridTooCoarse, stacklevel=_outside())
+    warnings.warn(told, GridTooCoarse, stacklevel=outside())
 
 
 def describe_error(facts: dict[str, Any], grid: Grid) -> str:
@@ -182,7 +182,7 @@ def _bytes(size: float) -> str:
     return f"{size / 2 ** (10 * power):.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
-def _outside() -> int:
+def outside() -> int:
     """Return the stack level, for the caller's `warnings.warn`, of the first frame outside this package."""
     level, frame = 1, sys._getframe(1)
     own = __name__.split(".")[0], "equinox"  # which stands between a method and its caller

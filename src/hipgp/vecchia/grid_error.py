@@ -221,6 +221,22 @@ def _residual_variance(
     return max(float(_covariance_of_sums(sums, _kernel_covariance(kernel))[0, 0]), 0.0)
 
 
+def unseen_variances(
+    kernel: Kernel, grid: Grid, data: Data, p: int
+) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    """Of every observation the residual variance, which stencils of `p` points an axis leave, and the prior variance.
+
+    For any grid, without compiling for it; meant for some tens of observations.
+    """
+    rows = np.arange(len(data))
+    one, at = np.ones(len(data)), np.tile(np.asarray(grid.lower), (len(data), 1))
+    problems = LocalProblems(data, rows, one, one, None, rows[:, None], at, 1)
+    view = stencil_approximation(kernel, grid, problems, p, True)
+    unseen = [_residual_variance(kernel, grid, data, view, row) for row in range(len(data))]
+    nodal = _exact(grid, problems, rows, at[0])
+    return np.array(unseen), np.diag(_covariance_of_sums(nodal, _kernel_covariance(kernel)))[:-1]
+
+
 def _stencil_covariance(
     kernel: Kernel, nodes: Nodes, at: Float[np.ndarray, "n D"], stencil: Float[np.ndarray, "P D"]
 ) -> Float[np.ndarray, "n P"]:

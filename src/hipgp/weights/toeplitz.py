@@ -202,7 +202,7 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
 
 
 @float64_available
-def _smallest_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> tuple[int, ...]:
+def smallest_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> tuple[int, ...]:
     """Return the shape of the smallest torus that `embed` may take, without computing anything of that size."""
     return _torus_shape(_torus_sizes(kernel, grid, wrap), FAR_CORRELATIONS[0])
 
@@ -262,7 +262,7 @@ def _negative_share(raw: Any, multiplicity: list[np.ndarray], xp: Any) -> Any:
 
 def check_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> None:
     """Raise a ValueError for a grid on whose torus no solve fits into memory."""
-    torus = _smallest_torus(kernel, grid, wrap)
+    torus = smallest_torus(kernel, grid, wrap)
     what = f"{' x '.join(map(str, grid.shape))} grid points on a torus of {' x '.join(map(str, torus))}"
     memory.check(
         "grid",

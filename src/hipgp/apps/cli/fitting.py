@@ -73,11 +73,10 @@ def fit(
         voice.note("learned: " + ", ".join(f"{n} {v:.4g}" for n, v in pairs))
     if given is None:
         learned = gp.learned
-        gp = hg.GP(gp.kernel, grids.fitted(data, gp), gp.noise, trend)
-        gp = _with_learned(gp, learned)
+        grid = grids.fitted(data, gp)
+        gp = _with_learned(hg.GP(gp.kernel, grid, gp.noise, trend), learned)
         voice.note(
-            f"grid: {' x '.join(map(str, gp.grid.shape))} points, "
-            f"spacing {', '.join(f'{h:.3g}' for h in gp.grid.spacing)}"
+            f"grid: {' x '.join(map(str, grid.shape))} points, spacing {', '.join(f'{h:.3g}' for h in grid.spacing)}"
         )
     _finish(gp, loaded, output, checkpoint, s, voice, overwrite)
     of_learning.unlink(missing_ok=True)

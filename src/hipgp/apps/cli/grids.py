@@ -4,8 +4,8 @@ import numpy as np
 
 import hipgp as hg
 from hipgp.apps.cli.console import BadInput
+from hipgp.model.kernels import shortest_lengthscale
 from hipgp.runtime import memory
-from hipgp.vecchia.group_covariances import shortest_lengthscale
 
 POINTS = 200_000  # most points of a grid that the user did not ask for
 
