@@ -254,5 +254,5 @@ def test_a_trend_that_the_data_do_not_determine(trend, words):
 def test_one_simulation_tells_no_error():
     data, *_ = mixture(("points",))
     post = hg.GP(KERNEL, GRID).condition(data)
-    with pytest.raises(ValueError, match="samples: expected at least 2"):
+    with pytest.raises(ValueError, match="samples: expected a whole number of at least 2"):
         post.predict(hg.Points([[0.5, 0.5]]), std="samples", samples=1)

@@ -163,7 +163,7 @@ CASES = {  # what is done, the argument to be named, what came
     "trend nan": (lambda: hg.GP(hk.Matern32(), GRID, trend=np.full((4, 1), np.nan)), "trend", "nan"),
     "condition on y": (lambda: GP.condition(Y), "data", "ndarray"),
     "condition outside": (lambda: GP.condition(observe(Points(X + 3), Y, 0.1)), "data", "4 of 4 Points"),
-    "condition by name": (lambda: GP.condition(DATA, "batch"), "method", "str"),
+    "condition by name": (lambda: GP.condition(DATA, "batch"), "method", "'batch'"),
     "condition without noise": (
         lambda: hg.GP(hk.Matern32(), GRID).condition(observe(Points(X), Y)),
         "noise",

@@ -103,9 +103,8 @@ class Batch(Method):
         return found
 
     def refit(self, problem: Problem, tolerance: float) -> "BatchPosterior":
-        kernel, grid, data, noise, trend = problem
         method = dataclasses.replace(self, tolerance=min(tolerance, self.tolerance))
-        return method.fit(kernel, grid, data, noise, trend, progress=False)
+        return method.fit(problem, progress=False)
 
     @float64_available
     def fit(

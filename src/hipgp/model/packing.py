@@ -58,7 +58,7 @@ def _pack_data(data: Data, arrays: Arrays) -> list[Json]:
     return blocks
 
 
-def _unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
+def unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
     made = []
     for number, block in enumerate(blocks):
         if block["kind"] not in FUNCTIONALS:
@@ -167,7 +167,7 @@ def pack_observations(data: Data, trend: Trend) -> tuple[Arrays, Json]:
 
 def unpack_observations(noise: float | None, ndim: int, arrays: Arrays, model: Json) -> tuple[Data, Trend]:
     """The data and the trend that were packed; `noise` is that of observations without one of their own."""
-    data = _unpack_data(model["data"], arrays)
+    data = unpack_data(model["data"], arrays)
     data.noise_std(noise)  # raises where there is none
     trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])
     if trend.columns is not None:
