@@ -35,10 +35,10 @@ from hipgp.runtime.threads import one_blas_thread
 STAGES = (  # data, steps at most, how many of its ends are gone on from
     (1_024, 12, 2),
     (8_192, 20, 1),
-    (122_880, 20, 1),
+    (122_880, 12, 1),
 )
 DEAR_STAGES = ((512, 12, 2), (4_096, 20, 1))  # where covariances are double sums over nodes
-ENOUGH = 0.1, 0.01  # nats that a step must promise: where others follow, and where none do
+ENOUGH = 0.1, 0.05  # nats that a step must promise: where others follow, and where none do
 DONE = 99  # the stage in the checkpoint of one that came to its end
 LADDER = 8  # lengthscales tried
 DESCENTS = 4  # starts from which the search goes on
