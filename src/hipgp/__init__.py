@@ -9,6 +9,7 @@ import hipgp.runtime.processes as _processes  # noqa: F401  (notices when this p
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
+    from hipgp.comparison import compare
     from hipgp.engines import Prediction
     from hipgp.estimator import HIPGPRegressor as HIPGPRegressor
     from hipgp.exact import Exact
@@ -38,6 +39,7 @@ _MODULES = {
     "hipgp.model.grid": ("Grid",),
     "hipgp.batch.engine": ("Batch",),
     "hipgp.exact": ("Exact",),
+    "hipgp.comparison": ("compare",),
     "hipgp.vecchia.grid_check": ("GridTooCoarse",),
     "hipgp.variational.engine": ("Variational",),
     "hipgp.model.kernels": (
@@ -96,6 +98,7 @@ __all__ = [
     "RationalQuadratic",
     "SquaredExponential",
     "Variational",
+    "compare",
     "load",
     "observe",
 ]

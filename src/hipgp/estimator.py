@@ -30,10 +30,9 @@ from hipgp.gp import GP
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, Matern32
+from hipgp.model.kernels import Kernel, Matern32, shortest_lengthscale
 from hipgp.model.scaling import scaled_data
 from hipgp.runtime.callers import warn_caller
-from hipgp.vecchia.group_covariances import shortest_lengthscale
 
 MOST_COLUMNS = 4
 FEWEST_POINTS = 8  # per axis of an automatic grid

@@ -2,12 +2,13 @@
 
 >>> import numpy as np, hipgp as hg
 >>> x = np.linspace(0.0, 1.0, 50)
->>> gp = hg.GP(hg.Matern52(lengthscale=0.3), hg.Grid.cover(0.0, 1.0, shape=64))
+>>> gp = hg.GP(hg.Matern52(lengthscale=0.3))
 >>> post = gp.condition(hg.observe(hg.Points(x), np.sin(6 * x), noise=0.05))
 >>> bool(np.abs(post.predict(hg.Points([0.5])).mean[0] - np.sin(3.0)) < 0.05)
 True
 """
 
+import dataclasses
 import os
 from typing import Any, Literal, overload
 
@@ -16,7 +17,9 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.batch import estimates
-from hipgp.batch.engine import WRAPPED, Batch
+from hipgp.batch.engine import Batch
+from hipgp.choices.learn import SearchOptions, learned_from
+from hipgp.choices.problem import reaching, settled_grid, settled_method
 from hipgp.engines import (
     EVIDENCE_PROBES,
     Estimate,
@@ -31,40 +34,42 @@ from hipgp.engines import (
 )
 from hipgp.files import io, persistence
 from hipgp.files.labels import Labels
-from hipgp.learning import search as learning
 from hipgp.learning.search import Learned
 from hipgp.model import scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
-from hipgp.model.functionals import Functional
+from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
-from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.precision import as_float
 from hipgp.runtime.progress import Progress
-from hipgp.weights.toeplitz import check_torus
+from hipgp.scores import LeaveOut
 
 
 class GP(eqx.Module):
-    """A Gaussian-process prior with inducing points on a grid.
+    """A Gaussian-process prior, with inducing points on a grid where there are many observations.
 
-    `noise` is the standard deviation of observations that come without one; `trend` is None, "constant", "linear" or
-    the user's own columns, (N, p).
+    Without a `grid`, `condition` chooses one that fits the data, the kernel and the noise, or needs none. `noise` is the
+    standard deviation of observations that come without one; `trend` is None, "constant", "linear" or the user's own
+    columns, (N, p).
     """
 
     kernel: Kernel
-    grid: Grid
+    grid: Grid | None
     noise: float | None
     trend: Trend
     learned: Learned | None
 
-    def __init__(self, kernel: Kernel, grid: Grid, noise: float | None = None, trend: Any = None):
+    def __init__(
+        self, kernel: Kernel, grid: Grid | None = None, noise: float | None = None, trend: Any = None
+    ):
         if not isinstance(kernel, Kernel):
             raise ValueError(f"kernel: expected a kernel such as Matern32(), got {type(kernel).__name__}")
-        if not isinstance(grid, Grid):
-            raise ValueError(f"grid: expected a Grid, got {type(grid).__name__}")
-        kernel.check_dimension(grid.ndim)
+        if grid is not None:
+            if not isinstance(grid, Grid):
+                raise ValueError(f"grid: expected a Grid, or None to choose one, got {type(grid).__name__}")
+            kernel.check_dimension(grid.ndim)
         if noise is not None:
             noise = float(as_float("noise", noise, ndim=(0,)))
             if noise <= 0:
@@ -76,26 +81,29 @@ class GP(eqx.Module):
     def condition(
         self,
         data: Data,
-        method: Method | None = None,
+        method: Method | Literal["auto"] | None = None,
         *,
         progress: bool = True,
         checkpoint: Any = None,
     ) -> "Posterior":
-        """The posterior given `data`, by the batch engine unless told otherwise.
+        """The posterior given `data`.
 
-        `checkpoint` names a file that a long batch solve keeps up to date and resumes from.
+        `method` is an engine: Batch(...), Exact(...) or Variational(...). "auto" takes the exact engine for up to a few
+        thousand observations, where it is as fast, and the batch engine beyond. By default that is done without a
+        grid, and with one the batch engine is taken. What was chosen, and why, is in the diagnostics, under
+        "engine_chosen" and "grid_chosen". `checkpoint` names a file that a long batch solve keeps up to date and
+        resumes from.
         """
-        method = Batch() if method is None else method
-        if not isinstance(method, Method):
-            raise ValueError(
-                f"method: expected Batch(...), Variational(...) or Exact(...), got {type(method).__name__}"
-            )
-        self._check(data, method)
-        scaling.warn_if_far_from_zero(data, self.grid, self.trend, self.kernel)
+        _check_data(data)
+        engine, why = settled_method(method, self.kernel, self.grid, data, self.noise, checkpoint)
+        self._check(data, engine)
         unit = scaling.exponent(self.kernel, data, self.noise)
-        kernel, data, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
-        problem = Problem(kernel, self.grid, data, noise, self.trend)
-        return Posterior(method.condition(problem, progress, checkpoint), self.learned, unit=unit)
+        kernel, scaled, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
+        grid, why_grid = settled_grid(engine, kernel, self.grid, scaled, noise, progress)
+        scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
+        found = engine.condition(Problem(kernel, grid, scaled, noise, self.trend), progress, checkpoint)
+        found = dataclasses.replace(found, diagnostics=found.diagnostics | why | why_grid)
+        return Posterior(found, self.learned, unit=unit)
 
     def learn(
         self,
@@ -116,44 +124,23 @@ class GP(eqx.Module):
         all. `checkpoint` names a file to go on from after a stop; it stays when learning
         is done, so that a run stopped later need not learn again.
         """
+        _check_data(data)
+        self.kernel.check_dimension(data.ndim)
         self._check(data, Batch())
-        if start not in ("data", "kernel"):
-            raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
-        scaling.warn_if_far_from_zero(data, self.grid, self.trend, None)
-        scaling.check_learnable(data)
-        given = self.kernel if start == "kernel" else None  # otherwise its variance is not used
-        unit = scaling.exponent(given, data, self.noise)
-        kernel, data, noise = scaling.scaled(given, data, self.noise, -unit)
-        if polish:  # the exact bound alone works on the grid
-            check_torus(self.kernel, self.grid, WRAPPED)
-        learned = learning.learn(
-            self.kernel if kernel is None else kernel,
-            self.grid,
-            data,
-            noise,
-            self.trend,
-            Batch(),
-            start=start,
-            user_bounds=scaling.scaled_bounds(bounds, -unit),
-            seed=key,
-            polish=polish,
-            progress=progress,
-            checkpoint=checkpoint,
-        )
-        learned = learning.in_unit(learned, unit)
-        if learned.undetermined:
-            warn_caller(
-                f"the data do not determine {', '.join(learned.undetermined)}: the likelihood is flat there or best at "
-                "a bound; give bounds, a simpler kernel, or more data",
-            )
+        options = SearchOptions(start, bounds, key, polish, progress, checkpoint)
+        learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, options)
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend)
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
 
     def _check(self, data: Data, method: Method) -> None:
-        if not isinstance(data, Data):
-            raise ValueError(f"data: expected something made by observe(...), got {type(data).__name__}")
-        for block in data.blocks:
-            method.check(self.kernel, self.grid, block.functional)
+        if self.grid is not None:
+            for block in data.blocks:
+                method.check(self.kernel, self.grid, block.functional)
+
+
+def _check_data(data: Any) -> None:
+    if not isinstance(data, Data):
+        raise ValueError(f"data: expected something made by observe(...), got {type(data).__name__}")
 
 
 class Posterior(eqx.Module):
@@ -218,7 +205,7 @@ class Posterior(eqx.Module):
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """What the engine did: iterations, KL to the exact posterior, clipped mass, seconds, sizes."""
+        """What the engine did: iterations, KL to the exact posterior on the grid, clipped mass, seconds, sizes."""
         return self.engine.diagnostics
 
     @property
@@ -286,9 +273,11 @@ class Posterior(eqx.Module):
         trend columns for these functionals.
         """
         estimates.check_places(functional)
-        self.engine.method.check(self.kernel, self.grid, functional)
+        if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
+            return self._in_unit(Prediction(*self.engine.at_points(functional.x, True)))  # type: ignore[arg-type]
+        engine = self._reaching(functional, progress)
         with Progress("standard deviations", progress) as bar:
-            found = self.engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
+            found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
         return self._in_unit(found)
 
     def sample(
@@ -301,12 +290,11 @@ class Posterior(eqx.Module):
     ) -> np.ndarray:
         """`count` draws of the posterior: (count, *grid.shape), or (count, N) of the functionals `at`."""
         check_whole("count", count, 1)
-        if at is not None:
-            self.engine.method.check(self.kernel, self.grid, at)
+        engine = self.engine if at is None else self._reaching(at, progress)
         itemsize = np.dtype(self.engine.dtype).itemsize
         estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
         with Progress("drawing", progress) as bar:
-            return np.ldexp(self.engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
+            return np.ldexp(engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
 
     def log_evidence(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Estimate:
         """The log-probability of the data under this model, with its Monte Carlo error: to choose between models.
@@ -326,9 +314,26 @@ class Posterior(eqx.Module):
         """
         return self.engine.log_evidence_gradient(probes, as_key(key))
 
-    def leave_one_out(self) -> Prediction:
-        """Mean and std of each observed value, its noise included, given all the others; `Exact` alone gives it."""
-        return self._in_unit(self.engine.leave_one_out())
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        """Each observation, its noise included, predicted from all the others without a refit; and scores of that.
+
+        Those with the same label in `groups` are left out together. Kernel and noise stay as they are. The exact
+        engine is exact here, the batch engine as near as `std_error` of the result says.
+        """
+        found = self.engine.leave_out(groups)
+        y, mean, std = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
+        return LeaveOut(y, mean, std, found.groups, found.std_error)
+
+    def _beyond(self, functional: Functional) -> bool:
+        """Whether it reaches beyond a grid that was not the user's choice, and that the engine computes on."""
+        on_grid = "grid_chosen" in self.diagnostics and self.engine.method.on_grid
+        return on_grid and bool(np.any(self.grid.outside(functional.places()) > 0))
+
+    def _reaching(self, functional: Functional, progress: bool) -> FittedPosterior:
+        """The engine, conditioned again on a wider grid where the chosen one does not reach `functional`."""
+        engine = reaching(self.engine, functional, progress) if self._beyond(functional) else self.engine
+        engine.method.check(engine.kernel, engine.grid, functional)
+        return engine
 
     def _in_unit(self, found: Prediction) -> Prediction:
         return Prediction(*(None if a is None else np.ldexp(a, self.unit) for a in found))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp.batch import engine
+from hipgp.batch import interpolation
 from hipgp.runtime.callers import warn_caller
 
 GRID = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(12, 12))
@@ -74,7 +74,7 @@ CASES = {
 
 @pytest.mark.parametrize(("words", "act"), CASES.items(), ids=lambda v: getattr(v, "__name__", None))
 def test_every_warning_names_the_line_of_the_call(words, act, monkeypatch):
-    monkeypatch.setattr(engine, "MUCH", 1)
+    monkeypatch.setattr(interpolation, "MUCH", 1)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         act()

@@ -21,7 +21,7 @@ def data(ndim: int) -> hg.Data:
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
-    monkeypatch.setattr(memory, "host_bytes", lambda: float(size))
+    monkeypatch.setattr(memory, "_host_bytes", lambda: float(size))
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_trend_columns_of_many_places_go_with_them(monkeypatch: pytest.MonkeyPat
 def test_a_control_group_limits_the_memory(tmp_path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "memory.max").write_text("1048576\n")
     monkeypatch.setattr(memory, "CGROUPS", tmp_path)
-    monkeypatch.setattr(memory, "own_groups", lambda: [("", "/some/group")])
-    assert memory.host_bytes() == 2**20
+    monkeypatch.setattr(memory, "_control_groups", lambda: [("", "/some/group")])
+    assert memory._host_bytes() == 2**20
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.host_bytes() > 2**20
+    assert memory._host_bytes() > 2**20

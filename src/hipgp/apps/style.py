@@ -1,4 +1,4 @@
-"""How pictures look, and figures that no window manager knows of.
+"""The style of all pictures, and figures outside pyplot, which open no window.
 
 Text that matplotlib would take for a formula but cannot read is shown as it is: a label never stops a picture. Characters
 that the usual font lacks are drawn with another font of this machine; those that none has are told.
@@ -37,7 +37,7 @@ STYLE: Any = {
 
 
 def figure(width: float, height: float) -> Figure:
-    """An empty figure in the house's style."""
+    """An empty figure in this style."""
     with matplotlib.rc_context(STYLE):
         return Figure(figsize=(width, height), layout="constrained")
 
@@ -51,22 +51,22 @@ def save(fig: Figure, path: Any) -> Any:
 
 
 def styled(function: Any) -> Any:
-    """Draw under the house's style, whatever the caller's own settings are."""
+    """Make a function draw in this style, whatever the caller's matplotlib settings are."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with matplotlib.rc_context(STYLE):
             made = function(*args, **kwargs)
         if isinstance(made, Figure):
-            _show_literally_what_is_no_formula(made)
+            _show_unreadable_formulas_literally(made)
             _find_fonts(made)
         return made
 
     return wrapped
 
 
-def _show_literally_what_is_no_formula(fig: Figure) -> None:
-    """A name between dollar signs that matplotlib cannot read as a formula would stop the drawing."""
+def _show_unreadable_formulas_literally(fig: Figure) -> None:
+    """Show a name between dollar signs as it is where matplotlib cannot read it as a formula and would stop."""
     for text in fig.findobj(Text):
         try:
             if is_math_text(text.get_text()):

@@ -14,7 +14,7 @@ from hipgp.model.trend import Trend
 Arrays = dict[str, np.ndarray]
 Json = dict[str, Any]
 
-# what each kind of functional is made from: arrays, and settings
+# The arguments of each kind of functional: those that are arrays, and the others.
 FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Points": (("x",), ()),
     "Derivatives": (("x", "direction"), ()),
@@ -26,8 +26,8 @@ STORED_AS = {"nodes": "positions"}  # arguments whose field has another name
 EXTRA = {"RationalQuadratic": ("alpha",), "Gneiting": ("alpha",)}
 
 
-def pack_data(data: Data, arrays: Arrays) -> list[Json]:
-    """Describe every block; its arrays are added to `arrays`."""
+def _pack_data(data: Data, arrays: Arrays) -> list[Json]:
+    """A description of every block of the data; its arrays are added to `arrays`."""
     blocks = []
     for number, block in enumerate(data.blocks):
         kind = type(block.functional).__name__
@@ -46,7 +46,7 @@ def pack_data(data: Data, arrays: Arrays) -> list[Json]:
     return blocks
 
 
-def unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
+def _unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
     made = []
     for number, block in enumerate(blocks):
         if block["kind"] not in FUNCTIONALS:
@@ -66,6 +66,7 @@ def unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
 
 
 def kernel_to_json(kernel: hk.Kernel) -> Json:
+    """The kernel's kind and parameters, of sums and products recursively."""
     kind = type(kernel).__name__
     if isinstance(kernel, hk.Sum | hk.Product):
         return {"kind": kind, "left": kernel_to_json(kernel.left), "right": kernel_to_json(kernel.right)}
@@ -76,6 +77,7 @@ def kernel_to_json(kernel: hk.Kernel) -> Json:
 
 
 def kernel_from_json(told: Json) -> hk.Kernel:
+    """The kernel that `kernel_to_json` described; a ValueError where it is none of hipgp's."""
     if told["kind"] in ("Sum", "Product"):
         left, right = kernel_from_json(told["left"]), kernel_from_json(told["right"])
         return left + right if told["kind"] == "Sum" else left * right
@@ -97,7 +99,7 @@ def check_shapes(arrays: Arrays, shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Numbers, strings, lists and dicts out of NumPy scalars, arrays and tuples."""
+    """The value as JSON can hold it: NumPy scalars and arrays become numbers and lists, tuples become lists."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -108,17 +110,17 @@ def plain(value: Any) -> Any:
 
 
 def pack_observations(data: Data, trend: Trend) -> tuple[Arrays, Json]:
-    """Data and trend, as arrays and a description."""
+    """Data and trend as arrays and a JSON description."""
     arrays: Arrays = {}
-    described = {"data": pack_data(data, arrays), "trend": trend.kind}
+    described = {"data": _pack_data(data, arrays), "trend": trend.kind}
     if trend.columns is not None:
         arrays["trend_columns"] = trend.columns
     return arrays, described
 
 
 def unpack_observations(noise: float | None, ndim: int, arrays: Arrays, model: Json) -> tuple[Data, Trend]:
-    """The data and the trend that were packed; every observation must have a noise, or `noise` stand in for it."""
-    data = unpack_data(model["data"], arrays)
+    """The data and the trend that were packed; `noise` is that of observations without one of their own."""
+    data = _unpack_data(model["data"], arrays)
     data.noise_std(noise)  # raises where there is none
     trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])
     if trend.columns is not None:

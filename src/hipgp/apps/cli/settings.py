@@ -1,4 +1,4 @@
-"""What `hipgp fit` can be told, by flags and by a TOML file; all of it is checked before any work is done."""
+"""The settings of `hipgp fit`, by flags and by a TOML file, all checked before any work is done."""
 
 import math
 import pathlib
@@ -16,7 +16,7 @@ STDS = ("auto", "vecchia", "samples", "exact", "none")
 
 
 class Settings(NamedTuple):
-    """Everything `fit` can be told; the names are those of the flags and of the TOML file."""
+    """All settings of `fit`, under the names of the flags and of the TOML file."""
 
     coordinates: tuple[str, ...] = ()
     start: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Settings(NamedTuple):
 
 
 def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
-    """The file's settings, overruled by the flags that were given: None, () and False stand for flags that were not."""
+    """The file's settings, overruled by the flags that were given; None, () and False mean that a flag was not given."""
     told: dict[str, Any] = {}
     if config is not None:
         try:
@@ -66,7 +66,7 @@ def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
 
 
 def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel:
-    """ "Matern32", or "Matern12 + Matern32": names of kernels, without regard to case."""
+    """The kernel that `text` names, such as "Matern12 + Matern32"; case does not matter."""
     lengths: Any = s.lengthscale if len(s.lengthscale) > 1 else (s.lengthscale or (1.0,))[0]
     variance = 1.0 if s.variance is None else s.variance
     total: Kernel | None = None

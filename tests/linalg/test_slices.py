@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hipgp.runtime.buckets import FINE, SMALL, slice_sizes
+from hipgp.linalg.slices import FINE, SMALL, slice_sizes
 
 FOLD, A_SLAB = 32, 2**18  # as on a CPU
 
