@@ -263,8 +263,7 @@ class BatchPosterior(FittedPosterior):
             trend = self.trend.on_grid(self.grid)
         else:
             if self.method.weights == "local":
-                one = observe(functional.take(np.zeros(1, int)), np.zeros(1, self.dtype))
-                p = interpolation.points_per_axis(self.method, one)
+                p = decisions.stencil(self.method, [functional], functional.ndim).choice
                 estimates.check_joint_draws(functional, self.grid, p, self.dtype)
             target = self.target(functional, columns)
             at, trend = self.on_device(target), target.columns

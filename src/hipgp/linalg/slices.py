@@ -42,8 +42,8 @@ def slice_sizes(
         return [(longest if longest <= fold else -(-longest // fold) * fold, rows)]
     cut = len(lengths) - rows  # pieces beyond one a row
     total = rows + (round_up_to_power_of_two(cut) if cut > 0 else 0)
-    if total * (width := round_up_geometrically(longest)) <= slice_cost // 2:
-        return [(width, total)]  # few entries: padding to 16, 64 or 256 costs nothing
+    if total * (width := round_up_geometrically(longest, least=8)) <= slice_cost // 2:
+        return [(width, total)]  # few entries: padding to 8, 32 or 128 costs nothing
     resolution = COARSE if int(np.sum(lengths)) < SMALL else FINE
     share = -(-rows // resolution.shares)
     # a few very long rows get a slice of their own where that saves as much as a slice costs

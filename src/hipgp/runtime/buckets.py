@@ -11,9 +11,9 @@ def round_up(count: int, steps: int = 32) -> int:
     return -(-count // step) * step
 
 
-def round_up_geometrically(size: int, ratio: int = 4) -> int:
-    """Round up to 16, 16 * ratio, 16 * ratio^2, ..."""
-    found = 16
+def round_up_geometrically(size: int, ratio: int = 4, least: int = 16) -> int:
+    """Round up to `least`, least * ratio, least * ratio^2, ..."""
+    found = least
     while found < size:
         found *= ratio
     return found
