@@ -127,6 +127,22 @@ def test_far_beyond_the_chosen_grid_it_is_prior_and_trend(trend):
         np.testing.assert_allclose(found.std[-1], np.sqrt(1.3), rtol=1e-6)
 
 
+def test_beyond_the_grid_lines_and_slopes_count_as_what_they_are():
+    """Taken for values at points, they put the mean off by hundreds of standard deviations."""
+    rng = np.random.default_rng(4)
+    start, end, x = rng.uniform(0.0, 1.0, (3, 30, 2))
+    f = dense.line_integrals(start, end) + dense.derivatives(x, axis=0)
+    y = rng.standard_normal(60)
+    data = hg.observe(hg.LineIntegrals(start, end), y[:30], 0.3) + hg.observe(hg.Derivatives(x), y[30:], 2.0)
+    far = np.array([[1.35, 0.5], [-0.4, 1.3], [5.0, 5.0]])
+    truth = dense.exact_gp(DENSE_KERNEL, f, y, np.repeat([0.3, 2.0], 30), dense.points(far))
+    post = hg.GP(KERNEL).condition(data, method=hg.Batch(tolerance=1e-6), progress=False)
+    assert np.all(post.grid.outside(far) > 0)
+    found = post.predict(hg.Points(far))
+    assert np.max(np.abs(found.mean - truth.mean) / truth.std) < 0.05
+    np.testing.assert_allclose(found.std, truth.std, rtol=0.05)
+
+
 def test_other_functionals_beyond_it_take_a_wider_grid(by_batch):
     x, y, post = by_batch
     start, end = np.array([[0.5, 0.5], [1.2, 0.1]]), np.array([[1.6, 0.5], [1.5, 1.4]])

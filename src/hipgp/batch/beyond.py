@@ -2,39 +2,41 @@
 
 from typing import TYPE_CHECKING
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.model.data import Data
 from hipgp.model.functionals import Points
-from hipgp.model.kernels import Kernel, differences
+from hipgp.model.kernels import Kernel
+from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import float64_available
+from hipgp.runtime.programs import bounded_jit
+from hipgp.weights.covariance import covariance_with_points
 
 if TYPE_CHECKING:
     from hipgp.batch.posterior import BatchPosterior
 
+NODES_AT_ONCE = 2**16  # of the data
 PAIRS_AT_ONCE = 2**22  # covariances held at once
 
 
 @float64_available
 def mean_from_data(post: "BatchPosterior", X: Float[np.ndarray, "T D"]) -> Float[np.ndarray, " T"]:
     """k(x, data) A^-1 (y - trend) + trend: the posterior mean without the grid, for points beyond it."""
-    seen = jnp.asarray(_places(post.data))
-    size = max(1, PAIRS_AT_ONCE // len(seen))
-    parts = [
-        _covariance_sum(post.kernel, jnp.asarray(X[i : i + size]), seen, post.alpha)
-        for i in range(0, len(X), size)
-    ]
-    trend = post.trend.of(Points(X), post.grid) @ post.beta
-    return np.concatenate([np.asarray(p) for p in parts]) + trend
+    mean = post.trend.of(Points(X), post.grid) @ post.beta
+    alpha, spacing, first = np.asarray(post.alpha, float), post.grid.spacing, 0
+    for block in post.data.blocks:
+        for rows in block.functional.pieces(spacing, NODES_AT_ONCE):
+            nodes = block.functional.nodes_of(rows, spacing)
+            size = max(1, PAIRS_AT_ONCE // len(rows))
+            for begin in range(0, len(X), size):
+                some = slice(begin, begin + size)
+                mean[some] += np.asarray(_covariance_sum(post.kernel, X[some], nodes, alpha[first + rows]))
+        first += len(block.y)
+    return mean
 
 
-@eqx.filter_jit
-def _covariance_sum(kernel: Kernel, x: Array, seen: Array, alpha: Array) -> Array:
-    return kernel.evaluate(differences(x.T[:, :, None], seen.T[:, None, :])) @ alpha
-
-
-def _places(data: Data) -> Float[np.ndarray, "N D"]:
-    return np.concatenate([block.functional.places()[:, 0] for block in data.blocks])
+@bounded_jit()
+def _covariance_sum(kernel: Kernel, x: Array, nodes: Nodes, alpha: Array) -> Float[Array, " T"]:
+    """Sum the covariances of functionals with the field at `x`, weighted by `alpha`."""
+    return alpha @ covariance_with_points(kernel, jnp.asarray(x), nodes)
