@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from hipgp.model.functionals import Points
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.precision import float64_available
+from hipgp.runtime.precision import AnyArray, float64_available
 from hipgp.runtime.programs import bounded_jit
 from hipgp.weights.covariance import covariance_with_points
 
@@ -37,6 +37,6 @@ def mean_from_data(post: "BatchPosterior", X: Float[np.ndarray, "T D"]) -> Float
 
 
 @bounded_jit()
-def _covariance_sum(kernel: Kernel, x: Array, nodes: Nodes, alpha: Array) -> Float[Array, " T"]:
+def _covariance_sum(kernel: Kernel, x: AnyArray, nodes: Nodes, alpha: AnyArray) -> Float[Array, " T"]:
     """Sum the covariances of functionals with the field at `x`, weighted by `alpha`."""
-    return alpha @ covariance_with_points(kernel, jnp.asarray(x), nodes)
+    return jnp.asarray(alpha) @ covariance_with_points(kernel, jnp.asarray(x), nodes)
