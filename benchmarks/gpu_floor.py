@@ -22,10 +22,13 @@ import scipy.sparse
 from machine import facts, peak_memory, write_result
 
 import hipgp as hg
+from hipgp.batch.build import build
 from hipgp.batch.ordering import in_order
 from hipgp.batch.systems import DataSystem
+from hipgp.engines import Problem
 from hipgp.linalg.csr import CSR
 from hipgp.linalg.sparse import SlicedEllpack, SparseMatrix, sliced_ellpack
+from hipgp.model.trend import Trend
 from hipgp.weights.stencils import LocalWeights
 
 ROUNDS = 20
@@ -61,7 +64,7 @@ def size(tree: Any) -> int:
 
 def entries(rows: SlicedEllpack) -> int:
     """Numbers kept in one direction of a sparse matrix, padding included."""
-    return sum(slab.values.size for slab in rows.slices)
+    return sum(part.values.size for part in rows.slices)
 
 
 def banded(rows: SlicedEllpack, columns: int, dtype: Any) -> SlicedEllpack:
@@ -98,7 +101,8 @@ def points(dtype: str) -> tuple[Any, ...]:
 
 def measure(kernel: Any, grid: hg.Grid, data: hg.Data, rate: float) -> dict[str, Any]:
     data, _ = in_order(data)  # as `condition` has them
-    system, info = hg.Batch(space="data").system(kernel, grid, data, np.asarray(data.noise_std(None), float))
+    built = build(Problem(kernel, grid, data, None, Trend(None)), hg.Batch(space="data"))
+    system, info = built.system, built.diagnostics
     assert isinstance(system, DataSystem) and system.vecchia is not None
     assert isinstance(system.weights, LocalWeights)
     out: dict[str, Any] = {"observations": len(data), "grid": grid.shape, "torus": info["torus"]}

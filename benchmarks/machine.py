@@ -4,6 +4,8 @@ import json
 import os
 import platform
 import resource
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +47,17 @@ def peak_memory() -> dict[str, float]:
 
 
 def write_result(name: str, result: dict[str, Any]) -> None:
-    """Keep a result as JSON under benchmarks/results, or under $HIPGP_RESULTS where that is set."""
+    """Keep a result, with the command that made it, as JSON under benchmarks/results, or $HIPGP_RESULTS if that is set."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, default=_plain) + "\n")
+    kept = {"command": command(sys.argv), **result}
+    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1, default=_plain) + "\n")
+
+
+def command(arguments: list[str]) -> str:
+    """The command line to repeat; the folder of the data sets is DIR."""
+    told = [f"benchmarks/{Path(arguments[0]).name}", *arguments[1:]]
+    known = ["DIR" if before == "--data" else word for before, word in zip(["", *told], told, strict=False)]
+    return shlex.join(["python", *known])
 
 
 def _plain(value: Any) -> Any:

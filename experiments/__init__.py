@@ -1,6 +1,6 @@
 """The paper's experiments, one file each: `hipgp reproduce NAME`, or `run(NAME, ...)` from Python.
 
-Every file has `run(size, data, folder, progress) -> Result`: `size` is "small" (one or two minutes on two cores) or "paper",
+Every file has `run(size, data, folder, progress) -> Result`: `size` is "small" (about a minute on two cores) or "paper",
 `data` the folder of the data sets, and figures go into `folder`. The names used are hipgp's public ones.
 """
 
@@ -8,7 +8,9 @@ import importlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .outcome import Result
+from .outcome import Result, Table, command
+
+__all__ = ["EXPERIMENTS", "SIZES", "Experiment", "Result", "Table", "command", "missing", "run"]
 
 SIZES = ("small", "paper")
 
@@ -62,19 +64,27 @@ EXPERIMENTS = {
 }
 
 
+def missing(name: str, data: Path | None) -> str:
+    """Which data set an experiment lacks, where it comes from and what to do; empty where nothing is missing."""
+    wanted = EXPERIMENTS[name]
+    if not wanted.data or (data is not None and (data / wanted.data).is_dir()):
+        return ""
+    where = "no folder was named" if data is None else f"there is none in {data}"
+    return (
+        f"{name} needs the data set {wanted.data} ({wanted.source}), and {where}; "
+        "put it there and name the folder above it with --data DIR or HIPGP_DATA"
+    )
+
+
 def run(name: str, size: str, data: Path | None, folder: Path, progress: bool = True) -> Result:
     """One experiment, after a look at what it needs."""
     if name not in EXPERIMENTS:
         raise ValueError(f"reproduce: expected one of {', '.join(EXPERIMENTS)}, got {name!r}")
     if size not in SIZES:
         raise ValueError(f"size: expected one of {', '.join(SIZES)}, got {size!r}")
+    if reason := missing(name, data):
+        raise ValueError(reason)
     wanted = EXPERIMENTS[name]
-    if wanted.data and (data is None or not (data / wanted.data).is_dir()):
-        where = "no folder was named" if data is None else f"there is none in {data}"
-        raise ValueError(
-            f"{name} needs the data set {wanted.data} ({wanted.source}), and {where}; "
-            "put it there and name the folder above it with --data DIR or HIPGP_DATA"
-        )
     folder.mkdir(parents=True, exist_ok=True)
     module: Any = importlib.import_module(f".{wanted.module}", __name__)
     return module.run(size, data, folder, progress)

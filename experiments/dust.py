@@ -10,7 +10,7 @@ import hipgp as hg
 from hipgp.apps.simulate import interpolate
 from hipgp.files.labels import Labels
 
-from . import baselines
+from . import baselines, systems
 from .outcome import NOT_POSSIBLE, NOT_RUN, on_gpu, scores
 
 SUN = np.zeros(3)
@@ -20,6 +20,9 @@ ON_TWO_CORES = 3e6  # stars x grid points that exact weights take in minutes wit
 LARGEST_CHOLESKY = 2**14
 MOST_EXACT = 50_000  # stars with a solve for each one's weights
 SAMPLES = 32
+EPOCHS = {
+    "best": 10, "natural gradients": 40, "natural gradients, kernel learned": 4, "dual ascent": 10
+}  # fmt: skip
 
 
 class Stars(NamedTuple):
@@ -57,7 +60,7 @@ def learned(kernel: Any, grid: hg.Grid, stars: Stars, count: int, progress: bool
 
 
 def fitted(
-    system: str, kernel: Any, grid: hg.Grid, stars: Stars
+    system: str, kernel: Any, grid: hg.Grid, stars: Stars, fit: systems.Fit = "best"
 ) -> tuple[dict[str, Any], hg.Posterior | None]:
     """Scores and seconds with the posterior, or why there are none."""
     if system == "SVGP" and grid.size > LARGEST_CHOLESKY:
@@ -65,23 +68,27 @@ def fitted(
     if system != "batch engine" and len(stars.ends) * grid.size > ON_TWO_CORES and not on_gpu():
         return nothing(NOT_RUN), None
     began = time.perf_counter()
-    post = hg.GP(kernel, grid).condition(stars.data, method_of(system, len(stars.ends)), progress=False)
+    post = hg.GP(kernel, grid).condition(stars.data, method_of(system, len(stars.ends), fit), progress=False)
     seconds = time.perf_counter() - began
     drawn: Any = {"samples": SAMPLES} if system == "batch engine" else {}
     mean, std, _ = post.predict(hg.LineIntegrals(SUN, stars.held_out), **drawn)
     latent = interpolate(grid.axes, post.mean, stars.places)
-    return scored(stars, mean, std, latent) | {"fit_seconds": seconds}, post
+    told = {"fitted_by": systems.fitted_by(post), **scored(stars, mean, std, latent), "fit_seconds": seconds}
+    return told | {"nats_short_in_the_mean": post.diagnostics.get("mean_gap_nats", "")}, post
 
 
-def method_of(system: str, count: int) -> Any:
-    """The paper's settings: blocks of 2 x 2 x 2, PCG limited to 200 and 500 iterations; of very many stars, local weights."""
+def method_of(system: str, count: int, fit: systems.Fit = "best") -> Any:
+    """The paper's settings: blocks of 2 x 2 x 2, PCG limited to 200 and 500 iterations; of very many stars, local weights.
+
+    In closed form, unless another fit is asked for.
+    """
     if system == "batch engine":
         return hg.Batch()
-    whitening: Any = "cholesky" if system == "SVGP" else "toeplitz"
-    weights: Any = "exact" if count <= MOST_EXACT else "local"
-    return hg.Variational(
-        "block", BLOCK, 1000, whitening=whitening, weights=weights, stencil=2, direct=True, max_iterations=200,
-        predict_max_iterations=500,
+    how: dict[str, Any] = {"direct": True} if fit == "best" else {}
+    return systems.variational(
+        system, fit, family="block", block_shape=BLOCK, batch_size=100 if count < 2000 else 1000, epochs=EPOCHS[fit],
+        weights="exact" if count <= MOST_EXACT else "local", stencil=2, max_iterations=200,
+        predict_max_iterations=500, **how,
     )  # fmt: skip
 
 
@@ -114,6 +121,7 @@ def scored(stars: Stars, mean: np.ndarray, std: np.ndarray, latent: np.ndarray) 
 
 def nothing(why: str) -> dict[str, Any]:
     names = (
+        "fitted_by",
         "MAE",
         "MSE",
         "log_likelihood",
@@ -122,7 +130,7 @@ def nothing(why: str) -> dict[str, Any]:
         "density_correlation",
         "fit_seconds",
     )
-    return dict.fromkeys(names, why)
+    return dict.fromkeys(names, why) | {"fitted_by": ""}
 
 
 def shape_of(grid: hg.Grid) -> str:

@@ -75,14 +75,16 @@ def run(size: str, data: Path | None, folder: Path, progress: bool) -> Result:
     facts = result.table("What the widened errors say", progress)
     ratio = noise / seen.error
     facts.add(clusters_widened_twofold=float(np.mean(ratio > 2)), largest_widening=float(ratio.max()))
+    scored = ", ".join(f"{r['noise']} {r['log_likelihood']:.2f}" for r in table.rows)
+    result.conclude("real clusters", "not in the paper", f"log-likelihood: {scored}", "nothing to compare")
     density_std = np.std(robust.sample(dust.SAMPLES, key=0), axis=0, ddof=1)
     labels = dust.LABELS._replace(unit="mag/kpc")
     figure = plots.slices(
         {"posterior mean": robust.mean, "std": density_std}, grid, labels,
         title="Dust around the Sun, A_V per kpc, from star clusters",
     )  # fmt: skip
-    result.figures.append(plots.save(figure, folder / "map.png"))
-    result.figures.append(plots.save(picture(plain, robust, held_out), folder / "residuals.png"))
+    result.draw(figure, folder / "dust-clusters-map.png")
+    result.draw(picture(plain, robust, held_out), folder / "dust-clusters-residuals.png")
     return result
 
 

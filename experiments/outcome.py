@@ -1,5 +1,6 @@
 """What an experiment hands back: tables and figures, with the facts of the machine they were made on."""
 
+import json
 import os
 import platform
 import sys
@@ -9,10 +10,19 @@ from typing import Any
 
 import jax
 import numpy as np
+from PIL import Image
 from scipy.stats import norm
 
+from hipgp.apps import plots
+
+LARGE = 148_000  # bytes of a figure
 NOT_RUN = "not run"  # it would take a GPU, or hours
 NOT_POSSIBLE = "n/a"  # memory does not allow it
+
+
+def published(name: str) -> list[dict[str, Any]]:
+    """The paper's own numbers of an experiment."""
+    return json.loads(Path(__file__).with_name("paper.json").read_text())[name]
 
 
 class Table:
@@ -50,13 +60,14 @@ class Table:
 
 
 class Result:
-    """Tables, figures, and seconds."""
+    """Tables, figures, seconds, and what became of the paper's conclusions."""
 
     def __init__(self, title: str):
         self.title = title
         self.tables: list[Table] = []
+        self.conclusions = Table("The paper's conclusions")
         self.figures: list[Path] = []
-        self.began = time.perf_counter()
+        self.began = time.perf_counter(), time.process_time()
 
     def table(self, title: str, shown: bool) -> Table:
         """A new table of this result."""
@@ -65,19 +76,48 @@ class Result:
             print(title, file=sys.stderr, flush=True)
         return self.tables[-1]
 
+    def draw(self, figure: Any, path: Path) -> None:
+        """Keep a figure; a large file is reduced to 256 colours, which take a third of the bytes."""
+        plots.save(figure, path)
+        if path.stat().st_size > LARGE:
+            with Image.open(path) as image:
+                image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+        self.figures.append(path)
+
+    def conclude(self, conclusion: str, paper: str, here: str, verdict: bool | str) -> None:
+        """What the paper says or finds, its figures and ours, and whether it holds here."""
+        said_so = (
+            {True: "holds", False: "does not hold"}.get(verdict, verdict)
+            if isinstance(verdict, bool)
+            else verdict
+        )
+        self.conclusions.add(conclusion=conclusion, paper=paper, here=here, verdict=said_so)
+
+    def all_tables(self) -> list[Table]:
+        return [*self.tables, *([self.conclusions] if self.conclusions.rows else [])]
+
     def markdown(self) -> str:
-        return "\n\n".join([f"# {self.title}", *(t.markdown() for t in self.tables)]) + "\n"
+        return "\n\n".join([f"# {self.title}", *(t.markdown() for t in self.all_tables())]) + "\n"
 
     def record(self, name: str, size: str) -> dict[str, Any]:
         """Everything, as plain JSON."""
         return {
             "experiment": name,
             "size": size,
-            "seconds": round(time.perf_counter() - self.began, 1),
+            "command": command(name, size),
+            "seconds": round(time.perf_counter() - self.began[0], 1),
+            "cpu_seconds": round(time.process_time() - self.began[1], 1),
             "machine": machine(),
-            "tables": {t.title: t.rows for t in self.tables},
+            "tables": {t.title: t.rows for t in self.all_tables()},
             "figures": [f.name for f in self.figures],
         }
+
+
+def command(name: str, size: str) -> str:
+    """What to type for it; DIR is the folder of the data sets."""
+    folder = "experiments/results" + ("/small" if size == "small" else "")
+    target = folder if name == "all" else f"{folder}/{name}.json"
+    return f"hipgp reproduce {name} --size {size} --data DIR --json {target}"
 
 
 def spoken(name: str) -> str:

@@ -61,8 +61,23 @@ def run(size: str, data: Path | None, folder: Path, progress: bool) -> Result:
                     converged=f"{cg.converged} and {pcg.converged} of {SIDES}",
                     paper=PAPER.get(grid.size, ""),
                 )
-    result.figures.append(plots.save(picture(traces), folder / "preconditioner.png"))
+    conclude(result, table.rows)
+    result.draw(picture(traces), folder / "figure-1.png")
     return result
+
+
+def conclude(result: Result, rows: list[dict[str, Any]]) -> None:
+    by_kernel = [[r["fraction"] for r in rows if r["kernel"] == name] for name in PROBLEMS]
+    falls = all(found == sorted(found, reverse=True) for found in by_kernel)
+    spans = ", ".join(f"{found[0]:.1%} to {found[-1]:.1%}" for found in by_kernel)
+    result.conclude("PCG / CG iterations fall as M grows", "yes", spans, falls)
+    for m, most in ((625, 0.18), (10_000, 0.045)):
+        found = [r["fraction"] for r in rows if r["M"] == m]
+        if found:
+            met = sum(f < most for f in found)
+            verdict = "holds" if met == len(found) else f"holds for {met} of {len(found)} kernels"
+            here = f"{min(found):.1%} to {max(found):.1%}"
+            result.conclude(f"PCG / CG iterations at M = {m:,}", f"< {most:.1%}", here, verdict)
 
 
 def compare(kernel: Any, grid: hg.Grid, rhs: np.ndarray) -> tuple[Trace, Trace]:
@@ -111,8 +126,8 @@ def _distance(value: Any, best: Any) -> float:
 @plots.styled
 def picture(traces: dict[str, dict[int, tuple[Trace, Trace]]]) -> plots.Figure:
     """The paper's figure 1: RMSE against the fraction of the iterations that CG needs."""
-    fig = plots.figure(4.4 * len(traces), 3.8)
-    panels = fig.subplots(1, len(traces), sharey=True, squeeze=False)[0]
+    fig = plots.figure(7.6, 6.0)
+    panels = fig.subplots(2, 2, sharey=True, sharex=True).ravel()
     colours = (plots.SECOND, plots.ACCENT, plots.INK)
     for ax, (name, by_size) in zip(panels, traces.items(), strict=True):
         for colour, (m, (cg, pcg)) in zip(colours, by_size.items(), strict=False):
@@ -120,8 +135,9 @@ def picture(traces: dict[str, dict[int, tuple[Trace, Trace]]]) -> plots.Figure:
             for found, style, label in ((cg, (0, (4, 2)), "CG"), (pcg, "-", "PCG")):
                 x = np.arange(len(found.error)) / total
                 ax.semilogy(x, found.error, ls=style, color=colour, lw=1.4, label=f"{label}, M = {m:,}")
-        ax.set(title=name, xlabel="iterations / those of CG")
+        ax.set(title=name)
     panels[0].set_ylim(bottom=1e-13)
-    panels[0].set_ylabel("RMSE to the converged solution")
+    fig.supxlabel("iterations / those of CG", fontsize=10)
+    fig.supylabel("RMSE to the converged solution", fontsize=10)
     panels[0].legend(fontsize=8)
     return fig

@@ -62,8 +62,9 @@ def run(size: str, data: Path | None, folder: Path, progress: bool) -> Result:
                         authors="" if paper is None else f"{paper[0]} and {paper[1]}",
                         r_pcg_of_cross_covariances=cross["r_pcg"],
                     )
-    result.figures.append(plots.save(picture(table.rows), folder / "preconditioner-sweep.png"))
-    result.figures.append(plots.save(matrices(), folder / "matrices.png"))
+    conclude(result, table.rows)
+    for name, lengthscale in zip(("figure-S1.png", "figure-S2.png"), LENGTHSCALES, strict=True):
+        result.draw(appendix(table.rows, lengthscale), folder / name)
     return result
 
 
@@ -84,37 +85,52 @@ def solve(toeplitz: Toeplitz, rhs: Any, preconditioned: bool) -> solvers.Solutio
     )
 
 
-@plots.styled
-def picture(rows: list[dict[str, Any]]) -> plots.Figure:
-    """r_pcg against M, a panel for each lengthscale."""
-    fig = plots.figure(9.2, 3.8)
-    colours = (plots.ACCENT, plots.SECOND, "#e09f3e", plots.INK)
-    for ax, lengthscale in zip(fig.subplots(1, 2, sharey=True), LENGTHSCALES, strict=True):
-        for colour, name in zip(colours, KERNELS, strict=True):
-            some = [r for r in rows if (r["kernel"], r["lengthscale"]) == (name, lengthscale)]
-            for key, style in (("r_pcg", "o-"), ("r_pcg_of_cross_covariances", ".:")):
-                m, ratio = (
-                    np.array([(r["M"], r[key]) for r in some if r[key] != "none"], float).reshape(-1, 2).T
-                )
-                ax.loglog(m, ratio, style, color=colour, ms=4, lw=1.3, label=name if style == "o-" else None)
-        ax.axhline(1, color="#9aa3af", lw=1)
-        ax.set(title=f"lengthscale {lengthscale}", xlabel="M")
-    fig.axes[0].set_ylabel("PCG / CG iterations")
-    fig.axes[0].legend(fontsize=8)
-    fig.suptitle("solid: white right-hand sides, as the paper's; dotted: k* at random places", fontsize=10)
-    return fig
+def conclude(result: Result, rows: list[dict[str, Any]]) -> None:
+    solved = [r["r_pcg"] for r in rows if r["r_pcg"] != "none"]
+    here = f"{min(solved):.2g} to {max(solved):.2g} in {len(solved)} of {len(rows)} cases; the others have no solution"
+    result.conclude(
+        "r_pcg is below 1", "always", here, "holds where K^-1 b exists" if max(solved) < 1 else False
+    )
+    most = max(r["M"] for r in rows)
+    rough, smooth = (
+        [
+            r["r_pcg"]
+            for r in rows
+            if r["kernel"] == k and r["M"] == most and r["lengthscale"] == LENGTHSCALES[0]
+        ]
+        for k in ("Matern 1/2", "Matern 5/2")
+    )
+    result.conclude(
+        "rougher kernels gain more at the same M", "yes",
+        f"M = {most}, lengthscale {LENGTHSCALES[0]}: Matern 1/2 {rough[0]:.2g}, Matern 5/2 {smooth[0]:.2g}",
+        rough[0] < smooth[0],
+    )  # fmt: skip
 
 
 @plots.styled
-def matrices() -> plots.Figure:
-    """What the kernels look like on 10 and on 500 points: the more banded, the better C^-1 stands for K^-1."""
-    fig = plots.figure(9.2, 9.6)
-    panels = fig.subplots(4, 4)
-    for row, (lengthscale, m) in enumerate((ell, m) for ell in LENGTHSCALES for m in (10, 500)):
-        x = np.linspace(0.0, 2.0, m)[:, None]
-        for ax, (name, kind) in zip(panels[row], KERNELS.items(), strict=True):
+def appendix(rows: list[dict[str, Any]], lengthscale: float) -> plots.Figure:
+    """The paper's figures S1 and S2: the kernel's matrix on 10 and 500 points, and r_pcg against M, for four kernels."""
+    fig = plots.figure(9.2, 6.6)
+    panels = fig.subplots(3, 4)
+    for column, (name, kind) in enumerate(KERNELS.items()):
+        for ax, m in zip(panels[:2, column], (10, 500), strict=True):
+            x = np.linspace(0.0, 2.0, m)[:, None]
             drawn = ax.imshow(np.asarray(kind(1.0, lengthscale)(x, x)), cmap=plots.VALUE, vmin=0, vmax=1)
-            ax.set(xticks=[], yticks=[], title=name if row == 0 else "")
-        panels[row][0].set_ylabel(f"lengthscale {lengthscale}, M = {m}")
-    fig.colorbar(drawn, ax=panels.ravel().tolist(), shrink=0.4, label="covariance")
+            ax.set(xticks=[], yticks=[], title=name if m == 10 else "")
+        ax = panels[2, column]
+        some = [r for r in rows if (r["kernel"], r["lengthscale"]) == (name, lengthscale)]
+        for key, style, label in (
+            ("r_pcg", "o-", "white right-hand sides"),
+            ("r_pcg_of_cross_covariances", ".:", "k* at random places"),
+        ):
+            known = np.array([(r["M"], r[key]) for r in some if r[key] != "none"], float).reshape(-1, 2)
+            ax.loglog(*known.T, style, color=plots.SECOND, ms=4, lw=1.3, label=label)
+        ax.axhline(1, color="#9aa3af", lw=1)
+        ax.set(xlabel="M", xlim=(8, 650), ylim=(8e-4, 1.6))
+        ax.tick_params(labelleft=column == 0)
+    for ax, label in zip(panels[:, 0], ("M = 10", "M = 500", "PCG / CG iterations"), strict=True):
+        ax.set_ylabel(label)
+    panels[2, 0].legend(fontsize=8, loc="lower left")
+    fig.colorbar(drawn, ax=panels[:2].ravel().tolist(), shrink=0.7, label="covariance")
+    fig.suptitle(f"Lengthscale {lengthscale}", fontweight="bold")
     return fig

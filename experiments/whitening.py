@@ -54,7 +54,14 @@ def run(size: str, data: Path | None, folder: Path, progress: bool) -> Result:
                 measured = measure(kind(VARIANCE, EXTENT / m), grid, places)
                 paper = PAPER[name][0][SIZES.index(m)] if m in SIZES else ""
                 table.add(kernel=name, M=m, **measured, paper_HIP_GP=paper, paper_SVGP=_paper_svgp(name, m))
-    result.figures.append(plots.save(picture(table.rows), folder / "whitening.png"))
+    ratios = [r["SVGP"] / r["HIP_GP"] for r in table.rows if isinstance(r["SVGP"], float)]
+    faster = sum(r > 1 for r in ratios)
+    result.conclude(
+        "HIP-GP whitens faster than Cholesky at every M that both reach", "1.6 to 63 times as fast",
+        f"{min(ratios):.2g} to {max(ratios):.2g} times as fast",
+        "holds" if faster == len(ratios) else f"holds in {faster} of {len(ratios)} cases",
+    )  # fmt: skip
+    result.draw(picture(table.rows), folder / "whitening.png")
     return result
 
 
@@ -85,14 +92,17 @@ def measure(kernel: Any, grid: hg.Grid, places: np.ndarray) -> dict[str, Any]:
 
 def by_solves(kernel: Any, grid: hg.Grid, places: np.ndarray) -> tuple[float, np.ndarray, int]:
     """The paper's: the embedding, w = K^-1 k* by PCG, and k = R' w."""
-    jax.block_until_ready(_solved(kernel, embed(kernel, grid), next(blocks(grid, places))))  # compiles
-    began, explained, steps = time.perf_counter(), [], 0
-    toeplitz = embed(kernel, grid)
-    for block in blocks(grid, places):
-        k, iterations = _solved(kernel, toeplitz, block)
-        explained.append(np.asarray(_explained(k)))
-        steps = max(steps, int(jnp.max(iterations)))
-    return time.perf_counter() - began, np.concatenate(explained)[: len(places)], steps
+
+    def whiten() -> tuple[np.ndarray, int]:
+        toeplitz, explained, steps = embed(kernel, grid), [], 0
+        for block in blocks(grid, places):
+            k, iterations = _solved(kernel, toeplitz, block)
+            explained.append(np.asarray(_explained(k)))
+            steps = max(steps, int(np.max(iterations)))
+        return np.concatenate(explained)[: len(places)], steps
+
+    seconds, (explained, steps) = timed(whiten)
+    return seconds, explained, steps
 
 
 def by_stencils(kernel: Any, grid: hg.Grid, places: np.ndarray) -> tuple[float, np.ndarray]:
@@ -100,7 +110,8 @@ def by_stencils(kernel: Any, grid: hg.Grid, places: np.ndarray) -> tuple[float, 
 
     def whiten() -> np.ndarray:
         toeplitz = embed(kernel, grid)
-        local = stencils.local_weights(kernel, grid, hg.observe(hg.Points(places), np.zeros(len(places))))
+        data = hg.observe(hg.Points(places), np.zeros(len(places)))
+        local = stencils.LocalWeights.from_rows(stencils.local_weight_rows(kernel, grid, data), np.float64)
         rows = jnp.eye(len(places))
         chunk = len(next(blocks(grid, places)))
         found = [_spread(toeplitz, local, rows[i : i + chunk]) for i in range(0, len(places), chunk)]

@@ -63,6 +63,14 @@ def mixture(names, noise=0.1, seed=0, count=COUNT):
     return data, f.rows(order), y[order], std[order]
 
 
+def twin(nodes):
+    """The dense functional with exactly these nodes and weights."""
+    n, _, d = nodes.x.shape
+    value = np.ones(n) if nodes.value is None else np.asarray(nodes.value)
+    direction = np.zeros((n, d)) if nodes.direction is None else np.asarray(nodes.direction)
+    return dense.Functional(np.asarray(nodes.x), np.asarray(nodes.weights), value, direction)
+
+
 def linear_columns(f):
     """1, x and y as a dense functional sees them, in the engine's frame."""
     middle, half = (np.array(GRID.lower) + GRID.upper) / 2, (np.array(GRID.upper) - GRID.lower) / 2
@@ -77,7 +85,7 @@ def matrices(post):
     eye = jnp.eye(GRID.size)
     w = np.asarray(system.weights.matmul(eye)).T
     k = np.asarray(system.toeplitz.matmul(eye.reshape(-1, *GRID.shape))).reshape(GRID.size, -1)
-    noise = np.asarray(system.spread(jnp.eye(len(system.noise))))
+    noise = np.asarray(system.noise_matmul(jnp.eye(len(system.noise))))
     return w, k, noise, post.engine.trend.of_data(post.engine.data, post.grid)
 
 

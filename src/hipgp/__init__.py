@@ -9,10 +9,11 @@ import hipgp.runtime.processes as _processes  # noqa: F401  (notices when this p
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
+    from hipgp.comparison import compare
     from hipgp.engines import Prediction
     from hipgp.estimator import HIPGPRegressor as HIPGPRegressor
     from hipgp.exact import Exact
-    from hipgp.gp import GP, Posterior, load
+    from hipgp.gp import GP
     from hipgp.model.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
     from hipgp.model.data import Data, observe
     from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from hipgp.model.links import Link
     from hipgp.model.point_pattern import point_pattern
     from hipgp.nonlinear.engine import Linearised
+    from hipgp.posterior import Posterior, load
     from hipgp.variational.engine import Variational
     from hipgp.vecchia.grid_check import GridTooCoarse
 
@@ -39,11 +41,13 @@ _MODULES = {
     "hipgp.model.data": ("Data", "observe"),
     "hipgp.estimator": ("HIPGPRegressor",),  # not in __all__: its module needs scikit-learn
     "hipgp.model.functionals": ("BoxAverages", "Derivatives", "Functionals", "LineIntegrals", "Points"),
-    "hipgp.gp": ("GP", "Posterior", "load"),
+    "hipgp.gp": ("GP",),
+    "hipgp.posterior": ("Posterior", "load"),
     "hipgp.engines": ("Prediction",),
     "hipgp.model.grid": ("Grid",),
     "hipgp.batch.engine": ("Batch",),
     "hipgp.exact": ("Exact",),
+    "hipgp.comparison": ("compare",),
     "hipgp.vecchia.grid_check": ("GridTooCoarse",),
     "hipgp.model.counts": ("Bernoulli", "Binomial", "NegativeBinomial", "Poisson"),
     "hipgp.model.likelihood": ("Likelihood",),
@@ -121,6 +125,7 @@ __all__ = [
     "SquaredExponential",
     "StudentT",
     "Variational",
+    "compare",
     "load",
     "observe",
     "point_pattern",

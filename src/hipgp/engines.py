@@ -1,7 +1,7 @@
 """What an engine is: settings that condition a Gaussian process on data, and the fitted posterior that results.
 
 An engine is a pair of classes, a `Method` (the settings, which users give to `gp.condition`) and a `FittedPosterior`
-(what it found). To add one, subclass both in a room of their own, and add the method to `METHODS` in
+(what it found). To add one, subclass both in a room of their own, and add the method to `ENGINES` in
 `files/persistence.py` so that its maps can be loaded. What an engine cannot do, it refuses with a ValueError that says
 what to use instead; the base class does so for everything that is optional.
 """
@@ -24,6 +24,7 @@ from hipgp.model.packing import Arrays, Json, plain
 from hipgp.model.trend import Trend
 from hipgp.runtime.precision import as_float
 from hipgp.runtime.progress import Report, silent
+from hipgp.scores import LeaveOut
 
 StdMethod = Literal["auto", "vecchia", "samples", "exact"]
 
@@ -163,6 +164,10 @@ class FittedPosterior(eqx.Module):
         """The data, where the engine keeps them."""
         return None
 
+    def conditioned_on(self) -> Problem | None:
+        """What was conditioned on, where the engine keeps it: to do so again on another grid, or without some data."""
+        return None
+
     def residuals(self) -> tuple[np.ndarray, np.ndarray] | None:
         """y minus the fitted mean, and the noise std of each observation, where the engine keeps them."""
         return None
@@ -175,9 +180,9 @@ class FittedPosterior(eqx.Module):
         """The gradient of the log evidence in the logarithms of the kernel's parameters and the noise."""
         raise ValueError(self._refusal("the gradient of the log evidence", "Batch() or Exact()"))
 
-    def leave_one_out(self) -> Prediction:
-        """Mean and std of each observed value, its noise included, given all the others."""
-        raise ValueError(self._refusal("leave-one-out predictions", "Exact()"))
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        """Each observation predicted from the others outside its group; `groups` has a label for each, or is None."""
+        raise ValueError(self._refusal("leave-out predictions", "Batch() or Exact()"))
 
     def _refusal(self, what: str, use: str) -> str:
         return f"method: expected an engine that gives {what}, got {type(self.method).__name__}; use method={use}"
@@ -187,6 +192,7 @@ class Method(eqx.Module):
     """Settings of an engine, which condition a problem."""
 
     name: ClassVar[str]  # in diagnostics and files
+    on_grid: ClassVar[bool] = True  # whether it computes on the grid, or only shows maps there
     linear: ClassVar[bool] = True  # measurements are linear in the field, and noise is Gaussian
 
     @abc.abstractmethod
@@ -203,12 +209,20 @@ class Method(eqx.Module):
     ) -> FittedPosterior:
         """The posterior that `FittedPosterior.pack` described; a ValueError where something does not fit."""
 
+    def points_per_axis(self, data: Data) -> int:
+        """Grid points per axis on either side of a node, together, that an observation of it is computed from.
+
+        So many that they are as good as all of them, unless the engine says otherwise.
+        """
+        return 8 if data.ndim <= 2 else 4
+
     def settings(self) -> Json:
         """The settings as JSON, from which `of_settings` makes the same method."""
         return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     @classmethod
     def of_settings(cls, settings: Json) -> "Method":
+        """The method that `settings` described."""
         return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
 
     def log_evidence_slope(self, problem: Problem, probes: int, key: Any) -> Slope:

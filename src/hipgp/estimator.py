@@ -30,9 +30,9 @@ from hipgp.gp import GP
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, Matern32
+from hipgp.model.kernels import Kernel, Matern32, shortest_lengthscale
 from hipgp.model.scaling import scaled_data
-from hipgp.vecchia.group_covariances import shortest_lengthscale
+from hipgp.runtime.callers import warn_caller
 
 MOST_COLUMNS = 4
 FEWEST_POINTS = 8  # per axis of an automatic grid
@@ -133,7 +133,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             grid = finer
         self.grid_, self.gp_, self.posterior_ = grid, gp, posterior
         for warning in told:
-            warnings.warn(warning.message, stacklevel=3)
+            warn_caller(warning.message)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The field's mean at X, and with `return_std` its standard deviation (without the observations' noise)."""

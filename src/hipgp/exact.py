@@ -42,10 +42,11 @@ from hipgp.model.trend import Trend
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress, Report, silent
+from hipgp.scores import LeaveOut, group_numbers, members, without_group
 from hipgp.weights import dense
 
-SQUARES = 4  # arrays of N x N numbers held at the peak
-# Added in turn where a covariance of draws is singular in float64, relative to the prior variance.
+SQUARES = 4  # arrays of N x N numbers in memory at the peak
+# Tried in turn where the covariance of draws is singular in float64; relative to the prior variance.
 JITTERS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -58,6 +59,7 @@ class Exact(Method):
     """
 
     name: ClassVar[str] = "exact"
+    on_grid: ClassVar[bool] = False
     accuracy: float = eqx.field(static=True, default=1e-6)
 
     def __check_init__(self) -> None:
@@ -90,9 +92,9 @@ class Exact(Method):
             matrix[np.diag_indices(n)] += std**2
             factor = _factor(matrix)
         solve = lambda b: scipy.linalg.cho_solve((factor, True), b, check_finite=False)
-        of_columns, y = solve(x), np.asarray(data.y, float)
-        spread = np.linalg.inv(x.T @ of_columns)
-        beta = spread @ (of_columns.T @ y)
+        solved_columns, y = solve(x), np.asarray(data.y, float)
+        beta_covariance = np.linalg.inv(x.T @ solved_columns)
+        beta = beta_covariance @ (solved_columns.T @ y)
         info = {
             "engine": "exact",
             "observations": n,
@@ -103,7 +105,9 @@ class Exact(Method):
             "seconds": time.perf_counter() - began,
         }
         given = kernel, grid, noise, self, info, data.dtype, data, trend
-        return ExactPosterior(*given, nodes, factor, solve(y - x @ beta), beta, spread, of_columns, std)
+        return ExactPosterior(
+            *given, nodes, factor, solve(y - x @ beta), beta, beta_covariance, solved_columns, std
+        )
 
     def unpack(
         self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
@@ -171,7 +175,7 @@ class ExactPosterior(FittedPosterior):
         return draws.astype(self.dtype).reshape(count, *(self.grid.shape if functional is None else (-1,)))
 
     def log_evidence(self, probes: int = 0, key: Any = None) -> Estimate:
-        """Exactly, the trend's coefficients at their best: `probes` and `key` are of no use."""
+        """The log evidence with the trend's coefficients at their best, exactly: `probes` and `key` are not used."""
         rest = np.asarray(self.data.y, float) - self.trend.of_data(self.data, self.grid) @ self.beta
         log_determinant = 2 * np.sum(np.log(np.diag(self.factor)))
         return Estimate(-0.5 * float(rest @ self.alpha + log_determinant + len(rest) * LOG_2PI), 0.0)
@@ -192,19 +196,27 @@ class ExactPosterior(FittedPosterior):
             values[-1] = np.sum((np.diag(weight) * self.noise_std**2)[~self.data.noise_known])
         return Gradient(tuple(layout.names()), values)
 
-    def leave_one_out(self) -> Prediction:
-        of_trend = np.einsum("np,pq,nq->n", self.solved_columns, self.beta_covariance, self.solved_columns)
-        diagonal = np.diag(self._inverse()) - of_trend
-        return Prediction(np.asarray(self.data.y, float) - self.alpha / diagonal, 1 / np.sqrt(diagonal))
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        numbers, inverse = group_numbers(groups, len(self.alpha)), self._inverse()
+        y, mean, std = np.asarray(self.data.y, float), np.empty(len(self.alpha)), np.empty(len(self.alpha))
+        for rows in members(numbers):
+            columns = self.solved_columns[rows]
+            of_trend = columns @ self.beta_covariance @ columns.T
+            error, std[rows] = without_group(inverse[np.ix_(rows, rows)], of_trend, self.alpha[rows], rows)
+            mean[rows] = y[rows] - error
+        return LeaveOut(y, mean, std, numbers, 0.0)
 
     def observations(self) -> Data:
         return self.data
+
+    def conditioned_on(self) -> Problem:
+        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray]:
         return self.noise_std**2 * self.alpha, self.noise_std  # y minus the fitted mean is N alpha
 
     def pack(self) -> tuple[Arrays, Json]:
-        """Data and trend alone: the factor is computed again when the map is loaded."""
+        """Data and trend; the Cholesky factor is computed again when the map is loaded."""
         return pack_observations(self.data, self.trend)
 
     @float64_available

@@ -86,6 +86,11 @@ def test_a_file_of_settings_is_overruled_by_flags():
 def test_json_is_one_object(fitted):
     told = json.loads(hipgp("info", fitted, "--json").stdout)
     assert told["observations"] == 80 and told["field"] == "value [m]"
+    assert told["decisions"]["space"].startswith("data space: 80 points are")
+
+
+def test_info_says_why(fitted):
+    assert "data space: 80 points are" in " ".join(hipgp("info", fitted).stdout.split())
 
 
 def test_predict_writes_beside_the_rows(fitted):

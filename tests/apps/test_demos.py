@@ -6,12 +6,11 @@ import pytest
 
 from hipgp.apps import demos
 
-FAST = ("derivative", "timeseries")
+MARKS = {"derivative": [pytest.mark.quick], "timeseries": []}  # others take longer
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in demos.DEMOS]
+    "name", [pytest.param(name, marks=MARKS.get(name, [pytest.mark.slow])) for name in demos.DEMOS]
 )
 def test_a_demo_draws_its_pictures_and_is_calibrated(name: str, tmp_path: Path):
     found = demos.run(name, tmp_path, 0, False)

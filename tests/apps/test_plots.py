@@ -1,10 +1,13 @@
 """Pictures draw what they are given, with units on the axes."""
 
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib.font_manager import findfont, fontManager, get_font
+from matplotlib.text import Text
 
 import hipgp as hg
-from hipgp.apps import plots
+from hipgp.apps import plots, style
 from hipgp.files.labels import Labels
 
 RNG = np.random.default_rng(0)
@@ -86,8 +89,40 @@ def test_residuals_sky_convergence_learning(tmp_path):
 
 
 def test_the_callers_style_is_left_alone():
-    import matplotlib
-
     before = dict(matplotlib.rcParams)
     plots.convergence([(1, 1.0)], 0.01)
     assert dict(matplotlib.rcParams) == before
+
+
+BUNDLED = [entry for entry in fontManager.ttflist if entry.fname.startswith(matplotlib.get_data_path())]
+
+
+@pytest.fixture
+def bundled_fonts(monkeypatch):
+    """A machine that has no fonts but those which come with matplotlib."""
+    monkeypatch.setattr(fontManager, "ttflist", BUNDLED)
+    style._family_with.cache_clear()
+    yield
+    style._family_with.cache_clear()
+
+
+def test_what_the_usual_font_lacks_is_drawn_with_another(bundled_fonts, tmp_path):
+    """A combining sign that DejaVu lacks and STIX has: no warning of any kind, and not the same picture as a box."""
+    sign = "\u20df"
+    assert not get_font(findfont("DejaVu Sans")).get_char_index(ord(sign))
+    labels = Labels.of(2, ("East", f"North {sign}"), "km", "height", "m")
+    figure = plots.maps({"mean": np.zeros(PLANE.shape)}, PLANE, labels)
+    drawn(figure, tmp_path)
+    families = {name for t in figure.findobj(Text) if sign in t.get_text() for name in t.get_fontfamily()}
+    assert "STIXGeneral" in families
+
+
+def test_characters_that_no_font_has_are_told_once(bundled_fonts, tmp_path):
+    labels = Labels.of(2, ("東", "北"), "km", "高さ", "m")
+    values = {"mean": np.zeros(PLANE.shape), "std": np.ones(PLANE.shape)}
+    with pytest.warns(
+        UserWarning, match="no font on this machine has さ 北 東 高: .* install a font"
+    ) as told:
+        figure = plots.maps(values, PLANE, labels)
+    assert len(told) == 1 and told[0].filename == __file__
+    drawn(figure, tmp_path)  # matplotlib's own warning for each of them would be an error here

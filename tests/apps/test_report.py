@@ -41,6 +41,7 @@ def test_page_is_self_contained(volume, tmp_path):
     assert not re.search(r"(src|href)=.(https?:)?//", text) and "{{" not in text
     assert "dust &lt;density&gt;" in text and "<density>" not in text
     assert "60 values at points" in text and "nats from the exact posterior" in text
+    assert "data space: 60 points are 0.18 for each of the 336 grid points" in text
     assert text.count("data:image/png;base64,") >= 3
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 

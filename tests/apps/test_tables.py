@@ -228,6 +228,13 @@ def test_a_file_of_settings_is_checked_before_anything_is_read(line, message):
     assert message in hipgp("fit", "absent.csv", "--config", "s.toml", code=2)
 
 
+def test_an_engine_with_one_way_to_standard_deviations_is_asked_for_no_other_before_anything_is_read():
+    told = hipgp("fit", "absent.csv", "--engine", "variational", "--std", "vecchia", code=2)
+    assert "std: expected auto or none with --engine variational" in told
+    for std in ("auto", "none"):
+        assert "no such file" in hipgp("fit", "absent.csv", "--engine", "variational", "--std", std, code=2)
+
+
 def test_zeros_overrule_a_file():
     Path("s.toml").write_text("seed = 5\nsamples = 3\naverage = true\n")
     told = settings(Path("s.toml"), {"seed": 0, "samples": 0, "average": False})

@@ -10,6 +10,7 @@ import batch_problem as problem
 import dense
 import hipgp as hg
 from batch_problem import DENSE_KERNEL, GRID, KERNEL, KINDS, mixture, pair
+from hipgp.vecchia.group_covariances import coarse_data_nodes, coarse_nodes
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -65,19 +66,32 @@ def test_trends_in_both_spaces(trend, space):
         assert_agree(found, reference(f, y, std, f_star, columns[:, :used], x_star[:, :used]), 1e-3)
 
 
-def test_local_weights_come_close_to_the_exact_ones():
+def test_local_weights_converge_to_the_exact_ones_as_the_stencil_grows():
+    """The grid is coarse, 3 cells to a lengthscale: each two points more an axis leave a third of the error."""
     data, f, y, std = mixture(ALL)
     target, f_star = pair("rays", 90, 10)
-    post = hg.GP(KERNEL, GRID).condition(data, hg.Batch(tolerance=1e-9))
-    own = own_dense(post, y)
-    assert np.max(np.abs(post.mean.ravel() - own.mean) / own.std) < 1e-3
-    exact = post.predict(target, std="exact")
-    assert_agree(
-        exact, reference(f, y, std, f_star), 0.25
-    )  # the price of four points an axis on so coarse a grid
-    # Every observation is near: the exact GP with what the grid misses as noise, but for the few nodes of a ray.
-    whole = dense.exact_gp(DENSE_KERNEL, f, y, np.sqrt(post.engine.noise_variance), f_star)
-    np.testing.assert_allclose(post.predict(target, std="vecchia").std, whole.std, rtol=0.05)
+    truth, mean_errors, std_errors = reference(f, y, std, f_star), [], []
+    for stencil in (2, 4, 6):
+        post = hg.GP(KERNEL, GRID).condition(data, hg.Batch(tolerance=1e-9, stencil=stencil))
+        own = own_dense(post, y)
+        assert np.max(np.abs(post.mean.ravel() - own.mean) / own.std) < 1e-3
+        np.testing.assert_allclose(post.std("exact").ravel(), own.std, rtol=1e-3)
+        found = post.predict(target, std="exact")
+        mean_errors.append(np.max(np.abs(found.mean - truth.mean) / truth.std))
+        std_errors.append(np.max(np.abs(found.std / truth.std - 1)))
+    for errors, last in ((mean_errors, 0.1), (std_errors, 0.02)):
+        assert errors[1] < errors[0] / 3 and errors[2] < errors[1] / 3 and errors[2] < last
+
+
+def test_std_given_all_observations_is_that_of_the_dense_gp():
+    """With each observation's nodes and its noise, residual variance included, as the neighbours have them."""
+    data, _, y, _ = mixture(ALL)
+    target, _ = pair("rays", 90, 10)
+    post = hg.GP(KERNEL, GRID).condition(data)
+    nodes, at = coarse_data_nodes(post.engine.data, KERNEL), coarse_nodes(target, KERNEL)
+    noise = np.sqrt(post.engine.noise_variance)
+    whole = dense.exact_gp(DENSE_KERNEL, problem.twin(nodes), y, noise, problem.twin(at))
+    np.testing.assert_allclose(post.predict(target, std="vecchia").std, whole.std, rtol=1e-6)
 
 
 def test_the_std_of_an_average_over_many_points_is_not_that_of_a_few():
@@ -140,7 +154,9 @@ def test_samples_on_the_grid_are_reproducible_and_certified():
     np.testing.assert_array_equal(first, post.sample(5, key=jax.random.key(3)))
     np.testing.assert_allclose(first[:2], post.sample(2, key=3), atol=1e-3)
     assert np.max(np.abs(first - post.sample(5, key=4))) > 0.1
-    assert post.diagnostics["sample_kl_nats"] <= post.diagnostics["tolerance_nats"]
+    drawn = post.engine.draw(5, jax.random.key(3))
+    np.testing.assert_array_equal(drawn.values, first)
+    assert 0 < drawn.kl_bound <= post.diagnostics["tolerance_nats"] and drawn.iterations > 0
 
 
 @pytest.mark.quick
@@ -176,11 +192,24 @@ def test_float32_agrees_to_a_thousandth_of_a_std(space):
     gp = hg.GP(KERNEL, GRID, noise=0.1, trend="constant")
     one, two = gp.condition(small, method), gp.condition(wide, method)
     assert one.mean.dtype == np.float32 and two.mean.dtype == np.float64
-    std = two.std("exact")
-    assert np.max(np.abs(one.mean - two.mean) / std) < 1e-3
-    np.testing.assert_allclose(one.std(), two.std(), rtol=1e-3)
+    own = own_dense(two, np.asarray(two.engine.data.y))
+    assert np.max(np.abs(one.mean.ravel() - own.mean) / own.std) < 1e-3
+    for post in (one, two):
+        np.testing.assert_allclose(post.std("exact").ravel(), own.std, rtol=1e-3)
     assert np.all(np.isfinite(one.sample(4)))
     assert one.diagnostics["kl_nats"] < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("space", ["data", "grid"])
+def test_on_a_gpu_the_system_lies_there_and_float32_loses_no_digits(space):
+    """Products of float32 matrices in TF32, with three digits, would put the mean further off."""
+    x, y = np.float32(problem.places(0, 60)), np.float32(mixture(("points", "derivatives", "rays"))[2][:60])
+    gp = hg.GP(KERNEL, GRID, noise=0.1)
+    post = gp.condition(hg.observe(hg.Points(x), y), hg.Batch(tolerance=1e-7, space=space))
+    assert {device.platform for device in post.engine.system.noise.devices()} == {"gpu"}
+    own = own_dense(post, np.asarray(post.engine.data.y))
+    assert np.max(np.abs(post.mean.ravel() - own.mean) / own.std) < 1e-3
 
 
 def test_duplicated_observations_do_not_break_the_preconditioner():
@@ -225,5 +254,5 @@ def test_a_trend_that_the_data_do_not_determine(trend, words):
 def test_one_simulation_tells_no_error():
     data, *_ = mixture(("points",))
     post = hg.GP(KERNEL, GRID).condition(data)
-    with pytest.raises(ValueError, match="samples: expected at least 2"):
+    with pytest.raises(ValueError, match="samples: expected a whole number of at least 2"):
         post.predict(hg.Points([[0.5, 0.5]]), std="samples", samples=1)

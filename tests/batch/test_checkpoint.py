@@ -1,5 +1,12 @@
 """Long runs survive: killed and resumed they give the same answer, and another problem's file is refused."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -50,6 +57,44 @@ def test_a_killed_solve_goes_on_to_the_same_answer(monkeypatch, tmp_path):
     np.testing.assert_array_equal(again.mean, whole.mean)
     assert again.diagnostics["iterations"] == whole.diagnostics["iterations"]
     assert not path.exists()
+
+
+SOLVE = """
+import sys, time, warnings
+import jax
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_disable_most_optimizations", sys.argv[2] == "True")
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[3])
+import test_checkpoint as problem
+module, write = problem.module, problem.module.write_arrays
+def write_and_wait(*args, **arrays):
+    write(*args, **arrays)
+    time.sleep(0.2)
+module.write_arrays, module.EVERY = write_and_wait, 0.0
+problem.GP.condition(problem.DATA, problem.METHOD, progress=False, checkpoint=sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_process_killed_at_any_moment_goes_on_to_the_same_answer(pytestconfig, tmp_path, times):
+    """kill -9 of another process, somewhere in its solve or as it writes; resumed here."""
+    whole, rng = GP.condition(DATA, METHOD), np.random.default_rng(5)
+    flags = str(not pytestconfig.getoption("--optimised")), str(Path(__file__).parent)
+    for number in range(times):
+        path = tmp_path / f"{number}.npz"
+        child = subprocess.Popen([sys.executable, "-c", SOLVE, str(path), *flags])
+        while child.poll() is None and not path.exists():
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 1))
+        child.send_signal(signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+        with np.load(path, allow_pickle=False) as file:
+            assert np.max(file["state_iterations"]) > 0
+        again = GP.condition(DATA, METHOD, checkpoint=path)
+        np.testing.assert_array_equal(again.mean, whole.mean)
+        assert again.diagnostics["iterations"] == whole.diagnostics["iterations"]
 
 
 def test_a_killed_solve_with_no_steps_left_gives_what_it_has(monkeypatch, tmp_path):

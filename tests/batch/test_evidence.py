@@ -9,7 +9,6 @@ import batch_problem as problem
 import hipgp as hg
 from batch_problem import GRID, KERNEL
 from hipgp.batch import evidence
-from hipgp.batch.evidence import random_signs
 from hipgp.engines import Problem
 from hipgp.learning.parameters import Layout
 
@@ -39,8 +38,8 @@ def differences(bound, vector):
 
 def every_probe(post):
     """All unit vectors, so that the trace is no estimate; scaled, for the mean over probes is taken."""
-    rows = np.flatnonzero(np.asarray(random_signs(post.system, 2, jax.random.key(0)))[0])
-    probes = np.zeros((len(rows), random_signs(post.system, 1, jax.random.key(0)).shape[1]))
+    rows = np.flatnonzero(np.asarray(post.system.random_signs(2, jax.random.key(0)))[0])
+    probes = np.zeros((len(rows), post.system.random_signs(1, jax.random.key(0)).shape[1]))
     probes[np.arange(len(rows)), rows] = np.sqrt(len(rows))
     return jnp.asarray(probes)
 
@@ -69,9 +68,8 @@ def test_the_gradient_is_that_of_the_dense_bound(kinds, trend, learn_noise, resi
     kernel, found = layout.unpack(jnp.asarray(vector))
     noise = None if found is None else float(found)
     tight = hg.Batch(space="data", residual=residual, tolerance=1e-12)
-    post = tight.fit(
-        jax.tree.map(np.asarray, kernel), GRID, data, noise, hg.GP(KERNEL, GRID, trend=trend).trend
-    )
+    given = jax.tree.map(np.asarray, kernel), GRID, data, noise, hg.GP(KERNEL, GRID, trend=trend).trend
+    post = tight.fit(Problem(*given))
     slope = evidence.slope(post, every_probe(post), 1e-12)
     bound = lambda v: dense_bound(v, layout, data, trend, noise, residual)
     assert slope.evidence.value == pytest.approx(bound(vector), abs=1e-4)

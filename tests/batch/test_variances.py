@@ -1,12 +1,16 @@
 """Which standard deviation is taken by itself, and the two ways to an exact one."""
 
+import dataclasses
+import functools
+
 import jax
 import numpy as np
 import pytest
 
 import hipgp as hg
 from batch_problem import GRID, KERNEL, mixture, pair
-from hipgp.batch import exact_variances, variances
+from hipgp.batch import decisions, exact_variances, variances
+from hipgp.runtime.lazy import Lazy
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -15,7 +19,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
 @pytest.fixture
 def only(monkeypatch):
     """Makes one of the two ways the only one."""
-    return lambda way: monkeypatch.setattr(exact_variances, "factored", lambda *given: way == "factor")
+    return lambda way: monkeypatch.setattr(exact_variances, "exact_by_factor", lambda *given: way == "factor")
+
+
+def without_factor(post):
+    """The same posterior before its factor was computed."""
+    factor = Lazy(functools.partial(exact_variances.factor_of, post.engine.lazy_system))
+    return hg.Posterior(dataclasses.replace(post.engine, factor=factor))
 
 
 @pytest.mark.quick
@@ -50,11 +60,11 @@ def test_a_grid_of_few_points_is_factored_in_place_of_the_data(monkeypatch, sett
     post = hg.GP(KERNEL, grid, trend=trend).condition(data, hg.Batch(tolerance=1e-8, **settings))
     target = pair("rays", 90, 10)[0] if trend is None else pair("points", 90, 10)[0]
     on_grid = post.predict(target, std="exact").std
-    assert post.engine.deferred.factor[0].shape == (20, 20)
-    post.engine.deferred.factor = None
-    monkeypatch.setattr(exact_variances, "_on_grid", lambda post: False)
+    assert post.engine.factor.get().matrix[0].shape == (20, 20)
+    monkeypatch.setattr(type(post.engine.system), "grid_is_smaller", False)
+    post = without_factor(post)
     of_data = post.predict(target, std="exact").std
-    assert post.engine.deferred.factor.shape == (len(data), len(data))
+    assert post.engine.factor.get().matrix.shape == (len(data), len(data))
     np.testing.assert_allclose(on_grid, of_data, rtol=1e-9)
 
 
@@ -64,20 +74,21 @@ def test_the_factor_is_taken_where_it_is_the_shorter_way(monkeypatch):
     solves = 10
     most = solves * steps - observed  # targets, with which both take as many products
     assert most > 0
-    assert exact_variances.factored(post.engine, most + 1, solves)  # for so small a grid at any rate
-    monkeypatch.setattr(exact_variances, "CHEAP", 0.0)
-    assert exact_variances.factored(post.engine, most, solves)
-    assert not exact_variances.factored(post.engine, most + 1, solves)
+    work = decisions.work(post.engine.system, steps)
+    assert decisions.exact_by_factor(work, most + 1, solves)  # for so small a grid at any rate
+    monkeypatch.setattr(decisions, "CHEAP", 0.0)
+    assert decisions.exact_by_factor(work, most, solves)
+    assert not decisions.exact_by_factor(work, most + 1, solves)
 
 
 def test_the_factor_is_kept():
     post = hg.GP(KERNEL, GRID).condition(mixture(("rays",))[0])
     target = pair("points", 90, 40)[0]
     first = post.predict(target, std="exact").std
-    kept = post.engine.deferred.factor
-    assert kept is not None and kept.shape == (24, 24)
+    kept = post.engine.factor.get()
+    assert kept is not None and kept.matrix.shape == (24, 24)
     np.testing.assert_array_equal(post.predict(target, std="exact").std, first)
-    assert post.engine.deferred.factor is kept
+    assert post.engine.factor.get() is kept
 
 
 def test_solves_stand_in_where_rounding_leaves_no_factor(monkeypatch):
@@ -88,8 +99,8 @@ def test_solves_stand_in_where_rounding_leaves_no_factor(monkeypatch):
     def fails(*given, **options):
         raise np.linalg.LinAlgError("not positive definite")
 
-    post.engine.deferred.factor = None
     monkeypatch.setattr(exact_variances.scipy.linalg, "cholesky", fails)
+    post = without_factor(post)
     np.testing.assert_allclose(post.predict(target, std="exact").std, by_factor, rtol=1e-4)
 
 
@@ -104,7 +115,7 @@ def test_the_nearest_observations_serve_where_they_tell_nearly_all(monkeypatch):
 
     def taken(data, target, samples=64):
         post = gp.condition(hg.observe(data(seen), np.sin(seen), noise=0.1))
-        return variances.automatic(post.engine, target(asked), samples)
+        return variances.automatic(post.engine, target(asked), samples).choice
 
     assert taken(points, points) == "vecchia"
     assert taken(rays, rays) == "vecchia"
@@ -112,7 +123,7 @@ def test_the_nearest_observations_serve_where_they_tell_nearly_all(monkeypatch):
     assert taken(boxes, boxes) == "exact"
     assert taken(rays, points) == "exact"
     assert taken(points, rays) == "exact"
-    monkeypatch.setattr(exact_variances, "CHEAP", 0.0)
+    monkeypatch.setattr(decisions, "CHEAP", 0.0)
     assert taken(points, rays, samples=2) == "samples"  # fewer products than the factor takes
 
 

@@ -1,5 +1,6 @@
 """Maps on disk: a loaded one answers as the saved one did, and no other file gets in."""
 
+import importlib
 import json
 import os
 
@@ -256,3 +257,9 @@ def test_what_cannot_be_stored_says_so(tmp_path):
 
 def test_dataset_is_what_xarray_plots(plain):
     assert io.dataset(GRID, plain.labels, {"mean": plain.mean})["mean"].plot() is not None
+
+
+@pytest.mark.parametrize("name", persistence.ENGINES)
+def test_an_engine_is_found_by_the_name_in_its_files(name):
+    module, settings = persistence.ENGINES[name]
+    assert getattr(importlib.import_module(module), settings).name == name

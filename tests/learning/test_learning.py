@@ -22,39 +22,38 @@ def objective(kinds, trend=None, count=12, noise_known=True):
         data = hg.observe(data.blocks[0].functional, y)
         std = np.full(len(y), 0.1)
     columns = hg.GP(KERNEL, GRID, trend=trend).trend.of_data(data, GRID)
-    terms = likelihood.prepare(KERNEL, data, columns, len(data), len(data), 0)
+    terms = likelihood.prepare(KERNEL, data, columns, len(data), 0)
     nodes = terms.nodes.with_derivative_fields()  # few to a ray: the dense twin is given the same
     f = dense.Functional(*[np.asarray(a) for a in (nodes.x, nodes.weights, nodes.value, nodes.direction)])
     layout = Layout.of(KERNEL, not noise_known)
-    value = lambda v: likelihood.value_and_gradient(v, layout, terms)[0]
-    slope = lambda v: likelihood.value_and_gradient(v, layout, terms)[1]
-    return (value, slope), layout.pack(KERNEL, 0.1), (f, y, std, columns)
+    at = lambda v: likelihood.evaluate(v, layout, terms)
+    return at, layout.pack(KERNEL, 0.1), (f, y, std, columns)
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids="+".join)
 def test_with_all_neighbours_it_is_the_exact_likelihood(kinds):
-    (value, _), vector, (f, y, std, _) = objective(kinds)
+    at, vector, (f, y, std, _) = objective(kinds)
     exact = dense.exact_gp(DENSE_KERNEL, f, y, std, dense.points(np.zeros((1, 2)))).objective
-    assert abs(-len(y) * value(vector) - exact) < 1e-6
+    assert abs(-len(y) * at(vector).value - exact) < 1e-6
     finest = problem.mixture(kinds, count=12)[1]
     true = dense.exact_gp(DENSE_KERNEL, finest, y, std, dense.points(np.zeros((1, 2)))).objective
-    assert abs(-len(y) * value(vector) - true) < 0.1  # nats, in all: what few nodes to a ray cost
+    assert abs(-len(y) * at(vector).value - true) < 0.1  # nats, in all: what few nodes to a ray cost
 
 
 @pytest.mark.quick
 def test_the_trend_is_profiled_out():
-    (value, _), vector, (f, y, std, x) = objective(("points",), trend="linear")
+    at, vector, (f, y, std, x) = objective(("points",), trend="linear")
     a = dense.covariance(DENSE_KERNEL, f, f) + np.diag(std**2)
     beta = np.linalg.solve(x.T @ np.linalg.solve(a, x), x.T @ np.linalg.solve(a, y))
     rest = y - x @ beta
     exact = 0.5 * (rest @ np.linalg.solve(a, rest) + np.linalg.slogdet(a)[1] + len(y) * np.log(2 * np.pi))
-    assert abs(len(y) * value(vector) - exact) < 1e-6
+    assert abs(len(y) * at(vector).value - exact) < 1e-6
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("kinds", KINDS[:3], ids="+".join)
 def test_the_gradient_is_the_dense_one(kinds):
-    (_, slope), vector, (f, y, std, _) = objective(kinds)
+    at, vector, (f, y, std, _) = objective(kinds)
 
     def exact(v):
         kernel = dense.Matern52(np.exp(v[0]), tuple(np.exp(v[1:])))
@@ -62,25 +61,75 @@ def test_the_gradient_is_the_dense_one(kinds):
 
     steps = 1e-5 * np.eye(len(vector))
     slopes = [(exact(vector + e) - exact(vector - e)) / 2e-5 for e in steps]
-    np.testing.assert_allclose(slope(vector), slopes, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(at(vector).gradient, slopes, rtol=1e-5, atol=1e-7)
 
 
 def test_the_gradient_in_the_noise_is_that_of_differences():
-    (value, slope), vector, _ = objective(("points",), trend="constant", noise_known=False)
+    at, vector, _ = objective(("points",), trend="constant", noise_known=False)
+    value = lambda v: at(v).value
     assert len(vector) == 4
-    found = slope(vector)
+    found = at(vector).gradient
     for i, e in enumerate(1e-5 * np.eye(4)):
         np.testing.assert_allclose(
             found[i], (value(vector + e) - value(vector - e)) / 2e-5, rtol=1e-5, atol=1e-8
         )
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("kinds", KINDS, ids="+".join)
+def test_the_information_is_the_dense_one(kinds):
+    """tr(A^-1 dA_a A^-1 dA_b) / 2, with the derivatives of the dense covariance by differences."""
+    at, vector, (f, y, std, _) = objective(kinds)
+
+    def covariance(v):
+        kernel = dense.Matern52(np.exp(v[0]), tuple(np.exp(v[1:])))
+        return dense.covariance(kernel, f, f) + np.diag(std**2)
+
+    steps = 1e-5 * np.eye(len(vector))
+    inverse = np.linalg.inv(covariance(vector))
+    slopes = [inverse @ (covariance(vector + e) - covariance(vector - e)) / 2e-5 for e in steps]
+    exact = np.array([[0.5 * np.sum(a * b.T) for b in slopes] for a in slopes]) / len(y)
+    np.testing.assert_allclose(at(vector).information, exact, rtol=1e-6, atol=1e-8)
+
+
+def test_the_information_in_the_noise():
+    """Beside a trend, which tells nothing of it."""
+    at, vector, (f, y, std, _) = objective(("points",), trend="constant", noise_known=False)
+    inverse = np.linalg.inv(dense.covariance(DENSE_KERNEL, f, f) + np.diag(std**2))
+    exact = 0.5 * np.sum((inverse * (2 * std**2)) * (inverse * (2 * std**2)).T) / len(y)
+    assert at(vector).information[3, 3] == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("own", [1, 3, 5])
+def test_the_sums_of_groups(own):
+    """Value, slopes and information of the last `own` given the others, against those of both less those of the others."""
+    rng = np.random.default_rng(0)
+    root, turn = rng.normal(size=(3, 6, 6)), rng.normal(size=(2, 3, 6, 6))
+    matrix = jnp.asarray(root @ root.swapaxes(1, 2) + 0.1 * np.eye(6))
+    slopes = [jnp.asarray(t + t.swapaxes(1, 2)) for t in turn]
+    y = jnp.asarray(rng.normal(size=(3, 6, 1)))
+
+    def deviance(v, k):
+        moved = (matrix + v[0] * slopes[0] + v[1] * slopes[1])[:, :k, :k]
+        return jnp.sum(y[:, :k] * jnp.linalg.solve(moved, y[:, :k])) + jnp.sum(jnp.linalg.slogdet(moved)[1])
+
+    def information(a, b, k):
+        first, second = (jnp.linalg.solve(matrix[:, :k, :k], slopes[i][:, :k, :k]) for i in (a, b))
+        return 0.5 * jnp.sum(first * jnp.swapaxes(second, 1, 2))
+
+    given = lambda f: f(6) - f(6 - own)
+    logs, squares, traces, fit, found = likelihood._of_groups(matrix, slopes, y, own)
+    np.testing.assert_allclose(logs + squares[0, 0], given(lambda k: deviance(jnp.zeros(2), k)), rtol=1e-10)
+    gradient = given(lambda k: jax.grad(deviance)(jnp.zeros(2), k))
+    np.testing.assert_allclose(traces - fit[:, 0, 0], gradient, rtol=1e-9)
+    exact = [[given(lambda k, a=a, b=b: information(a, b, k)) for b in range(2)] for a in range(2)]
+    np.testing.assert_allclose(found, exact, rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("kinds", "seeds"),
     [
         (("points",), 2),
-        pytest.param(("rays",), 1, marks=pytest.mark.slow),
-        pytest.param(("points", "rays"), 1, marks=pytest.mark.slow),
         *(
             pytest.param(kinds, 12, marks=pytest.mark.slow)
             for kinds in (("points",), ("rays",), ("points", "rays"))
@@ -88,8 +137,6 @@ def test_the_gradient_in_the_noise_is_that_of_differences():
     ],
     ids=[
         "points",
-        "rays",
-        "points and rays",
         *(f"{kind}, many seeds" for kind in ("points", "rays", "both")),
     ],
 )
@@ -105,7 +152,26 @@ def test_known_parameters_are_recovered_within_their_own_uncertainty(kinds, seed
         assert learned.undetermined == []
         pulls.append((np.log(learned.values) - truth) / learned.log_std)
     assert np.max(np.abs(pulls)) < 3.5
-    assert np.sqrt(np.mean(np.square(pulls))) < 2.0
+    # to two standard errors of the root of a mean of so many squares, parameters of one seed counted as one
+    assert abs(np.sqrt(np.mean(np.square(pulls))) - 1.0) < 2 / np.sqrt(2 * seeds)
+
+
+def test_the_stated_uncertainty_is_the_fisher_information_of_the_dense_model():
+    """To a few percent: it is taken from the Vecchia likelihood."""
+    data = _simulated(("points",), 0)
+    learned = hg.GP(hg.Matern32(), hg.Grid.cover((0, 0), (1, 1), shape=(30, 30))).learn(data).learned
+    f = dense.points(data.blocks[0].functional.x)
+
+    def covariance(v):
+        variance, lengthscale, noise = np.exp(v)
+        return dense.covariance(dense.Matern32(variance, lengthscale), f, f) + noise**2 * np.eye(len(data))
+
+    best, steps = np.log(learned.values), 1e-4 * np.eye(3)
+    slopes = [(covariance(best + step) - covariance(best - step)) / 2e-4 for step in steps]
+    solved = [np.linalg.solve(covariance(best), slope) for slope in slopes]
+    information = [[0.5 * np.sum(a * b.T) for b in solved] for a in solved]
+    expected = np.sqrt(np.diag(np.linalg.inv(information)))
+    np.testing.assert_allclose(learned.log_std, expected, rtol=0.03)
 
 
 def _simulated(kinds, seed):
@@ -146,6 +212,63 @@ def test_learning_is_deterministic_and_follows_the_units():
     scaled = hg.observe(hg.Points(1e6 * data.blocks[0].functional.x), 1e-5 * data.y)
     gp = hg.GP(hg.Matern32(), hg.Grid.cover(0.0, 1e6, shape=50)).learn(scaled, key=2)
     np.testing.assert_allclose(gp.learned.values, first.values * [1e-10, 1e6, 1e-5], rtol=0.02)
+
+
+def _lattice():
+    """Points of a lattice with gaps: many are equally near, and rounding must not say which is the nearer."""
+    rng = np.random.default_rng(0)
+    x = np.stack(np.meshgrid(np.arange(20.0), np.arange(17.0)), axis=-1).reshape(-1, 2)
+    x = x[rng.uniform(size=len(x)) < 0.9]
+    return x, np.sin(x[:, 0] / 3) + np.cos(x[:, 1] / 4) + 0.2 * rng.standard_normal(len(x))
+
+
+def _learned(x, y, unit=1.0, key=0):
+    gp = hg.GP(hg.Matern32(), hg.Grid((-unit, -unit), unit, (22, 19)), trend="constant")
+    return gp.learn(hg.observe(hg.Points(x), y), polish=False, key=key).learned
+
+
+@pytest.mark.quick
+def test_what_is_learned_does_not_depend_on_order_or_units():
+    x, y = _lattice()
+    first = _learned(x, y)
+    order = np.random.default_rng(1).permutation(len(y))
+    if jax.default_backend() == "cpu":
+        np.testing.assert_array_equal(_learned(x[order], y[order]).values, first.values)
+    same = lambda learned, units: np.testing.assert_allclose(learned.values, first.values * units, rtol=1e-8)
+    same(_learned(x[order], y[order]), np.ones(3))
+    same(_learned(x, y + 1e3), np.ones(3))
+    for unit in (1e3, 1e-3):
+        same(_learned(unit * x, y, unit), [1, unit, 1])
+        same(_learned(x, unit * y), [unit**2, 1, unit])
+
+
+def test_blocks_of_data_may_come_in_any_order():
+    both = [_simulated(("points",), seed) for seed in (0, 1)]
+    gp = hg.GP(hg.Matern32(), hg.Grid.cover((0, 0), (1, 1), shape=(12, 12)))
+    one, other = (gp.learn(a + b, polish=False).learned for a, b in (both, both[::-1]))
+    np.testing.assert_allclose(one.values, other.values, rtol=1e-8)
+
+
+def test_the_key_changes_less_than_the_data_leave_open():
+    """It orders the observations and chooses neighbours. Over four keys the parameters spread by less than half their std."""
+    x, y = _lattice()
+    found = [_learned(x, y, key=key) for key in range(4)]
+    spread = np.std([np.log(learned.values) for learned in found], axis=0, ddof=1)
+    assert np.all(spread < 0.5 * found[0].log_std)
+
+
+def test_the_standard_errors_are_the_spread_over_simulated_data():
+    """Of 60 data sets: the spread of each log-parameter is known to 9%; 10% more for what is not Gaussian."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(400, 2))
+    f = dense.points(x)
+    root = np.linalg.cholesky(dense.covariance(dense.Matern32(1.0, 0.08), f, f) + 0.1**2 * np.eye(len(x)))
+    gp = hg.GP(hg.Matern32(1.0, 0.08), hg.Grid.cover((0, 0), (1, 1), shape=(12, 12)), noise=0.1)
+    draws = [hg.observe(hg.Points(x), root @ rng.normal(size=len(x))) for _ in range(60)]
+    found = [gp.learn(data, start="kernel", polish=False).learned for data in draws]
+    spread = np.std([np.log(learned.values) for learned in found], axis=0, ddof=1)
+    stated = np.sqrt(np.mean([learned.log_std**2 for learned in found], axis=0))
+    np.testing.assert_allclose(spread / stated, 1.0, atol=3 * 0.09 + 0.1)
 
 
 def test_bounds_are_respected_and_named_when_they_hold_it_back():
@@ -208,6 +331,6 @@ def test_the_observations_of_a_stage_are_a_random_few():
     """Not those that come first: the order of the data is often one of place."""
     x = np.linspace(0.0, 1.0, 2000)
     data = hg.observe(hg.Points(x), np.zeros(2000), noise=0.1)
-    terms = likelihood.prepare(hg.Matern32(1.0, 0.1), data, np.zeros((2000, 0)), 200, 1.0, 0)
+    terms = likelihood.prepare(hg.Matern32(1.0, 0.1), data, np.zeros((2000, 0)), 200, 0)
     chosen = x[np.asarray(terms.index)[..., -1][np.asarray(terms.used)[..., -1]]]
     assert len(chosen) == 200 and abs(chosen.mean() - 0.5) < 0.1 and 0.25 < chosen.std() < 0.33

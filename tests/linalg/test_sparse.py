@@ -59,7 +59,7 @@ def test_products_are_scipy_s(make, dtype, laid_out_by, monkeypatch):
 
 
 def stored(rows):
-    return sum(slab.values.size for slab in rows.slabs)
+    return sum(part.values.size for part in rows.slices)
 
 
 def test_rows_alike_need_no_padding():
@@ -73,7 +73,7 @@ def test_padding_is_dear_where_rows_are_many(monkeypatch):
     """100,000 rows of up to 30 entries, ten of 900 and one of 5,000: the long ones do not make the others wide."""
     monkeypatch.setattr(
         "hipgp.linalg.sparse.SLICE_COST", (2**18, 2**18)
-    )  # on a GPU another slab is dearer, and padding cheaper
+    )  # on a GPU another slice is dearer, and padding cheaper
     rng = np.random.default_rng(2)
     counts = rng.permutation(np.concatenate([rng.integers(0, 31, 100_000), np.full(10, 900), [5000]]))
     columns = np.concatenate([rng.integers(0, 6000) + np.arange(n) for n in counts]) % 6000
@@ -139,7 +139,7 @@ def test_the_transpose_in_threads_is_scipy_s(monkeypatch):
     few[11], few[:, 3] = rng.normal(size=20), rng.normal(size=30)
     for matrix in (scipy.sparse.csr_array(tall), scipy.sparse.csr_array(np.tile(few, (9, 1)))):
         assert matrix.nnz // (4 * 20) >= 5
-        ours, theirs = csr.transposed_in_threads(matrix), matrix.T.tocsr()
+        ours, theirs = csr._transpose_in_threads(matrix), matrix.T.tocsr()
         np.testing.assert_array_equal(ours.indptr, theirs.indptr)
         np.testing.assert_array_equal(ours.indices, theirs.indices)
         np.testing.assert_array_equal(ours.data, theirs.data)

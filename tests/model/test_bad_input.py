@@ -163,7 +163,7 @@ CASES = {  # what is done, the argument to be named, what came
     "trend nan": (lambda: hg.GP(hk.Matern32(), GRID, trend=np.full((4, 1), np.nan)), "trend", "nan"),
     "condition on y": (lambda: GP.condition(Y), "data", "ndarray"),
     "condition outside": (lambda: GP.condition(observe(Points(X + 3), Y, 0.1)), "data", "4 of 4 Points"),
-    "condition by name": (lambda: GP.condition(DATA, "batch"), "method", "str"),
+    "condition by name": (lambda: GP.condition(DATA, "batch"), "method", "'batch'"),
     "condition without noise": (
         lambda: hg.GP(hk.Matern32(), GRID).condition(observe(Points(X), Y)),
         "noise",
@@ -209,6 +209,9 @@ CASES = {  # what is done, the argument to be named, what came
     ),
     "std of the grid unheard of": (lambda: posterior().std("best"), "std", "'best'"),
     "no draws": (lambda: posterior().sample(0), "count", "0"),
+    "a draw and a half": (lambda: posterior().sample(1.5), "count", "1.5"),
+    "half a sample": (lambda: posterior().std("samples", samples=2.5), "samples", "2.5"),
+    "half a probe": (lambda: posterior().log_evidence(probes=2.5), "probes", "2.5"),
     "draws beyond memory": (lambda: posterior().sample(10**12), "count", "1,000,000,000,000 draws"),
     "draws at x": (lambda: posterior().sample(1, at=X), "functional", "ndarray"),
     "draws outside": (lambda: posterior().sample(1, at=Points([2.0])), "data", "1 of 1 Points"),

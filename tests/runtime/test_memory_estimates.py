@@ -21,7 +21,7 @@ def data(ndim: int) -> hg.Data:
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
-    monkeypatch.setattr(memory, "host_bytes", lambda: float(size))
+    monkeypatch.setattr(memory, "_host_bytes", lambda: float(size))
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,16 @@ def test_weights_too_many_are_refused(monkeypatch: pytest.MonkeyPatch):
 def test_draws_too_many_are_refused(fitted: hg.Posterior):
     with pytest.raises(ValueError, match=r"^count: .* bytes\)"):
         fitted.sample(10**12, progress=False)
+
+
+def test_draws_at_places_whose_weights_do_not_fit_are_refused(
+    fitted: hg.Posterior, monkeypatch: pytest.MonkeyPatch
+):
+    """A draw is joint over all places: their values would fit, the weights that they need at once would not."""
+    limited(monkeypatch, 1_000_000)
+    at = hg.Points(np.full((10_000, 2), 0.5))
+    with pytest.raises(ValueError, match=r"^at: .*10,000 functionals with 1.6e\+05 weights, .* bytes\)"):
+        fitted.sample(1, at=at, progress=False)
 
 
 def test_places_too_many_are_refused(fitted: hg.Posterior, monkeypatch: pytest.MonkeyPatch):
@@ -122,7 +132,7 @@ def test_trend_columns_of_many_places_go_with_them(monkeypatch: pytest.MonkeyPat
 def test_a_control_group_limits_the_memory(tmp_path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "memory.max").write_text("1048576\n")
     monkeypatch.setattr(memory, "CGROUPS", tmp_path)
-    monkeypatch.setattr(memory, "own_groups", lambda: [("", "/some/group")])
-    assert memory.host_bytes() == 2**20
+    monkeypatch.setattr(memory, "_control_groups", lambda: [("", "/some/group")])
+    assert memory._host_bytes() == 2**20
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.host_bytes() > 2**20
+    assert memory._host_bytes() > 2**20

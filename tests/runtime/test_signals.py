@@ -130,7 +130,7 @@ def test_only_temporary_files_of_this_process_are_removed(tmp_path, monkeypatch)
     kept = [f".map.hipgp.{other}.tmp", f".map.hipgp.{own}0.tmp", "map.hipgp", f"map.{own}.tmp"]
     for name in mine + kept:
         (tmp_path / name).touch()
-    signals.remove_temporary_files()
+    signals._remove_temporary_files()
     assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
 

@@ -5,7 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hipgp.variational.families import Minibatch, gaussian, natural_step, root_variances, standard, tiling
+from hipgp.variational.families import (
+    MinibatchGradient,
+    gaussian,
+    natural_step,
+    root_variances,
+    standard,
+    tiling,
+)
 
 TILINGS = [((7,), (3,)), ((6, 5), (4, 2)), ((5, 4, 3), (2, 2, 2)), ((6, 5), (1, 1)), ((6, 5), (9, 9))]
 every_tiling = pytest.mark.parametrize(("shape", "block"), TILINGS)
@@ -49,7 +56,7 @@ def test_moments_and_divergence_are_the_dense_ones(shape, block):
     q = some_gaussian(shape, block)
     s, m = dense_covariance(q), np.asarray(q.mean)
     k = np.random.default_rng(1).normal(size=(3, len(m)))
-    np.testing.assert_allclose(q.spread(jnp.asarray(k)), np.einsum("ni,ij,nj->n", k, s, k), rtol=1e-12)
+    np.testing.assert_allclose(q.variances(jnp.asarray(k)), np.einsum("ni,ij,nj->n", k, s, k), rtol=1e-12)
     np.testing.assert_allclose(q.precondition(jnp.asarray(k[0])), s @ k[0], rtol=1e-10)
     kl = 0.5 * (np.trace(s) + m @ m - np.linalg.slogdet(s)[1] - len(m))
     assert float(q.divergence()) == pytest.approx(kl, rel=1e-12)
@@ -76,7 +83,7 @@ def minibatch(q, rng, scale):
     k = jnp.asarray(rng.normal(size=(3, q.blocks.size)))
     s = jnp.asarray(scale * rng.uniform(0.5, 2, 3))
     y = jnp.asarray(rng.normal(size=3))
-    return Minibatch(k, s, (s * (y - k @ q.mean)) @ k - q.mean), y
+    return MinibatchGradient(k, s, (s * (y - k @ q.mean)) @ k - q.mean), y
 
 
 def test_step_is_that_of_the_appendix():
@@ -117,7 +124,7 @@ def test_no_step_diverges_on_stiff_data(implicit):
     step = jax.jit(natural_step, static_argnames="implicit")
     sizes = []
     for _ in range(200):
-        batch = Minibatch(k, jnp.full(50, 1e6), 1e6 * (y - k @ q.mean) @ k - q.mean)
+        batch = MinibatchGradient(k, jnp.full(50, 1e6), 1e6 * (y - k @ q.mean) @ k - q.mean)
         q = step(q, batch, jnp.asarray(1.0), jnp.asarray(1.0), implicit=implicit)
         sizes.append(float(jnp.linalg.norm(q.mean)))
     best = np.linalg.solve(np.eye(30) + 1e6 * k.T @ k, 1e6 * k.T @ y)

@@ -10,9 +10,9 @@ from hipgp.model.data import observe
 from hipgp.model.functionals import Derivatives, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Matern12, SquaredExponential
+from hipgp.variational.bound import full_pass
 from hipgp.variational.engine import Variational
-from hipgp.variational.minibatch_weights import parts
-from hipgp.variational.natural import survey
+from hipgp.variational.minibatch_weights import minibatches
 from hipgp.variational.whitening import whiten
 from variational_problem import (
     CASES,
@@ -267,7 +267,7 @@ def test_weights_batch_by_batch_are_those_of_the_table(monkeypatch):
 def test_minibatches_are_unbiased():
     """One after another they see each observation once, whatever the sizes of the blocks."""
     seen = [np.zeros(n) for n in (7, 1, 12)]
-    for selection in parts((7, 1, 12), 4, np.random.default_rng(0)):
+    for selection in minibatches((7, 1, 12), 4, np.random.default_rng(0)):
         begin = 0
         for counts, index in zip(seen, selection.index, strict=True):
             np.add.at(counts, index, selection.mask[begin : begin + len(index)])
@@ -292,7 +292,7 @@ def test_the_mean_gap_is_bounded():
     best = Variational("block", (3, 2)).fit(kernel, grid, data, None)
     gain = best.elbo() - short.elbo()
     assert 0 < gain <= short.diagnostics["mean_gap_nats_bound"]
-    gradient = survey(short.q, short.problem, kernel, short.whitening, 2).gradient
+    gradient = full_pass(short.q, short.problem).gradient
     assert 0.5 * float(gradient @ gradient) == pytest.approx(short.diagnostics["mean_gap_nats_bound"])
 
 

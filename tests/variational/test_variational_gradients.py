@@ -9,10 +9,10 @@ import dense
 from hipgp.model.data import observe
 from hipgp.model.functionals import Points
 from hipgp.model.kernels import Matern32
+from hipgp.variational.bound import Problem
 from hipgp.variational.engine import Variational
-from hipgp.variational.engine import _problem as make_problem
-from hipgp.variational.hyperparameters import Logs, expected_log
-from hipgp.variational.minibatch_weights import exact_source, local_source, parts
+from hipgp.variational.hyperparameters import LogParameters, expected_log_likelihood
+from hipgp.variational.minibatch_weights import exact_source, local_source
 from hipgp.weights.exact import solve_grid
 from hipgp.weights.toeplitz import embed, toeplitz_on_torus
 from variational_problem import (
@@ -40,13 +40,13 @@ def differentiable_problem(dimension, residual="bound", weights="exact"):
         if weights == "exact"
         else local_source(grid, functionals, 4)
     )
-    problem = make_problem(source, data, data.noise_std(0.25), residual, known=data.noise_known)
-    selection = next(iter(parts(problem.counts, 1)))
+    problem = Problem.of(source, kernel, post.whitening, data, data.noise_std(0.25), residual, len(data))
+    selection = next(problem.minibatches())
 
     def bound(logs):
-        return expected_log(logs, post.q, problem, post.whitening, selection)[0]
+        return expected_log_likelihood(logs, post.q, problem, jnp.asarray(data.noise_known), selection)[0]
 
-    return jax.jit(bound), Logs.of(kernel, 0.25), data, f
+    return jax.jit(bound), LogParameters.of(kernel, 0.25), data, f
 
 
 def as_vector(logs):

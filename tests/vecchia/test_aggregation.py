@@ -7,9 +7,9 @@ import pytest
 import dense
 import hipgp as hg
 from hipgp.batch import variances
+from hipgp.model.kernels import typical_lengthscale
 from hipgp.vecchia import aggregation
 from hipgp.vecchia import factor as vecchia
-from hipgp.vecchia import group_covariances as coarse
 
 KERNEL, DENSE = hg.Matern12(1.0, 0.5), dense.Matern12(1.0, 0.5)
 
@@ -23,7 +23,7 @@ def crowded(count=120, seed=0):
 
 
 def found_clusters(x, noise, kernel=KERNEL):
-    return aggregation.cluster_points(kernel, x, noise, coarse.typical_lengthscale(kernel, x.shape[1]))
+    return aggregation.cluster_points(kernel, x, noise, typical_lengthscale(kernel, x.shape[1]))
 
 
 def test_the_factor_is_that_of_the_bins_exactly():

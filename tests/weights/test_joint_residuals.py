@@ -7,7 +7,8 @@ from scipy.linalg import cho_factor, cho_solve
 import dense
 import hipgp as hg
 from hipgp.weights import joint_residuals as residuals
-from hipgp.weights.stencils import local_weight_rows, stencil_offsets
+from hipgp.weights.stencil_geometry import stencil_offsets
+from hipgp.weights.stencils import local_weight_rows
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -100,7 +101,7 @@ def test_std_by_solves_and_by_factor_agree(monkeypatch):
     post = hg.GP(KERNEL, GRID, trend="constant").condition(data, TIGHT)
     at = hg.Points(crowded(3, 10))
     factored = post.predict(at, std="exact").std
-    monkeypatch.setattr("hipgp.batch.exact_variances.FACTORED", 0)
+    monkeypatch.setattr("hipgp.batch.decisions.FACTORED", 0)
     np.testing.assert_allclose(post.predict(at, std="exact").std, factored, rtol=1e-4)
 
 
@@ -141,7 +142,7 @@ def test_crowded_cells_are_cut_and_draws_have_the_covariance(monkeypatch):
     monkeypatch.setattr(residuals, "LARGEST_BLOCK", 5)
     x, _, data = observed()
     post = hg.GP(KERNEL, GRID).condition(data, TIGHT)
-    cells = post.engine.deferred.cells()
+    cells = post.engine.cells.get()
     assert np.max(np.diff(cells.starts)) == 5
     own = post.engine.system.residuals
     eye = np.eye(len(x))
@@ -151,7 +152,7 @@ def test_crowded_cells_are_cut_and_draws_have_the_covariance(monkeypatch):
     _, whole = model(ordered)
     np.testing.assert_allclose(matrix, np.where(cells.block[:, None] == cells.block, whole, 0.0), atol=1e-9)
     at = hg.Points(crowded(2, 30))
-    joint = cells.at(np.asarray(at.places()[:, 0]), post.engine._target_rows(at).matrix)
+    joint = cells.regression(np.asarray(at.places()[:, 0]), post.engine.target(at).rows.matrix)
     for row in range(30):  # neighbours of one block alone, and its regression
         near = joint.cross[[row]].indices
         assert len(set(cells.block[near])) <= 1
@@ -179,7 +180,7 @@ def test_targets_away_from_all_data():
     """In cells without a point nothing is added, and nothing fails."""
     _, _, data = observed()
     post = hg.GP(KERNEL, GRID).condition(data, hg.Batch(space="data"))
-    joint = post.engine.target(hg.Points([[0.03, 1.15]])).joint
+    joint = post.engine.on_device(post.engine.target(hg.Points([[0.03, 1.15]]))).joint
     assert joint.cross.nnz == 0 and joint.variance[0] > 0
     assert np.all(np.isfinite(post.predict(hg.Points([[0.03, 1.15]])).mean))
 

@@ -33,7 +33,7 @@ def test_multilinear_fields_are_integrated_by_the_midpoint_of_each_step(ndim, av
     """Of a field linear in each coordinate every node is exact, but for the gain; and so is the sum over nodes."""
     grid, data = _grid(ndim, 6), _data(ndim, 50, average)
     monkeypatch.setattr(
-        matrix_free, "interpolation_gain", lambda *given: np.eye(len(matrix_free._basis([0.5] * ndim)))[0]
+        matrix_free, "_interpolation_gain", lambda *given: np.eye(len(matrix_free._basis([0.5] * ndim)))[0]
     )
     weights = matrix_free_weights(KERNEL, grid, data)
     slope = np.arange(1.0, ndim + 1)
@@ -48,7 +48,7 @@ def test_multilinear_fields_are_integrated_by_the_midpoint_of_each_step(ndim, av
 def test_the_fitted_gain_is_the_one_of_least_error(ndim):
     """t'k / t'K t from dense covariances, at places that the fit did not see."""
     grid = _grid(ndim, 6)
-    gain = matrix_free.interpolation_gain(KERNEL, grid)
+    gain = matrix_free._interpolation_gain(KERNEL, grid)
     rng = np.random.default_rng(0)
     within = rng.uniform(size=(20, ndim))
     upper = np.array(list(itertools.product((0, 1), repeat=ndim)))
@@ -166,10 +166,10 @@ def test_integrals_and_averages_together_are_refused():
 def test_too_many_stored_weights_are_named_with_the_way_out(monkeypatch):
     data, grid = _data(3, 60), _grid(3, 16)
     held = hg.GP(KERNEL, grid).condition(data).engine.system.weights.sparse
-    slabs = [slab for part in (held.forward, held.backward) for slab in part.slabs]
-    size = 12 * sum(np.count_nonzero(slab.values) for slab in slabs)  # but for the padding
+    slices = [s for part in (held.rows, held.transposed) for s in part.slices]
+    size = 12 * sum(np.count_nonzero(s.values) for s in slices)  # but for the padding
     assert matrix_free.stored_bytes(grid, data, 2) == pytest.approx(size, rel=0.5)
-    monkeypatch.setattr("hipgp.batch.engine.MUCH", size / 4)
+    monkeypatch.setattr("hipgp.batch.interpolation.MUCH", size / 4)
     with pytest.warns(UserWarning, match="matrix-free"):
         hg.GP(KERNEL, grid).condition(data)
 

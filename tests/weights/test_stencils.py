@@ -51,7 +51,7 @@ def test_pieces_make_the_same_weights(monkeypatch, where):
         monkeypatch.setattr(
             stencils,
             "_merging_functions",
-            lambda: (stencils.merged_rows_on_device, stencils.concatenate_on_device),
+            lambda: (stencils._merged_rows_on_device, stencils.concatenate_on_device),
         )
     parts = stencils.local_weight_rows(hk.Matern32(1.0, 0.2), grid, data)
     np.testing.assert_allclose(parts.matrix.toarray(), whole.matrix.toarray(), atol=1e-12)
@@ -68,7 +68,7 @@ def test_weights_of_pieces_on_the_device_make_the_same_products(monkeypatch):
     monkeypatch.setattr(
         stencils,
         "_merging_functions",
-        lambda: (stencils.merged_rows_on_device, stencils.concatenate_on_device),
+        lambda: (stencils._merged_rows_on_device, stencils.concatenate_on_device),
     )
     monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: False)
     with jax.enable_x64(True):
@@ -93,8 +93,8 @@ def test_nodes_are_merged_on_the_device_as_on_the_host(dimension):
         LineIntegrals(*ends, average=True, nodes_per_ray=20),
     ):
         with jax.enable_x64(True):
-            (_, here), v = stencils.merged_rows_on_host(KERNEL, grid, functional, 2, rows, 64)
-            part, w = stencils.merged_rows_on_device(KERNEL, grid, functional, 2, rows, 64)
+            (_, here), v = stencils._merged_rows_on_host(KERNEL, grid, functional, 2, rows, 64)
+            part, w = stencils._merged_rows_on_device(KERNEL, grid, functional, 2, rows, 64)
             there = stencils.concatenate_on_device([part], 9, grid.size).to_scipy()[rows]
         assert here.nnz < 77 * 2**dimension
         np.testing.assert_array_equal(there.indices, here.indices)
@@ -129,12 +129,12 @@ def test_residual_variances_past_the_budget_are_interpolated(monkeypatch):
     scale = np.where(np.arange(600) % 2, 1.0, 1e3)
     data = observe(Functionals(nodes.x, nodes.weights * scale[:, None]), np.zeros(600), 0.1)
     kernel = hk.Matern32(1.0, 3.0)
-    whole = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
+    whole = stencils.local_weight_rows(kernel, grid, data).residual / scale**2
     calls = []
     residuals = residual_variance._residual_variances
     monkeypatch.setattr(residual_variance, "_residual_variances", lambda *a: calls.append(1) or residuals(*a))
     monkeypatch.setattr(residual_variance, "PAIR_BUDGET", 1e6)
-    fast = np.asarray(stencils.local_weights(kernel, grid, data).residual) / scale**2
+    fast = stencils.local_weight_rows(kernel, grid, data).residual / scale**2
     assert len(calls) == 1  # one batch of 512 in place of two
     ratio = fast / whole
     assert 0 < np.sum(ratio != 1) < 600 and np.sum(np.abs(ratio - 1) < 1e-12) < 200

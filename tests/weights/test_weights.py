@@ -22,6 +22,10 @@ GRIDS = {1: Grid(0.0, 0.1, 21), 2: Grid(0.0, (0.4, 0.5), (6, 5)), 3: Grid(0.0, (
 every_dimension = pytest.mark.parametrize("dimension", GRIDS)
 
 
+def local_weights(kernel, grid, data, p=stencils.STENCIL, dtype=np.float64):
+    return stencils.LocalWeights.from_rows(stencils.local_weight_rows(kernel, grid, data, p), dtype)
+
+
 def functionals(dimension, dtype=float):
     """One of each kind; points include corners, edges and a grid node."""
     rng, high = np.random.default_rng(dimension), np.array(GRIDS[dimension].upper)
@@ -81,7 +85,7 @@ def test_exact_weights_are_the_dense_ones(dimension):
 @every_dimension
 def test_a_stencil_as_wide_as_the_grid_is_exact(dimension):
     grid, data = GRIDS[dimension], mixture(dimension)
-    local = stencils.local_weights(KERNEL, grid, data, p=2 * max(grid.shape))
+    local = local_weights(KERNEL, grid, data, p=2 * max(grid.shape))
     w, v = dense_weights(DENSE, grid, reference(data, grid))
     rows = np.asarray(local.transpose_matmul(np.eye(len(data))))
     np.testing.assert_allclose(
@@ -96,7 +100,7 @@ def test_local_weights_are_each_stencil_s_own_conditional(dimension, p):
     """For single points: the dense conditional on the p^D grid points around it, which near an edge lie to one side."""
     grid = GRIDS[dimension]
     f = functionals(dimension)["points"]
-    local = stencils.local_weights(KERNEL, grid, observe(f, np.zeros(len(f)), 0.1), p)
+    local = local_weights(KERNEL, grid, observe(f, np.zeros(len(f)), 0.1), p)
     rows = np.asarray(local.transpose_matmul(np.eye(len(f))))
     coordinates = grid.coordinates()
     for x, row, v in zip(f.x, rows, np.asarray(local.residual), strict=True):
@@ -117,7 +121,7 @@ def test_a_node_on_a_grid_point_reads_it():
     """Corners, edges and inner nodes: weight one there, zero elsewhere, and nothing left over (jitter: 1e-14)."""
     grid = GRIDS[2]
     data = observe(Points(grid.coordinates()), np.zeros(grid.size), 0.1)
-    local = stencils.local_weights(KERNEL, grid, data)
+    local = local_weights(KERNEL, grid, data)
     np.testing.assert_allclose(local.matmul(np.eye(grid.size)), np.eye(grid.size), rtol=0, atol=1e-11)
     np.testing.assert_allclose(local.residual, 0.0, rtol=0, atol=1e-12)
 
@@ -126,7 +130,7 @@ def test_a_node_on_a_grid_point_reads_it():
 @pytest.mark.parametrize("kind", ["exact", "local"])
 def test_transpose_is_the_adjoint(dimension, kind):
     grid, data = GRIDS[dimension], mixture(dimension)
-    w = exact(dimension) if kind == "exact" else stencils.local_weights(KERNEL, grid, data)
+    w = exact(dimension) if kind == "exact" else local_weights(KERNEL, grid, data)
     rng = np.random.default_rng(0)
     u, a = rng.normal(size=(3, grid.size)), rng.normal(size=(3, len(data)))
     np.testing.assert_allclose(np.sum(w.matmul(u) * a, 1), np.sum(u * w.transpose_matmul(a), 1), rtol=1e-12)
@@ -145,7 +149,7 @@ def test_residual_variances_are_never_negative(kernel, dtype):
     toeplitz = embed(kernel, GRIDS[2], dtype)
     for w in (
         hw.exact_weights(kernel, toeplitz, data),
-        stencils.local_weights(kernel, GRIDS[2], data, 4, dtype),
+        local_weights(kernel, GRIDS[2], data, 4, dtype),
     ):
         assert w.residual.dtype == w.matmul(np.ones(GRIDS[2].size, dtype)).dtype == dtype
         assert np.all(np.asarray(w.residual) >= 0)
@@ -155,8 +159,8 @@ def test_residual_variances_are_never_negative(kernel, dtype):
 def test_float32_weights_are_float64_ones_rounded():
     """Computed in float64 and kept in float32: 1e-7 relative, once."""
     data = mixture(2, np.float32)
-    single = stencils.local_weights(KERNEL, GRIDS[2], data, 4, np.float32)
-    double = stencils.local_weights(KERNEL, GRIDS[2], data, 4, np.float64)
+    single = local_weights(KERNEL, GRIDS[2], data, 4, np.float32)
+    double = local_weights(KERNEL, GRIDS[2], data, 4, np.float64)
     unit = np.eye(len(data))
     a, b = single.transpose_matmul(unit.astype(np.float32)), double.transpose_matmul(unit)
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * float(np.max(np.abs(b))))
@@ -208,7 +212,7 @@ def test_local_converges_to_exact_as_the_design_s_table_says(name, cells):
     root = scipy.linalg.solve_triangular(factor, kernel(coordinates, x), lower=True)
     exact = 1 - np.mean(np.sum(root**2, axis=0))
     data = observe(Points(x), np.zeros(len(x)), 0.1)
-    residuals = [float(np.mean(stencils.local_weights(kernel, grid, data, p).residual)) for p in (2, 4, 6, 8)]
+    residuals = [float(np.mean(local_weights(kernel, grid, data, p).residual)) for p in (2, 4, 6, 8)]
     excess = np.array(residuals) - exact
     assert np.all(np.diff(residuals) < 0) and excess[-1] > -1e-12
     if name == "SquaredExponential":

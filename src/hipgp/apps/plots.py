@@ -1,6 +1,6 @@
 """Pictures: maps and slices, lines of sight with bands, calibration, convergence, learning.
 
-Every function returns a matplotlib `Figure` that no window manager knows of: save it with `figure.savefig(path)`.
+Every function returns a matplotlib `Figure` outside pyplot, which opens no window: save it with `save(figure, path)`.
 Colours are perceptually uniform and survive printing in grey.
 """
 
@@ -131,6 +131,24 @@ def slices(
     return fig
 
 
+def overview(fields: Mapping[str, Array], grid: Grid, labels: Labels) -> Figure | None:
+    """The one picture of a map, given its "mean" and, where they are known, "std" and "samples"; None in 4 dimensions."""
+    if grid.ndim == 1:
+        thin = slice(None, None, max(1, grid.size // 5000))
+        mean = fields["mean"][thin]
+        std = fields["std"][thin] if "std" in fields else np.zeros_like(mean)
+        draws = fields["samples"][:5, thin] if "samples" in fields else None
+        names = {"xlabel": labels.axis(0), "ylabel": labels.value()}
+        return profile(grid.axes[0][thin], mean, std, samples=draws, **names)
+    panels = {"posterior mean": fields["mean"]}
+    if "samples" in fields:
+        panels["one draw"] = fields["samples"][0]
+    if "std" in fields:
+        panels["std"] = fields["std"]
+    draw = {2: maps, 3: slices}.get(grid.ndim)
+    return None if draw is None else draw(panels, grid, labels)
+
+
 @styled
 def profile(
     x: Float[Array, " n"],
@@ -145,7 +163,7 @@ def profile(
     title: str = "",
     ax: Any = None,
 ) -> Figure:
-    """A line of sight, or a series: the mean with its 95% band, draws, the truth and the data where they are known."""
+    """A curve: the mean with its 95% band, and draws, the truth and the data where they are given."""
     fig = figure(8.2, 3.8) if ax is None else ax.figure
     ax = fig.add_subplot() if ax is None else ax
     ax.fill_between(
@@ -167,7 +185,7 @@ def profile(
 def calibration(
     mean: Float[Array, " n"], std: Float[Array, " n"], truth: Float[Array, " n"], title: str = ""
 ) -> Figure:
-    """Are the error bars right? Coverage of every central interval, and the histogram of PIT values."""
+    """Coverage of every central interval, and the histogram of PIT values: whether the error bars are right."""
     fig = figure(8.6, 3.9)
     if title:
         fig.suptitle(title, fontweight="bold")
@@ -205,7 +223,7 @@ def residuals(
     label: str,
     title: str = "",
 ) -> Figure:
-    """What the fit leaves of the data: measured against predicted, and residuals in units of their expected size."""
+    """Measured against predicted values, and the residuals in units of their expected standard deviation."""
     fig = figure(8.6, 3.9)
     if title:
         fig.suptitle(title, fontweight="bold")
@@ -216,13 +234,25 @@ def residuals(
     left.set(xlabel=f"predicted {label}", ylabel=f"measured {label}")
     left.set_aspect("equal")
     pull = (measured - predicted) / noise
-    right.hist(np.clip(pull, -5, 5), bins=40, range=(-5, 5), **BARS)
-    x = np.linspace(-5, 5, 200)
-    right.plot(x, norm.pdf(x), color=ACCENT, lw=1.4, label="expected")
-    right.set(xlabel="residual / its expected std", ylabel="density", xlim=(-5, 5))
-    right.set_title(f"spread {np.std(pull):.2f}, expected 1", fontsize=9, color="#4b5563")
-    right.legend(fontsize=9)
+    _beside_a_standard_normal(right, pull, "residual / its expected std")
+    right.set_title(f"standard deviation {np.std(pull):.2f}, expected 1", fontsize=9, color="#4b5563")
     return fig
+
+
+@styled
+def standardised(values: Float[Array, " n"]) -> Figure:
+    """The histogram of residuals in units of their noise, beside a standard normal."""
+    fig = figure(5.6, 3.4)
+    _beside_a_standard_normal(fig.add_subplot(), values, "residual / noise")
+    return fig
+
+
+def _beside_a_standard_normal(ax: Any, values: Float[Array, " n"], xlabel: str) -> None:
+    x = np.linspace(-5, 5, 200)
+    ax.hist(np.clip(values, -5, 5), bins=40, range=(-5, 5), **BARS)
+    ax.plot(x, norm.pdf(x), color=ACCENT, lw=1.4, label="standard normal")
+    ax.set(xlabel=xlabel, ylabel="density", xlim=(-5, 5))
+    ax.legend(fontsize=9)
 
 
 @styled
@@ -262,13 +292,13 @@ def sky(
 
 @styled
 def convergence(trace: Sequence[tuple[int, float]], tolerance: float) -> Figure:
-    """How the bound on the distance from the exact posterior fell, step by step."""
+    """How the bound on the distance from the exact posterior of the model on its grid fell, step by step."""
     fig = figure(5.6, 3.6)
     ax = fig.add_subplot()
     steps, nats = np.array(trace, float).reshape(-1, 2).T
     ax.semilogy(steps, nats, "o-", color=SECOND, ms=4)
     ax.axhline(tolerance, color=ACCENT, lw=1, ls=(0, (4, 2)), label=f"tolerance, {tolerance:g} nats")
-    ax.set(xlabel="conjugate-gradient step", ylabel="KL from the exact posterior, at most [nats]")
+    ax.set(xlabel="conjugate-gradient step", ylabel="KL from the exact posterior on the grid, at most [nats]")
     ax.legend(fontsize=9)
     return fig
 

@@ -17,14 +17,13 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import norm
 
-from hipgp import gp as models
+from hipgp import posterior as models
 from hipgp.apps import plots
 from hipgp.files import io
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import describe
 from hipgp.vecchia import grid_check
 
 LAYER_SAMPLES = 4
@@ -40,16 +39,18 @@ def write(path: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
 
 
 def page(path: str | os.PathLike[str]) -> str:
+    """The report of the map in `path`, as HTML."""
     record = io.read(path)
     post = models.load(path)
     held = {str(k): np.asarray(record.fields[k]) for k in record.fields.data_vars} | {"mean": post.mean}
     parts = {
         "TITLE": html.escape(f"{post.labels.name}: {pathlib.Path(path).name}"),
-        "WORDS": in_words(post),
+        "WORDS": _in_words(post),
         "VERDICTS": "".join(
             f'<li class="{grade}">{html.escape(text)}</li>' for grade, text in verdicts(post)
         ),
-        "PICTURES": "".join(figure_html(title, fig) for title, fig in pictures(post, held)),
+        "DECISIONS": _decisions(post),
+        "PICTURES": "".join(_figure_html(title, fig) for title, fig in pictures(post, held)),
         "BROWSER": browser(post, held) if post.grid.ndim == 3 else "",
         "PROVENANCE": html.escape(json.dumps(record.model["provenance"])),
     }
@@ -58,8 +59,8 @@ def page(path: str | os.PathLike[str]) -> str:
     return re.sub("{{(" + "|".join(parts) + ")}}", lambda place: parts[place[1]], text)
 
 
-def in_words(post: models.Posterior) -> str:
-    """The data and the model as a person would say them."""
+def _in_words(post: models.Posterior) -> str:
+    """The field, the data, the prior and what was learned, in sentences."""
     told, labels, grid = post.diagnostics, post.labels, post.grid
     data = post.engine.observations()
     seen = kinds(data) if data is not None else f"{told.get('observations', 0):,} observations"
@@ -75,7 +76,7 @@ def in_words(post: models.Posterior) -> str:
     lines = [
         f"The field is <b>{html.escape(labels.value())}</b>, over {html.escape(box)}.",
         f"It was seen through {html.escape(seen)}, {noise}.",
-        f"The prior is a Gaussian process with covariance {html.escape(kernel_in_words(post.kernel))}, carried "
+        f"The prior is a Gaussian process with covariance {html.escape(describe(post.kernel))}, carried "
         f"by a grid of {' x '.join(map(str, grid.shape))} = {grid.size:,} points.",
     ]
     if post.learned is not None:
@@ -88,6 +89,7 @@ def in_words(post: models.Posterior) -> str:
 
 
 def kinds(data: Data) -> str:
+    """How many observations there are of each kind."""
     names = {"Points": "values at points", "Derivatives": "slopes", "LineIntegrals": "line integrals",
              "BoxAverages": "averages over boxes", "Functionals": "weighted sums"}  # fmt: skip
     return " and ".join(
@@ -95,23 +97,15 @@ def kinds(data: Data) -> str:
     )
 
 
-def kernel_in_words(kernel: Kernel) -> str:
-    said = []
-    for part in kernel.parts:
-        lengths = ", ".join(f"{v:.3g}" for v in np.atleast_1d(np.asarray(part.lengthscale)))
-        said.append(f"{type(part).__name__} (std {float(np.sqrt(part.variance)):.3g}, lengthscale {lengths})")
-    return " and ".join(said)
-
-
 def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
-    """Plain-language judgements, each good, fair or poor."""
+    """Judgements on the solve, the grid, the kernel and the residuals, each good, fair or poor."""
     told, out = post.diagnostics, []
     if "kl_nats" in told:
         ok = told["kl_nats"] <= told["tolerance_nats"]
         out.append((
             GOOD if ok else POOR,
             f"The solve stopped after {told['iterations']} steps, at most {told['kl_nats']:.2g} nats from the exact "
-            "posterior: "
+            "posterior of the model on its grid: "
             + ("nothing you could notice." if ok else "not close enough; raise max_iterations or neighbours."),
         ))  # fmt: skip
     elif "message" in told:
@@ -124,9 +118,14 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
     if open_part is not None:
         grade = GOOD if open_part < 0.3 else FAIR if open_part < 2 else POOR
         advice = "" if grade == GOOD else " A finer grid would use the data better."
-        out.append((grade, f"What the grid cannot carry is {open_part:.2g} of the noise variance.{advice}"))
+        out.append(
+            (
+                grade,
+                f"The residual variance, which the grid does not represent, is {open_part:.2g} of the noise variance.{advice}",
+            )
+        )
     if "grid_mean_error" in told:
-        out.append(grid_verdict(told, post.grid))
+        out.append(_grid_verdict(told, post.grid))
     if post.learned is not None:
         missing = post.learned.undetermined
         text = (
@@ -135,11 +134,18 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
             else f"Not determined by the data: {', '.join(missing)}."
         )
         out.append((FAIR if missing else GOOD, text))
-    out += residual_verdict(post)
+    out += _residual_verdict(post)
     return out
 
 
-def grid_verdict(told: dict[str, Any], grid: Grid) -> tuple[str, str]:
+def _decisions(post: models.Posterior) -> str:
+    """What the engine decided for the user, and why; nothing where it tells none."""
+    taken: dict[str, str] = post.diagnostics.get("decisions", {})
+    rows = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in taken.items())
+    return f"<details><summary>What was decided, and why</summary><dl>{rows}</dl></details>" if rows else ""
+
+
+def _grid_verdict(told: dict[str, Any], grid: Grid) -> tuple[str, str]:
     """Whether the grid is fine enough for the data."""
     if "grid_needed" in told:
         said = grid_check.describe_error(told, grid)
@@ -150,22 +156,22 @@ def grid_verdict(told: dict[str, Any], grid: Grid) -> tuple[str, str]:
     )
 
 
-def fitted_residuals(post: models.Posterior) -> tuple[np.ndarray, np.ndarray] | None:
+def _fitted_residuals(post: models.Posterior) -> tuple[np.ndarray, np.ndarray] | None:
     """y minus the fitted mean, and the noise of each observation, where the engine keeps them."""
     found = post.engine.residuals()
     return None if found is None else (np.ldexp(found[0], post.unit), np.ldexp(found[1], post.unit))
 
 
-def residual_verdict(post: models.Posterior) -> list[tuple[str, str]]:
-    found = fitted_residuals(post)
+def _residual_verdict(post: models.Posterior) -> list[tuple[str, str]]:
+    found = _fitted_residuals(post)
     if found is None:
         return []
     spread = float(np.std(found[0] / found[1]))
     far = float(np.mean(np.abs(found[0] / found[1]) > 4))
     out = [(
         GOOD if spread <= 1.1 else FAIR if spread < 1.5 else POOR,
-        f"Residuals of the fitted data have a spread of {spread:.2f} of the noise (at most 1 is expected, as the fit "
-        "follows the data).",
+        f"Residuals of the fitted data have a standard deviation of {spread:.2f} of the noise (at most 1 is expected, as "
+        "the fit follows the data).",
     )]  # fmt: skip
     if far > 1e-3:
         out.append(
@@ -178,75 +184,32 @@ def residual_verdict(post: models.Posterior) -> list[tuple[str, str]]:
 
 
 def pictures(post: models.Posterior, held: dict[str, np.ndarray]) -> list[tuple[str, Figure]]:
-    labels, grid, out = post.labels, post.grid, []
-    panels = {"posterior mean": held["mean"]}
-    if "samples" in held:
-        panels["one draw"] = held["samples"][0]
-    if "std" in held:
-        panels["std"] = held["std"]
-    if grid.ndim == 1:
-        thin = slice(None, None, max(1, grid.size // 4000))
-        std = held.get("std", np.zeros_like(held["mean"]))[thin]
-        out.append(
-            (
-                "The map",
-                plots.profile(
-                    grid.axes[0][thin], held["mean"][thin], std, xlabel=labels.axis(0), ylabel=labels.value()
-                ),
-            )
-        )
-    elif grid.ndim == 2:
-        out.append(("The map", plots.maps(panels, grid, labels)))
-    elif grid.ndim == 3:
-        out.append(("Slices", plots.slices(panels, grid, labels)))
-    if (found := fitted_residuals(post)) is not None:
-        out.append(("Residuals of the fitted data, in units of their noise", pulls(found[0] / found[1])))
-    if post.diagnostics.get("kl_trace"):
-        out.append(
-            (
-                "Convergence",
-                plots.convergence(post.diagnostics["kl_trace"], post.diagnostics["tolerance_nats"]),
-            )
-        )
+    """The map, the residuals, and how solve and learning converged, each with its title."""
+    told = post.diagnostics
+    found = [
+        ("The map", plots.overview(held, post.grid, post.labels)),
+    ]
+    if (residuals := _fitted_residuals(post)) is not None:
+        histogram = plots.standardised(residuals[0] / residuals[1])
+        found.append(("Residuals of the fitted data, in units of their noise", histogram))
+    if told.get("kl_trace"):
+        found.append(("Convergence", plots.convergence(told["kl_trace"], told["tolerance_nats"])))
     if post.learned is not None and post.learned.trace:
-        out.append(("Learning", plots.learning(post.learned.trace, post.learned.names)))
-    return out
+        found.append(("Learning", plots.learning(post.learned.trace, post.learned.names)))
+    return [(title, figure) for title, figure in found if figure is not None]
 
 
-@plots.styled
-def pulls(values: np.ndarray) -> Figure:
-    fig = plots.figure(5.6, 3.4)
-    ax = fig.add_subplot()
-    ax.hist(
-        np.clip(values, -5, 5),
-        bins=50,
-        range=(-5, 5),
-        density=True,
-        color=plots.SECOND,
-        alpha=0.75,
-        edgecolor="white",
-    )
-    x = np.linspace(-5, 5, 200)
-    ax.plot(x, norm.pdf(x), color=plots.ACCENT, lw=1.4, label="standard normal")
-    ax.set(xlabel="residual / noise", ylabel="density", xlim=(-5, 5))
-    ax.legend(fontsize=9)
-    return fig
-
-
-def figure_html(title: str, fig: Figure) -> str:
+def _figure_html(title: str, fig: Figure) -> str:
     buffer = buffers.BytesIO()
     with matplotlib.rc_context(plots.STYLE):
         fig.savefig(buffer, format="png", dpi=120)
-    said, source = html.escape(title), data_uri(buffer.getvalue())
+    said, png = html.escape(title), base64.b64encode(buffer.getvalue()).decode()
+    source = f"data:image/png;base64,{png}"
     return f'<figure><img alt="{said}" src="{source}"><figcaption>{said}</figcaption></figure>'
 
 
-def data_uri(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
-
-
 def browser(post: models.Posterior, held: dict[str, np.ndarray]) -> str:
-    """The slice browser's data: every layer as one strip of slices in 8 bits."""
+    """The data of the slice browser: every layer as one strip of slices in 8 bits."""
     labels, grid = post.labels, post.grid
     layers = {"mean": held["mean"]}
     if "std" in held:
@@ -261,14 +224,14 @@ def browser(post: models.Posterior, held: dict[str, np.ndarray]) -> str:
         "extent": [list(grid.lower), list(grid.upper)],
         "value": labels.value(),
         "layers": [
-            layer(name, values, (0.0, plots.limits(values)[1]) if name == "std" else shared)
+            _layer(name, values, (0.0, plots.limits(values)[1]) if name == "std" else shared)
             for name, values in layers.items()
         ],
     }
     return f'<script id="slices" type="application/json">{json.dumps(told).replace("<", chr(92) + "u003c")}</script>'
 
 
-def layer(name: str, values: np.ndarray, span: tuple[float, float]) -> dict[str, Any]:
+def _layer(name: str, values: np.ndarray, span: tuple[float, float]) -> dict[str, Any]:
     low, high = span
     scaled = np.clip((values - low) / (high - low) * 255, 0, 255).round().astype(np.uint8)
     colours = matplotlib.colormaps[plots.SPREAD if name == "std" else plots.VALUE](np.arange(256))[:, :3]

@@ -1,16 +1,21 @@
-"""How pictures look, and figures that no window manager knows of.
+"""The style of all pictures, and figures outside pyplot, which open no window.
 
-Text that matplotlib would take for a formula but cannot read is shown as it is: a label never stops a picture.
+Text that matplotlib would take for a formula but cannot read is shown as it is: a label never stops a picture. Characters
+that the usual font lacks are drawn with another font of this machine; those that none has are told.
 """
 
 import functools
+import warnings
 from typing import Any
 
 import matplotlib
 from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.mathtext import MathTextParser
 from matplotlib.text import Text
+
+from hipgp.runtime.callers import warn_caller
 
 INK, ACCENT, SECOND = "#20242c", "#b5403a", "#2a6f97"
 STYLE: Any = {
@@ -32,40 +37,74 @@ STYLE: Any = {
 
 
 def figure(width: float, height: float) -> Figure:
-    """An empty figure in the house's style."""
+    """An empty figure in this style."""
     with matplotlib.rc_context(STYLE):
         return Figure(figsize=(width, height), layout="constrained")
 
 
 def save(fig: Figure, path: Any) -> Any:
     """Write the figure, at the style's resolution, and return the path."""
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # said when the figure was made
         fig.savefig(path, dpi=STYLE["savefig.dpi"])
     return path
 
 
 def styled(function: Any) -> Any:
-    """Draw under the house's style, whatever the caller's own settings are."""
+    """Make a function draw in this style, whatever the caller's matplotlib settings are."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with matplotlib.rc_context(STYLE):
             made = function(*args, **kwargs)
         if isinstance(made, Figure):
-            _show_literally_what_is_no_formula(made)
+            _show_unreadable_formulas_literally(made)
+            _find_fonts(made)
         return made
 
     return wrapped
 
 
-def _show_literally_what_is_no_formula(fig: Figure) -> None:
-    """A name between dollar signs that matplotlib cannot read as a formula would stop the drawing."""
+def _show_unreadable_formulas_literally(fig: Figure) -> None:
+    """Show a name between dollar signs as it is where matplotlib cannot read it as a formula and would stop."""
     for text in fig.findobj(Text):
         try:
             if is_math_text(text.get_text()):
                 MathTextParser("path").parse(text.get_text())
         except Exception:  # whatever its parser says: the picture is to be drawn
             text.set_parse_math(False)
+
+
+def _find_fonts(fig: Figure) -> None:
+    """Let other fonts of this machine draw what the usual one lacks, and say which characters none of them has."""
+    texts = [text for text in fig.findobj(Text) if not text.get_text().isascii()]
+    lost: set[str] = set()
+    for text in texts:
+        usual = get_font(findfont(text.get_fontproperties()))
+        lacking = {c for c in text.get_text() if c.isprintable() and not usual.get_char_index(ord(c))}
+        if lacking:
+            found = {c: _family_with(c) for c in sorted(lacking)}
+            text.set_fontfamily([*text.get_fontfamily(), *sorted({name for name in found.values() if name})])
+            lost |= {c for c, name in found.items() if not name}
+    if lost:
+        warn_caller(
+            f"no font on this machine has {' '.join(sorted(lost))}: such characters are drawn as boxes; install a font "
+            "that has them, such as Noto Sans of the script in question, or use other names"
+        )
+
+
+@functools.cache
+def _family_with(character: str) -> str | None:
+    """The first family of fonts, in the order of their names, that can draw this character."""
+    for entry in sorted(fontManager.ttflist, key=lambda entry: (entry.name, entry.fname)):
+        plain = (entry.style, entry.variant, entry.weight) == ("normal", "normal", 400)
+        if plain and not entry.name.startswith("Last Resort"):  # whose characters are all boxes
+            try:
+                if get_font(findfont(FontProperties(family=entry.name))).get_char_index(ord(character)):
+                    return entry.name
+            except (OSError, RuntimeError, ValueError):  # a font that cannot be read
+                continue
+    return None
 
 
 @styled

@@ -1,5 +1,6 @@
 """The batch engine: the exact full-rank posterior from one certified solve, its samples and standard deviations.
 
-`engine` has the settings and builds the system, `systems` and `grid_space` solve it in data space and in grid space,
-`posterior` predicts and draws, `variances` and `exact_variances` give standard deviations.
+`engine` has the settings, `decisions` what is decided for the user and why, `build` makes the system, `systems` and
+`grid_space` solve it in data space and in grid space, `posterior` predicts and draws, `variances` and `exact_variances`
+give standard deviations, `evidence` the log evidence and its gradient.
 """

@@ -13,13 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from hipgp.batch.systems import DataSystem
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.weights.stencils import locate_stencils, node_chunk_size, stencil_offsets, stencil_weights
-from hipgp.weights.toeplitz import toeplitz_on_torus
+from hipgp.runtime.buckets import round_up_to_power_of_two
+from hipgp.runtime.programs import bounded_jit
+from hipgp.weights.exact import Weights
+from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
+from hipgp.weights.stencils import node_chunk_size, stencil_weights
+from hipgp.weights.toeplitz import Toeplitz, toeplitz_on_torus
 
 
 class Forms(eqx.Module):
@@ -52,31 +55,33 @@ def kernel_gradient(
     grid: Grid,
     data: Data,
     p: int,
-    system: DataSystem,
+    toeplitz: Toeplitz,
+    weights: Weights,
     forms: Forms,
     of_residual: Float[Array, " N"],
 ) -> Kernel:
-    """The forms' gradient in the parameters of `kernel`, whose system this is, with stencils of p points per axis.
+    """The forms' gradient in the parameters of `kernel`, whose K and W these are, with stencils of p points per axis.
 
     `of_residual` is what each residual variance is multiplied by.
     """
     kernel = jax.tree.map(jnp.asarray, kernel)
-    total, fields = _through_grid(kernel, system, forms)
+    total, fields = _through_grid(kernel, toeplitz, weights, forms)
     begin = 0
     for block in data.blocks:
         for rows in block.functional.pieces(grid.spacing, node_chunk_size()):
             part = block.functional.nodes_of(rows, grid.spacing)
-            piece = _piece(grid, p, part, begin + rows, system.weights.residual, of_residual, forms)
+            piece = _piece(grid, p, part, begin + rows, weights.residual, of_residual, forms)
             total = jax.tree.map(jnp.add, total, _through_weights(kernel, grid, p, piece, *fields))
         begin += len(block.y)
     return total
 
 
-@eqx.filter_jit
-def _through_grid(kernel: Kernel, system: DataSystem, forms: Forms) -> tuple[Kernel, tuple[Array, Array]]:
+@bounded_jit()
+def _through_grid(
+    kernel: Kernel, toeplitz: Toeplitz, weights: Weights, forms: Forms
+) -> tuple[Kernel, tuple[Array, Array]]:
     """The part through K with W held, and K W' of both sides for the part through W."""
-    toeplitz = system.toeplitz
-    modes = lambda v: toeplitz.modes(system.weights.transpose_matmul(v).reshape(toeplitz.shape))
+    modes = lambda v: toeplitz.modes(weights.transpose_matmul(v).reshape(toeplitz.shape))
     field = lambda m: toeplitz.from_modes(toeplitz.eigenvalues * m).ravel()
 
     def one(total: Array, form: Forms) -> tuple[Array, tuple[Array, Array]]:
@@ -94,7 +99,7 @@ def _piece(
     grid: Grid, p: int, part: Nodes, own: np.ndarray, residual: Array, of_residual: Array, forms: Forms
 ) -> Piece:
     count, per = part.x.shape[:2]
-    missing = (1 << (count - 1).bit_length()) - count  # few shapes: few compilations
+    missing = round_up_to_power_of_two(count) - count  # few shapes: few compilations
     start, offset = locate_stencils(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
 
     def full(v: Any, mode: Any = "edge") -> Array:

@@ -4,7 +4,7 @@ What is surely too much is refused. Predictions at many places are made some at 
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -14,10 +14,7 @@ from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.runtime import memory
 from hipgp.weights.matrix_free import stored_bytes
-from hipgp.weights.stencils import stencil_shape
-
-if TYPE_CHECKING:
-    from hipgp.batch.engine import Batch
+from hipgp.weights.stencil_geometry import stencil_shape
 
 KEPT = 24  # bytes of an entry of W that are held in any case: once as computed, and once laid out
 AT_PEAK = 60  # and those while it is computed, transposed and laid out
@@ -26,11 +23,8 @@ PIECE = 0.25  # of all memory, that one piece of a prediction may take
 LEAST = 1024  # places in one
 
 
-def check_weights(grid: Grid, data: Data, method: "Batch") -> None:
-    """Refuse data whose local weights do not fit into memory."""
-    if method.weights != "local":
-        return
-    p = method.points_per_axis(data)
+def check_weights(grid: Grid, data: Data, p: int) -> None:
+    """Refuse data whose local weights, with stencils of p points per axis, do not fit into memory."""
     entries = sum(_entries(grid, block.functional, p, data.dtype) for block in data.blocks)
     lines = all(isinstance(block.functional, LineIntegrals) for block in data.blocks)
     advice = 'use Batch(weights="matrix-free")' if lines else "use fewer observations, or Batch(stencil=2)"
@@ -42,6 +36,13 @@ def check_places(functional: Functional) -> None:
     """Refuse more places than even the answers for fit into memory."""
     what = f"{len(functional):,} functionals"
     memory.check("functional", what, 32.0 * len(functional), "predict some of them at a time")
+
+
+def check_joint_draws(at: Functional, grid: Grid, p: int, dtype: Any) -> None:
+    """Refuse draws at places whose local weights do not fit into memory: a draw is joint, so all are held at once."""
+    entries = _entries(grid, at, p, dtype)
+    what = f"{len(at):,} functionals with {entries:.3g} weights"
+    memory.check("at", what, KEPT * entries, "draw at fewer places, or on the grid")
 
 
 def check_draws(count: int, places: int, itemsize: int) -> None:

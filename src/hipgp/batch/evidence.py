@@ -17,12 +17,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.batch.bilinear_forms import Forms, kernel_gradient
-from hipgp.batch.grid_space import GridSystem
+from hipgp.batch.interpolation import points_per_axis
 from hipgp.batch.systems import DataSystem, System
 from hipgp.engines import Estimate, Gradient, Slope
 from hipgp.learning.parameters import Layout
 from hipgp.linalg.krylov import LanczosSolution, lanczos_quadrature, lanczos_solve
-from hipgp.linalg.sparse import BlockRows
+from hipgp.model.arguments import check_whole
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 
@@ -38,16 +38,15 @@ LOG_2PI = float(np.log(2 * np.pi))
 @float64_available
 def log_evidence(post: "BatchPosterior", probes: int, key: Array) -> Estimate:
     """The log-probability of the data, the trend's coefficients at their best."""
-    if probes < 2:
-        raise ValueError(f"probes: expected at least 2 to tell an error from, got {probes}")
-    return evidence_of(post, logarithms(post.system, random_signs(post.system, probes, key))[0])
+    check_whole("probes", probes, 2)  # one tells no error
+    return evidence_of(post, logarithms(post.system, post.system.random_signs(probes, key))[0])
 
 
 def differentiable(method: "Batch") -> "Batch":
     """The settings by which learning sees the model: those given, where the evidence of these has a gradient here.
 
     - The solve is in data space, where the probes' solves give the gradient too. The model is the same in both spaces.
-    - Residuals count as independent noise where conditioning would hold them jointly (`residual="joint"`): how the
+    - ResidualCovariance count as independent noise where conditioning would hold them jointly (`residual="joint"`): how the
       covariances within each cell change with the kernel is not derived.
     - Local weights stand for exact ones, which come from iterations.
     """
@@ -70,8 +69,10 @@ def slope(post: "BatchPosterior", signs: Float[Array, "B n"], tolerance: float =
     if bound:
         residual = system.weights.residual
         of_residual, of_noise = 1 / system.noise, of_noise - residual / system.noise**2
-    p = post.method.points_per_axis(data)
-    of_kernel = kernel_gradient(post.kernel, post.grid, data, p, system, forms, of_residual)
+    p = points_per_axis(post.method, data)
+    of_kernel = kernel_gradient(
+        post.kernel, post.grid, data, p, system.toeplitz, system.weights, forms, of_residual
+    )
     unknown = float(jnp.sum(jnp.where(data.noise_known, 0.0, of_noise)))
     layout = Layout.of(post.kernel, not np.all(data.noise_known))
 
@@ -90,7 +91,7 @@ def _forms(
     system: DataSystem, alpha: Float[Array, " N"], signs: Float[Array, "B n"], solved: Float[Array, "B n"]
 ) -> Forms:
     """Forms whose gradient is twice that of -log p, but for residual variances that are only in the bound."""
-    g, h = root_transpose(system, solved), root_transpose(system, signs)
+    g, h = system.root_transpose(solved), system.root_transpose(signs)
     weight = jnp.concatenate([-jnp.ones(1), jnp.full(len(signs), 1 / len(signs))]).astype(alpha.dtype)
     return Forms(jnp.concatenate([alpha[None], g]), jnp.concatenate([alpha[None], h]), weight)
 
@@ -99,30 +100,10 @@ def evidence_of(post: "BatchPosterior", logs: Float[np.ndarray, " B"]) -> Estima
     system, count = post.system, len(post.data)
     rest = np.asarray(post.data.y, float) - post.trend.of_data(post.data, post.grid) @ post.beta
     fit = float(rest @ np.asarray(post.alpha, float))
-    value = -0.5 * (fit + _known(system) + logs.mean() + count * LOG_2PI)
+    value = -0.5 * (fit + float(system.whitener_log_determinant) + logs.mean() + count * LOG_2PI)
     if post.method.residual == "bound":
-        value -= 0.5 * float(jnp.sum(system.weights.residual / system.noise))  # type: ignore[attr-defined]
+        value -= 0.5 * float(jnp.sum(system.weights.residual / system.noise))
     return Estimate(value, 0.5 * float(logs.std(ddof=1)) / np.sqrt(len(logs)))
-
-
-def _known(system: System) -> float:
-    """The part of log|A| that is known."""
-    if isinstance(system, DataSystem) and system.vecchia is not None:
-        return float(system.vecchia.log_determinant)
-    return float(jnp.sum(jnp.log(system.noise)))  # type: ignore[attr-defined]
-
-
-def random_signs(system: System, probes: int, key: Array) -> Float[Array, "B n"]:
-    """Random signs for every row of S that is real; in grid space, for every point of the torus, as its unknowns."""
-    if isinstance(system, GridSystem):
-        torus = system.toeplitz.torus
-        signs = jax.random.rademacher(key, (probes, torus.size), system.noise.dtype)
-        return system.unknowns(system.modes(signs, torus.shape))
-    assert isinstance(system, DataSystem)
-    rows = jnp.ones_like(system.noise)
-    if system.vecchia is not None and isinstance(system.vecchia.factor, BlockRows):
-        rows = jnp.any(system.vecchia.factor.values != 0, axis=2).ravel().astype(rows.dtype)
-    return jax.random.rademacher(key, (probes, len(rows)), rows.dtype) * rows
 
 
 def logarithms(
@@ -137,21 +118,5 @@ def logarithms(
 def _quadrature(
     system: System, signs: Float[Array, "B n"], tolerance: Array
 ) -> tuple[Float[Array, " B"], LanczosSolution]:
-    probed = lanczos_solve(lambda v: _whitened(system, v), signs, STEPS, tolerance)
+    probed = lanczos_solve(system.whitened_matmul, signs, STEPS, tolerance)
     return lanczos_quadrature(probed.coefficients, signs, jnp.log), probed
-
-
-def _whitened(system: System, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
-    """S A S' v; in grid space L v, whose determinant is that of N^-1 A."""
-    if isinstance(system, GridSystem):
-        return system.matmul(v)
-    assert isinstance(system, DataSystem)
-    return _root(system, system.matmul(root_transpose(system, v)))
-
-
-def _root(system: DataSystem, v: Float[Array, "B N"]) -> Float[Array, "B n"]:
-    return v / jnp.sqrt(system.noise) if system.vecchia is None else system.vecchia.factor.matmul(v)
-
-
-def root_transpose(system: DataSystem, v: Float[Array, "B n"]) -> Float[Array, "B N"]:
-    return v / jnp.sqrt(system.noise) if system.vecchia is None else system.vecchia.factor.transpose_matmul(v)

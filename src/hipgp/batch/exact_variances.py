@@ -6,6 +6,7 @@ G = W' N^-1 W, one product for each of the M grid points. With that one the post
 """
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -14,8 +15,9 @@ import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float, Int
 
-from hipgp.batch.systems import in_float64, solve
-from hipgp.model.functionals import Functional
+from hipgp.batch.decisions import exact_by_factor, work
+from hipgp.batch.systems import System, draws_at_once, in_float64, solve
+from hipgp.runtime.lazy import Lazy
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.progress import Report, silent
@@ -23,13 +25,11 @@ from hipgp.weights.exact import Weights
 
 if TYPE_CHECKING:
     from hipgp.batch.posterior import BatchPosterior
-
-FACTORED = 10_000  # rows of a matrix that may be written down and factored: 800 MB
-CHEAP = 1e8  # points of the torus, times products: some seconds on two cores
+    from hipgp.batch.simulation import GridTarget
 
 
-class Seen(NamedTuple):
-    """Some functionals as the grid sees them, in float64."""
+class PriorCovariances(NamedTuple):
+    """Prior covariances of some functionals, through the grid, in float64."""
 
     w: Float[Array, "t M"]
     field: Float[Array, "t M"]  # K w
@@ -39,41 +39,44 @@ class Seen(NamedTuple):
 
 @float64_available
 def exact_variance(
-    post: "BatchPosterior", functional: Functional, columns: Any = None, report: Report = silent
+    post: "BatchPosterior",
+    target: "GridTarget",
+    columns: Float[np.ndarray, "T p"],
+    report: Report = silent,
 ) -> Float[np.ndarray, " T"]:
-    factor = _factor(post, report) if factored(post, len(functional), len(functional)) else None
-    explained = (
-        _by_solves
-        if factor is None
-        else functools.partial(_by_grid_factor if _on_grid(post) else _by_factor, factor)
+    """The variances of targets with these trend columns, whatever their number."""
+    (weights, joint), system, count = target, post.system, len(columns)
+    factor = (
+        post.factor.get(report)
+        if exact_by_factor(work(system, post.diagnostics["iterations"]), count, count)
+        else None
     )
-    (weights, joint), system = post.target(functional), post.system
-    target = post.trend.of(functional, post.grid, columns)
+    explained = _by_solves if factor is None else functools.partial(factor.explained, factor.matrix)
     out = []
-    for begin in range(0, len(functional), size := post.draws_at_once()):
-        rows = np.arange(begin, min(begin + size, len(functional)))
+    for begin in range(0, count, size := draws_at_once(system)):
+        rows = np.arange(begin, min(begin + size, count))
         seen = _seen(system, weights, jnp.asarray(rows))
         if joint is not None:
             seen = seen._replace(cross=seen.cross + joint.cross[rows].toarray())
         known, of_columns = explained(post, seen)
         variance = np.asarray(weights.residual, float)[rows] + np.asarray(seen.prior, float) - known
-        gap = target[rows] - of_columns
+        gap = columns[rows] - of_columns
         out.append(np.maximum(variance, 0.0) + post.trend_variance(gap))
-        report(int(rows[-1]) + 1, len(functional))
+        report(int(rows[-1]) + 1, count)
     return np.concatenate(out)
 
 
 @bounded_jit()
-def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> Seen:
+def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> PriorCovariances:
     system, weights = in_float64(system), in_float64(weights)
     w = weights.transpose_matmul(jax.nn.one_hot(rows, len(weights.residual), dtype=jnp.float64))
     field = system.toeplitz.flat_matmul(w)
-    return Seen(w, field, jnp.sum(w * field, axis=-1), system.weights.matmul(field))
+    return PriorCovariances(w, field, jnp.sum(w * field, axis=-1), system.weights.matmul(field))
 
 
-def _by_solves(post: "BatchPosterior", seen: Seen) -> tuple[np.ndarray, np.ndarray]:
+def _by_solves(post: "BatchPosterior", seen: PriorCovariances) -> tuple[np.ndarray, np.ndarray]:
     """c' A^-1 c and X' A^-1 c."""
-    # The error of c'A^-1 c is at most r'N^-1 r = 2 nats: here nats are in units of the variance.
+    # The error of c'A^-1 c is at most r'N^-1 r, twice the bound: here it is in units of the variance.
     target = 1e-6 * np.asarray(seen.prior)
     solved = solve(post.system, seen.cross.astype(post.data.dtype), target, post.method.max_iterations)
     alpha = np.asarray(solved.alpha, float)
@@ -87,19 +90,23 @@ def _explained(system: Any, cross: Array, alpha: Array) -> Array:
     system = in_float64(system)
     w = system.weights.transpose_matmul(alpha)
     field = system.toeplitz.flat_matmul(w)
-    own = jnp.sum(w * field, axis=-1) + jnp.sum(alpha * system.spread(alpha), axis=-1)
+    own = jnp.sum(w * field, axis=-1) + jnp.sum(alpha * system.noise_matmul(alpha), axis=-1)
     return 2 * jnp.sum(cross * alpha, axis=-1) - own
 
 
-def _by_factor(factor: np.ndarray, post: "BatchPosterior", seen: Seen) -> tuple[np.ndarray, np.ndarray]:
-    """The same, from A's Cholesky factor."""
+def _by_factor(
+    factor: np.ndarray, post: "BatchPosterior", seen: PriorCovariances
+) -> tuple[np.ndarray, np.ndarray]:
+    """c' A^-1 c and X' A^-1 c from A's Cholesky factor."""
     solve = lambda b: scipy.linalg.solve_triangular(factor, b, lower=True, check_finite=False)
     half = solve(np.asarray(seen.cross).T)
     return np.sum(half**2, axis=0), half.T @ solve(post.trend.of_data(post.data, post.grid))
 
 
-def _by_grid_factor(factor: Any, post: "BatchPosterior", seen: Seen) -> tuple[np.ndarray, np.ndarray]:
-    """The same, from the LU factors of I + G K; W' A^-1 = (I + G K)^-1 W' N^-1."""
+def _by_grid_factor(
+    factor: Any, post: "BatchPosterior", seen: PriorCovariances
+) -> tuple[np.ndarray, np.ndarray]:
+    """c' A^-1 c and X' A^-1 c from the LU factors of I + G K; W' A^-1 = (I + G K)^-1 W' N^-1."""
     solve = lambda b: scipy.linalg.lu_solve(factor, np.asarray(b).T, check_finite=False)
     field, x = np.asarray(seen.field), post.trend.of_data(post.data, post.grid)
     left = np.sum(field * solve(seen.w).T, axis=1)  # of w'K w
@@ -113,51 +120,44 @@ def _pulled(system: Any, x: Float[Array, "p N"]) -> Float[Array, "p M"]:
     return system.weights.transpose_matmul(x / system.noise)
 
 
-def _factor(post: "BatchPosterior", report: Report) -> Any:
-    """The factor, kept with the posterior's system; None where the noise is too small for rounding."""
-    if post.deferred.factor is None:
-        on_grid, size = _on_grid(post), post.draws_at_once()
-        count, some = (post.grid.size, _rows_on_grid) if on_grid else (len(post.data), _rows_of_a)
-        matrix = np.empty((count, count))
-        for begin in range(0, count, size):
-            rows = np.minimum(np.arange(begin, begin + size), count - 1)  # the last again: one compilation
-            matrix[rows] = some(post.system, jnp.asarray(rows))
-            report(int(rows[-1]) + 1, count)
-        factorise = (
-            scipy.linalg.lu_factor if on_grid else functools.partial(scipy.linalg.cholesky, lower=True)
-        )
-        try:
-            post.deferred.factor = factorise(matrix, overwrite_a=True, check_finite=False)
-        except scipy.linalg.LinAlgError:
-            return None
-    return post.deferred.factor
+class Factor(NamedTuple):
+    """A factored matrix, and the function that takes c' A^-1 c and X' A^-1 c from it."""
+
+    matrix: Any
+    explained: Callable[..., tuple[np.ndarray, np.ndarray]]
+
+
+@float64_available
+def factor_of(lazy_system: Lazy[System], report: Report = silent) -> Factor | None:
+    """The factor of I + G K, or of A; None where the noise is too small for rounding."""
+    system = lazy_system.get()
+    by_grid, size = system.grid_is_smaller, draws_at_once(system)
+    count, some = (system.grid_size, _rows_on_grid) if by_grid else (len(system.noise), _rows_of_a)
+    matrix = np.empty((count, count))
+    for begin in range(0, count, size):
+        rows = np.minimum(np.arange(begin, begin + size), count - 1)  # the last again: one compilation
+        matrix[rows] = some(system, jnp.asarray(rows))
+        report(int(rows[-1]) + 1, count)
+    given = {"overwrite_a": True, "check_finite": False}
+    try:
+        if by_grid:
+            return Factor(scipy.linalg.lu_factor(matrix, **given), _by_grid_factor)
+        return Factor(scipy.linalg.cholesky(matrix, lower=True, **given), _by_factor)
+    except scipy.linalg.LinAlgError:
+        return None
 
 
 @bounded_jit()
 def _rows_of_a(system: Any, rows: Int[Array, " t"]) -> Array:
     """Some rows of A, in float64."""
     one = jax.nn.one_hot(rows, len(system.noise), dtype=jnp.float64)
-    return _seen(system, system.weights, rows).cross + in_float64(system).spread(one)
+    return _seen(system, system.weights, rows).cross + in_float64(system).noise_matmul(one)
 
 
 @bounded_jit()
 def _rows_on_grid(system: Any, rows: Int[Array, " t"]) -> Array:
     """Some rows of I + G K, in float64."""
     system = in_float64(system)
-    one = jax.nn.one_hot(rows, int(np.prod(system.toeplitz.shape)), dtype=jnp.float64)
+    one = jax.nn.one_hot(rows, system.grid_size, dtype=jnp.float64)
     pulled = system.weights.transpose_matmul(system.weights.matmul(one) / system.noise)
     return one + system.toeplitz.flat_matmul(pulled)
-
-
-def _on_grid(post: "BatchPosterior") -> bool:
-    """Whether the grid has fewer points than there are data; residuals held jointly would have to be inverted there."""
-    return post.grid.size < len(post.data) and post.system.residuals is None  # type: ignore[attr-defined]
-
-
-def factored(post: "BatchPosterior", targets: int, solves: int) -> bool:
-    """Whether to factor: where that takes fewer products, for so many targets, than so many solves, or few."""
-    rows = post.grid.size if _on_grid(post) else len(post.data)
-    products = rows + targets
-    shorter = products <= solves * max(1, post.diagnostics["iterations"])
-    cheap = products * post.system.toeplitz.torus.size <= CHEAP  # type: ignore[attr-defined]
-    return rows <= FACTORED and (shorter or cheap)

@@ -72,9 +72,9 @@ class GridSystem(System):
 
     residuals: None = None  # each counts as noise of its own
 
-    def spread(self, v: Float[Array, "B N"]) -> Float[Array, "B N"]:
-        """N v."""
-        return self.noise * v
+    @property
+    def preconditioner_size(self) -> str:
+        return f"{len(self.low.inverse)} modes"
 
     def root(self, x: Float[Array, "B n"]) -> Float[Array, "B M"]:
         torus = self.toeplitz.torus
@@ -106,18 +106,32 @@ class GridSystem(System):
         low = self.low.take(r)
         return self.low.put(rest, low @ self.low.inverse - self.low.take(rest))
 
-    def nats(self, r: Float[Array, "B n"]) -> Float[Array, " B"]:
+    def kl_bound(self, r: Float[Array, "B n"]) -> Float[Array, " B"]:
         return 0.5 * jnp.sum(r**2, axis=-1)
 
     def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
         return self.root_transpose(self.weights.transpose_matmul(z / self.noise))
 
-    def answer(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
+    def matvec_and_field(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
         field = self.root(x)
         return x + self.root_transpose(self.information(field)), field
 
     def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
         return (z - self.weights.matmul(field)) / self.noise
+
+    def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
+        """Those of every point of the torus, as unknowns."""
+        torus = self.toeplitz.torus
+        signs = jax.random.rademacher(key, (probes, torus.size), self.noise.dtype)
+        return self.unknowns(self.modes(signs, torus.shape))
+
+    def whitened_matmul(self, v: Float[Array, "B k"]) -> Float[Array, "B k"]:
+        """Λ v, whose determinant is that of N^-1 A."""
+        return self.matmul(v)
+
+    @property
+    def whitener_log_determinant(self) -> Float[Array, ""]:
+        return jnp.sum(jnp.log(self.noise))
 
 
 def grid_system(
@@ -130,7 +144,14 @@ def grid_system(
         lambda: measured(toeplitz, weights.matrix, noise),
         lambda: LocalWeights.from_rows(weights, dtype, store_transpose=not points),
     )
-    return GridSystem(toeplitz, local, on_device(noise, dtype), stencil, on_device(density, dtype), low)
+    return GridSystem(
+        toeplitz=toeplitz,
+        weights=local,
+        noise=on_device(noise, dtype),
+        stencil=stencil,
+        density=on_device(density, dtype),
+        low=low,
+    )
 
 
 def _of_points(
@@ -148,7 +169,7 @@ def _of_points(
 def _of_lines(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
 ) -> tuple[None, float, LowModes]:
-    """The same without G, which would be full."""
+    """The density of the data over the torus, and the modes that they tell most of; G would be full."""
     torus, modes = toeplitz.torus, _largest(toeplitz, LINE_MODES, 0.0)
     products, count = _integrated(torus, matrix, noise, modes), len(modes.q)
     density = float(np.mean(np.diagonal(products)[:count][count // 2 :])) * 2 / torus.size
@@ -160,8 +181,11 @@ def point_modes(torus: Torus) -> int:
     return int(np.clip(torus.size // 200, *POINT_MODES))
 
 
-def hardness(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) -> float:
-    """What points would tell of the largest mode that is left to the iteration: steps grow with its square root."""
+def largest_unresolved_gain(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) -> float:
+    """What points tell, against the prior, of the largest mode that is left to the iteration.
+
+    The number of steps grows with its square root.
+    """
     eigenvalues = np.sort(np.asarray(toeplitz.eigenvalues, float), axis=None)[::-1]
     largest = eigenvalues[min(point_modes(toeplitz.torus), len(eigenvalues) - 1)]
     return float(np.sum(1 / noise)) / toeplitz.torus.size * largest

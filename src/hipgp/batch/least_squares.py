@@ -19,28 +19,38 @@ from hipgp.runtime.programs import bounded_jit
 COLUMN_SHARE = 0.1  # of the tolerance, for the columns' own solves
 
 
-class Rows(NamedTuple):
-    """The right-hand sides: what an ordinary fit leaves of y, then the scaled columns."""
+class RightHandSides(NamedTuple):
+    """What an ordinary fit leaves of y, and below it the scaled columns of the trend."""
 
     z: Float[np.ndarray, "B N"]
     beta: Float[np.ndarray, " p"]  # the ordinary fit
     scale: Float[np.ndarray, " p"]  # of each column
 
 
-class Fit(NamedTuple):
-    """The combined solution, and how far it is from the exact one."""
+class TrendSolution(NamedTuple):
+    """The solution with the trend's coefficients at their best, and how far it is from the exact one."""
 
     alpha: Float[Array, " N"]
     field: Float[Array, " M"]
     beta: Float[np.ndarray, " p"]
     covariance: Float[np.ndarray, "p p"]
-    nats: float
+    kl_bound: float  # nats
     steps: int
+
+    @property
+    def solved(self) -> dict[str, Any]:
+        """What a posterior keeps."""
+        return {
+            "alpha": self.alpha,
+            "field": self.field,
+            "beta": self.beta,
+            "beta_covariance": self.covariance,
+        }
 
 
 def right_hand_sides(
     y: Float[np.ndarray, " N"], columns: Float[np.ndarray, "N p"], noise_std: Float[np.ndarray, " N"]
-) -> Rows:
+) -> RightHandSides:
     """An ordinary least-squares fit, weighted by the noise; a ValueError where the data do not determine the trend."""
     y = np.asarray(y, float)
     p = columns.shape[1]
@@ -56,7 +66,7 @@ def right_hand_sides(
     rest = y - columns @ beta
     left = np.sqrt(np.mean(rest**2))
     scale = (left if left > 1e-12 * np.sqrt(np.mean(y**2)) else float(np.mean(noise_std))) / size
-    return Rows(np.concatenate([rest[None], (columns * scale).T]), beta, scale)
+    return RightHandSides(np.concatenate([rest[None], (columns * scale).T]), beta, scale)
 
 
 def row_tolerances(tolerance: float, p: int) -> Float[np.ndarray, " B"]:
@@ -66,41 +76,46 @@ def row_tolerances(tolerance: float, p: int) -> Float[np.ndarray, " B"]:
 
 
 def combine(
-    system: System, solved: Solved, rows: Rows, tolerance: float, max_iterations: int, dtype: Any
-) -> Fit:
+    system: System, solved: Solved, rows: RightHandSides, tolerance: float, max_iterations: int, dtype: Any
+) -> TrendSolution:
     """beta, its covariance, and alpha = A^-1 (y - X beta), from A^-1 of y's rest and of the columns."""
     p = len(rows.beta)
     if p == 0:
-        return Fit(
-            solved.alpha[0], solved.field[0], rows.beta, np.zeros((0, 0)), float(solved.nats[0]), solved.steps
+        return TrendSolution(
+            solved.alpha[0],
+            solved.field[0],
+            rows.beta,
+            np.zeros((0, 0)),
+            float(solved.kl_bound[0]),
+            solved.steps,
         )
     total, first, steps = np.zeros(p), solved, solved.steps
     for attempt in range(2):
-        part, alpha, field, nats = _orthogonal(system, first, solved, rows)
+        part, alpha, field, bound = _orthogonal(system, first, solved, rows)
         total = total + part
-        if nats <= tolerance or attempt == 1:
+        if bound <= tolerance or attempt == 1:
             break
         z = rows.z[0] - total @ rows.z[1:]
         first = solve(system, jnp.asarray(z[None], dtype), tolerance / 4, max_iterations)
         steps += first.steps
     inner = rows.z[1:] @ np.asarray(solved.alpha[1:], float).T
     covariance = np.linalg.inv((inner + inner.T) / 2) * np.outer(rows.scale, rows.scale)
-    return Fit(alpha, field, rows.beta + rows.scale * total, covariance, nats, steps)
+    return TrendSolution(alpha, field, rows.beta + rows.scale * total, covariance, bound, steps)
 
 
 def _orthogonal(
-    system: System, first: Solved, solved: Solved, rows: Rows
+    system: System, first: Solved, solved: Solved, rows: RightHandSides
 ) -> tuple[np.ndarray, Array, Array, float]:
     """The coefficients that make X' alpha = 0, and the combination's alpha, field and distance in nats."""
     inner = rows.z[1:] @ np.asarray(solved.alpha[1:], float).T
     beta = np.linalg.solve(inner, rows.z[1:] @ np.asarray(first.alpha[0], float))
     arrays = lambda s: (s.alpha, s.field, s.residual)
-    alpha, field, nats = _mixed(system, beta, arrays(first), arrays(solved))
-    return beta, alpha, field, float(nats)
+    alpha, field, bound = _mixed(system, beta, arrays(first), arrays(solved))
+    return beta, alpha, field, float(bound)
 
 
 @bounded_jit()
 def _mixed(system: System, beta: Any, own: tuple[Array, ...], others: tuple[Array, ...]) -> tuple[Array, ...]:
     """alpha and field of the one less beta times the others, and the distance in nats of such residuals."""
     alpha, field, residual = (a[0] - beta.astype(b.dtype) @ b[1:] for a, b in zip(own, others, strict=True))
-    return alpha, field, system.nats(residual[None])[0]
+    return alpha, field, system.kl_bound(residual[None])[0]

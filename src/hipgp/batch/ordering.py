@@ -42,7 +42,7 @@ def by_number(numbers: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
 
 
 def in_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
-    """The same observations, those of each block along a curve, and which of the given ones each is."""
+    """The observations with those of each block along a curve, and the number that each had."""
     blocks, orders, begin = [], [], 0
     for block in data.blocks:
         places = np.asarray(block.functional.places(), float)

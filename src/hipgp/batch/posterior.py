@@ -6,19 +6,20 @@ whole posterior: u + K W' A^-1 (y - W u - e). No covariance is ever formed. For 
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from hipgp.batch import beyond, estimates, evidence, variances
-from hipgp.batch.exact_variances import exact_variance
+from hipgp.batch import beyond, decisions, estimates, evidence, exact_variances, interpolation, variances
+from hipgp.batch.interpolation import Rows
 from hipgp.batch.least_squares import right_hand_sides, row_tolerances
-from hipgp.batch.simulation import Target, simulate, warn_if_far
-from hipgp.batch.systems import System, solve
+from hipgp.batch.leave_out import leave_out
+from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
+from hipgp.batch.systems import System, draws_at_once, solve
 from hipgp.engines import (
     EVIDENCE_PROBES,
     USUAL_STD,
@@ -32,58 +33,38 @@ from hipgp.engines import (
 )
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Functional, LineIntegrals, Points
-from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, pack_observations
 from hipgp.model.trend import Trend
+from hipgp.runtime.lazy import Lazy
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
-from hipgp.weights.exact import Weights
+from hipgp.scores import LeaveOut
 from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencils import LocalWeights, WeightRows
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
 
-MOST_DRAWS = 64  # solved together
-ON_CPU, SHARE_OF_GPU = 2**30, 0.4  # bytes that a solve of several draws may take, about; of the card's memory
-SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance")  # arrays that a file holds
+SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance", "order")  # arrays that a file holds
 
 
-class Deferred:
-    """A system that is built when first asked for: a map from a file, or unpickled, may never need it."""
+class Target(NamedTuple):
+    """Functionals to be predicted, their trend columns, and their rows of W."""
 
-    def __init__(
-        self,
-        method: "Batch",
-        kernel: Kernel,
-        grid: Grid,
-        data: Data,
-        noise: float | None,
-        made: System | None = None,
-    ):
-        self.parts = method, kernel, grid, data, noise
-        self.made = made
-        self.factor: Any = None  # of `exact_variances`, where standard deviations were asked for that need it
-        self.of_cells: CellBlocks | None = None
+    functional: Functional
+    columns: Float[np.ndarray, "T p"]
+    rows: Rows | None  # None where nobody asks for them
 
-    def cells(self) -> CellBlocks:
-        """The data by cell, of a posterior whose residuals are joint."""
-        if self.of_cells is None:
-            method, kernel, grid, data, _ = self.parts
-            rows = method.rows(kernel, grid, data, lambda: self.get().toeplitz)[0]  # type: ignore[attr-defined]
-            self.of_cells = method.cells(kernel, grid, data, rows)
-            assert self.of_cells is not None
-        return self.of_cells
+    def __len__(self) -> int:
+        return len(self.functional)
 
-    def get(self) -> System:
-        if self.made is None:
-            method, kernel, grid, data, noise = self.parts
-            self.made = method.system(kernel, grid, data, data.noise_std(noise))[0]
-        return self.made
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Deferred, self.parts
+class Draws(NamedTuple):
+    """Draws of the posterior, and how far their solves went: at most `kl_bound` nats from exact, in `iterations` steps."""
+
+    values: Float[np.ndarray, "count ..."]
+    kl_bound: float
+    iterations: int
 
 
 class BatchPosterior(FittedPosterior):
@@ -92,12 +73,26 @@ class BatchPosterior(FittedPosterior):
     method: "Batch"
     data: Data
     trend: Trend
-    deferred: Deferred = eqx.field(static=True)
+    lazy_system: Lazy[System] = eqx.field(static=True)  # a map from a file, or unpickled, may never need it
+    cells: "Lazy[CellBlocks | None]" = eqx.field(
+        static=True
+    )  # the data by grid cell, where residuals are joint
+    factor: Lazy[Any] = eqx.field(static=True)  # of exact standard deviations
     alpha: Float[Array, " N"]
     field: Float[Array, " M"]  # posterior mean on the grid, without the trend
     beta: Float[np.ndarray, " p"]
     beta_covariance: Float[np.ndarray, "p p"]
     noise_variance: Float[np.ndarray, " N"]  # with the residual variance where the method adds it
+    order: Int[np.ndarray, " N"]  # which of the user's observations each of `data` is
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
+
+    @property
+    def system(self) -> System:
+        """The linear system of the data."""
+        return self.lazy_system.get()
 
     def grid_mean(self) -> Float[np.ndarray, "..."]:
         total = np.asarray(self.field) + self.trend.on_grid(self.grid) @ self.beta
@@ -105,51 +100,114 @@ class BatchPosterior(FittedPosterior):
 
     def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, np.ndarray | None]:
         own = self.trend.on_grid(self.grid) if self.trend.kind == "columns" else None
-        std, error = self._std(Points(self.grid.coordinates().astype(self.dtype)), how._replace(columns=own))
+        points = Points(self.grid.coordinates().astype(self.dtype))
+        way = self._way(points, how)
+        targets = self._targets(points, own, how, way, with_rows=way != "vecchia")
+        std, error = _together([self._std(target, how, way) for target in targets])
         on_grid = lambda a: None if a is None else a.reshape(self.grid.shape).astype(self.dtype)
         return on_grid(std), on_grid(error)  # type: ignore[return-value]
 
     def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
-        mean = np.concatenate([self.mean(*some) for some in self._pieces(functional, how.columns)])
-        return Prediction(mean, *self._std(functional, how))
+        way, means, deviations = self._way(functional, how), [], []
+        for target in self._targets(functional, how.columns, how, way):
+            means.append(self._mean(target))
+            deviations.append(self._std(target, how, way))
+        return Prediction(np.concatenate(means), *_together(deviations))
 
-    def _std(self, functional: Functional, how: StdOptions) -> tuple[np.ndarray, np.ndarray | None]:
+    def _way(self, functional: Functional, how: StdOptions) -> str:
+        """How standard deviations are computed."""
+        if how.method == "auto":
+            return variances.automatic(self, functional, how.samples).choice
+        if how.method not in ("vecchia", "samples", "exact"):
+            raise ValueError(f'std: expected "auto", "vecchia", "samples" or "exact", got {how.method!r}')
+        return how.method
+
+    def _std(self, target: Target, how: StdOptions, way: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Standard deviations and their Monte Carlo error, where they have one."""
-        key, method = as_key(how.key), how.method
-        if method == "auto":
-            method = variances.automatic(self, functional, how.samples)
-        ways = {
-            "vecchia": lambda some, own: (variances.vecchia_variance(self, some, own), None),
-            "samples": lambda some, own: variances.sampled_variance(
-                self, some, how.samples, key, own, how.report
-            ),
-            "exact": lambda some, own: (exact_variance(self, some, own, how.report), None),
-        }
-        if method not in ways:
-            raise ValueError(f'std: expected "auto", "vecchia", "samples" or "exact", got {method!r}')
-        held = how.samples if method == "samples" else 0
-        parts = [ways[method](*some) for some in self._pieces(functional, how.columns, held)]
-        variance, error = zip(*parts, strict=True)
-        std = np.sqrt(np.concatenate(variance))
-        return std, None if error[0] is None else np.concatenate(error) / (2 * std)
+        error = None
+        if way == "vecchia":
+            variance = variances.vecchia_variance(self, target.functional, target.columns)
+        elif way == "exact":
+            variance = exact_variances.exact_variance(
+                self, self.on_device(target), target.columns, how.report
+            )
+        else:
+            asked = target.functional, self.on_device(target), target.columns
+            variance, error = variances.sampled_variance(
+                self, *asked, how.samples, as_key(how.key), how.report
+            )
+        std = np.sqrt(variance)
+        return std, None if error is None else error / (2 * std)
 
-    def _pieces(
-        self, functional: Functional, columns: Any, samples: int = 0
-    ) -> Iterator[tuple[Functional, Any]]:
-        """Functionals and their trend columns, as many at a time as fit into memory: all of them, but for millions."""
-        p = self.method.points_per_axis(observe(functional, np.zeros(len(functional), self.dtype)))
+    def _targets(
+        self, functional: Functional, columns: Any, how: StdOptions, way: str, with_rows: bool = True
+    ) -> Iterator[Target]:
+        """As many functionals at a time as fit into memory: all of them, but for millions."""
+        p = decisions.stencil(self.method, [functional], functional.ndim).choice
         if self.trend.kind == "columns":
             columns = self.trend.of(functional, self.grid, columns)
-        for rows in estimates.pieces(functional, self.grid, p, self.dtype, samples):
+        held = how.samples if way == "samples" else 0
+        for rows in estimates.pieces(functional, self.grid, p, self.dtype, held):
             own = columns[rows] if self.trend.kind == "columns" else columns
-            yield (functional, own) if len(rows) == len(functional) else (functional.take(rows), own)
+            some = functional if len(rows) == len(functional) else functional.take(rows)
+            yield self.target(some, own, with_rows)
+
+    def target(self, functional: Functional, columns: Any = None, with_rows: bool = True) -> Target:
+        """Functionals with their rows of W, in the engine's kind of weights."""
+        trend = self.trend.of(functional, self.grid, columns)
+        return Target(functional, trend, self._rows(functional) if with_rows else None)
+
+    @float64_available
+    def _rows(self, functional: Functional) -> Rows:
+        method = self.method
+        if method.weights == "matrix-free" and not isinstance(functional, LineIntegrals):
+            method = dataclasses.replace(method, weights="local")
+        data = observe(functional, np.zeros(len(functional), self.data.dtype))
+        toeplitz = lambda: self.system.toeplitz
+        return interpolation.rows_of(method, self.kernel, self.grid, data, toeplitz)[0]
+
+    @float64_available
+    def on_device(self, target: Target) -> GridTarget:
+        """Functionals in a layout for many products, with their residuals beside the data's where these are joint."""
+        rows, functional = target.rows, target.functional
+        assert rows is not None
+        if not isinstance(rows, WeightRows):
+            return GridTarget(rows, None)
+        weights, cells = LocalWeights.from_rows(rows, self.data.dtype), self._cells_beside(functional)
+        if cells is None:
+            return GridTarget(weights, None)
+        return GridTarget(
+            weights, cells.regression(np.asarray(functional.places()[:, 0], float), rows.matrix)
+        )
+
+    def _cells_beside(self, functional: Functional) -> CellBlocks | None:
+        """The data by cell, where residuals of these functionals and of the data are correlated."""
+        joint = self.diagnostics.get("residual") == "joint" and isinstance(functional, Points)
+        return self.cells.get() if joint else None
+
+    @float64_available
+    def _mean(self, target: Target) -> Float[np.ndarray, " T"]:
+        rows, functional = target.rows, target.functional
+        if isinstance(rows, WeightRows):  # once, and on the host: a matrix in JAX is made for many products
+            matrix = rows.matrix
+            field = matrix @ np.asarray(self.field, float)
+            if (cells := self._cells_beside(functional)) is not None:
+                x = np.asarray(functional.places()[:, 0], float)
+                field = field + cells.cross(x, matrix) @ np.asarray(self.alpha, float)
+        else:
+            assert rows is not None
+            field = np.asarray(rows.matmul(self.field))
+        return field + target.columns @ self.beta
+
+    def mean(self, functional: Functional, columns: Any = None) -> Float[np.ndarray, " T"]:
+        """The mean alone, of functionals that all fit into memory at once."""
+        return self._mean(self.target(functional, columns))
 
     def log_evidence(self, probes: int, key: Any) -> Estimate:
         return evidence.log_evidence(self, probes, key)
 
     def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
-        problem = Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
-        return self.method.log_evidence_slope(problem, probes, key).gradient
+        return self.method.log_evidence_slope(self.problem, probes, key).gradient
 
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         inside = self.grid.outside(x) == 0
@@ -158,10 +216,19 @@ class BatchPosterior(FittedPosterior):
             mean[inside] = self.mean(Points(x[inside]))
         if not np.all(inside):
             mean[~inside] = beyond.mean_from_data(self, x[~inside])
-        return mean, np.sqrt(variances.vecchia_variance(self, Points(x))) if std else None
+        if not std:
+            return mean, None
+        columns = self.trend.of(Points(x), self.grid)
+        return mean, np.sqrt(variances.vecchia_variance(self, Points(x), columns))
 
     def observations(self) -> Data:
         return self.data
+
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        return leave_out(self, groups)
+
+    def conditioned_on(self) -> Problem:
+        return self.problem
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray]:
         noise = np.asarray(self.noise_variance, float)
@@ -171,47 +238,6 @@ class BatchPosterior(FittedPosterior):
         arrays, described = pack_observations(self.data, self.trend)
         return arrays | {name: np.asarray(getattr(self, name)) for name in SOLVED}, described
 
-    @float64_available
-    def mean(self, functional: Functional, columns: Any = None) -> Float[np.ndarray, " T"]:
-        rows = self._target_rows(functional)
-        if isinstance(rows, WeightRows):  # once, and on the host: a matrix in JAX is made for many products
-            field = rows.matrix @ np.asarray(self.field, float)
-        else:
-            field = np.asarray(rows.matmul(self.field))
-        if isinstance(rows, WeightRows) and self._is_joint(functional):
-            cells, x = self.deferred.cells(), np.asarray(functional.places()[:, 0], float)
-            field = field + cells.cross(x, rows.matrix) @ np.asarray(self.alpha, float)
-        return field + self.trend.of(functional, self.grid, columns) @ self.beta
-
-    @float64_available
-    def target(self, functional: Functional) -> Target:
-        """Functionals to be predicted, in the engine's kind of weights."""
-        rows = self._target_rows(functional)
-        weights = LocalWeights.from_rows(rows, self.data.dtype) if isinstance(rows, WeightRows) else rows
-        if not isinstance(rows, WeightRows) or not self._is_joint(functional):
-            return Target(weights, None)
-        x = np.asarray(functional.places()[:, 0], float)
-        return Target(weights, self.deferred.cells().regression(x, rows.matrix))
-
-    def _is_joint(self, functional: Functional) -> bool:
-        """Whether residuals of these functionals and of the data are correlated."""
-        return self.diagnostics.get("residual") == "joint" and isinstance(functional, Points)
-
-    def _target_rows(self, functional: Functional) -> Weights | WeightRows:
-        target = observe(functional, np.zeros(len(functional), self.data.dtype))
-        method = self.method
-        if method.weights == "matrix-free" and not isinstance(functional, LineIntegrals):
-            method = dataclasses.replace(method, weights="local")
-        toeplitz = lambda: self.system.toeplitz  # type: ignore[attr-defined]
-        return method.rows(self.kernel, self.grid, target, toeplitz)[0]
-
-    @property
-    def system(self) -> System:
-        """The linear system of the data."""
-        with jax.enable_x64(True):
-            return self.deferred.get()
-
-    @float64_available
     def sample(
         self,
         count: int,
@@ -220,47 +246,54 @@ class BatchPosterior(FittedPosterior):
         columns: Any = None,
         report: Report = silent,
     ) -> np.ndarray:
-        """`count` exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
-        at = None if functional is None else self.target(functional)
-        trend = (
-            self.trend.on_grid(self.grid)
-            if functional is None
-            else self.trend.of(functional, self.grid, columns)
-        )
-        columns_of_data = self.trend.of_data(self.data, self.grid)
-        of_columns = self.solved_columns(columns_of_data)
-        draws = []
-        for begin in range(0, count, size := self.draws_at_once()):
-            part = jax.random.fold_in(key, begin), min(size, count - begin)
-            for values, beta in self._draws(*part, at, columns_of_data, of_columns):
-                draws.append(values + trend @ beta)
-            report(len(draws), count)
-        out = np.stack(draws).astype(self.data.dtype)
-        return out.reshape(count, *self.grid.shape) if functional is None else out
+        return self.draw(count, key, functional, columns, report).values
 
-    def draws_at_once(self) -> int:
-        """Draws solved together: as many as take about a gigabyte, or two fifths of a GPU's memory."""
-        size = self.system.toeplitz.torus.size + len(self.data)  # type: ignore[attr-defined]
-        card = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
-        most = SHARE_OF_GPU * card["bytes_limit"] if "bytes_limit" in card else ON_CPU
-        return int(np.clip(most // (6 * size * self.data.dtype.itemsize), 1, MOST_DRAWS))
+    @float64_available
+    def draw(
+        self,
+        count: int,
+        key: Any,
+        functional: Functional | None = None,
+        columns: Any = None,
+        report: Report = silent,
+    ) -> Draws:
+        """`count` exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
+        at, trend = None, None
+        if functional is None:
+            trend = self.trend.on_grid(self.grid)
+        else:
+            if self.method.weights == "local":
+                p = decisions.stencil(self.method, [functional], functional.ndim).choice
+                estimates.check_joint_draws(functional, self.grid, p, self.dtype)
+            target = self.target(functional, columns)
+            at, trend = self.on_device(target), target.columns
+        of_columns = self.solved_columns()
+        draws, bounds, iterations = [], [], []
+        for begin in range(0, count, size := draws_at_once(self.system)):
+            part = jax.random.fold_in(key, begin), min(size, count - begin)
+            values, betas, bound, steps = self._draws(*part, at, of_columns)
+            draws.append(values + betas @ trend.T)
+            bounds.append(bound)
+            iterations.append(steps)
+            report(min(begin + size, count), count)
+        out = np.concatenate(draws).astype(self.data.dtype)
+        shaped = out.reshape(count, *self.grid.shape) if functional is None else out
+        return Draws(shaped, max(bounds), max(iterations))
 
     def _draws(
-        self,
-        key: Array,
-        count: int,
-        at: Target | None,
-        columns: Float[np.ndarray, "N p"],
-        of_columns: tuple[Array, Array],
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Draws of the field, and of the trend's coefficients: those of the mean, corrected draw by draw."""
+        self, key: Array, count: int, at: GridTarget | None, of_columns: tuple[Array, Array]
+    ) -> tuple[np.ndarray, np.ndarray, float, int]:
+        """Draws of the field and of the trend's coefficients, how far they are from exact, and steps.
+
+        They are those of the mean, corrected draw by draw.
+        """
+        columns = self.trend.of_data(self.data, self.grid)
         rest = np.asarray(self.data.y, float) - columns @ self.beta
         prior, residual, rhs = simulate(self.system, jnp.asarray(rest, self.data.dtype), key, count)
         tolerance = self.method.tolerance
         solved = solve(self.system, rhs, tolerance, self.method.max_iterations)
-        warn_if_far(float(np.max(solved.nats)), tolerance, solved.steps)
-        self.diagnostics["sample_kl_nats"] = float(np.max(solved.nats))
-        self.diagnostics["sample_iterations"] = solved.steps
+        bound = float(np.max(solved.kl_bound))
+        warn_if_far(bound, tolerance, solved.steps)
         betas = np.asarray(solved.alpha, float) @ columns @ self.beta_covariance
         less = jnp.asarray(betas, prior.dtype)
         alpha, field = (a - less @ b for a, b in zip((solved.alpha, solved.field), of_columns, strict=True))
@@ -268,12 +301,11 @@ class BatchPosterior(FittedPosterior):
             values = prior + field
         else:
             values = at.draw(prior, residual, jax.random.fold_in(key, 2**30)) + at.mean(field, alpha)
-        return list(zip(np.asarray(values), self.beta + betas, strict=True))
+        return np.asarray(values), self.beta + betas, bound, solved.steps
 
-    def solved_columns(
-        self, columns: Float[np.ndarray, "N p"]
-    ) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
+    def solved_columns(self) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
         """A^-1 X and K W' A^-1 X."""
+        columns = self.trend.of_data(self.data, self.grid)
         p = columns.shape[1]
         if p == 0:
             return tuple(jnp.zeros((0, n), self.data.dtype) for n in (len(columns), self.grid.size))  # type: ignore[return-value]
@@ -286,5 +318,10 @@ class BatchPosterior(FittedPosterior):
         return solved.alpha / scale, solved.field / scale
 
     def trend_variance(self, gap: Float[np.ndarray, "T p"]) -> Float[np.ndarray, " T"]:
-        """What not knowing the trend's coefficients adds; `gap` is a functional's x* less what the data's columns make of it."""
+        """What not knowing the trend's coefficients adds; `gap` is x* of a functional less what the data make of it."""
         return np.einsum("tp,pq,tq->t", gap, self.beta_covariance, gap)
+
+
+def _together(parts: list[tuple[np.ndarray, np.ndarray | None]]) -> tuple[np.ndarray, np.ndarray | None]:
+    std, error = zip(*parts, strict=True)
+    return np.concatenate(std), None if error[0] is None else np.concatenate(error)

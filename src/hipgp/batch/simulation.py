@@ -1,42 +1,45 @@
-"""Draws from the prior: simulated data sets for Matheron's rule, and the functionals that are predicted beside them."""
+"""Draws from the prior and the data that they make: what Matheron's rule and sampled standard deviations start from."""
 
-import warnings
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.programs import bounded_jit
 from hipgp.weights.exact import Weights
 from hipgp.weights.joint_residuals import ResidualRegression
 
+if TYPE_CHECKING:
+    from hipgp.batch.systems import System
 
-def warn_if_far(nats: float, tolerance: float, steps: int) -> None:
-    if nats > tolerance:
-        warnings.warn(
-            f"the solve stopped after {steps} steps at most {nats:.3g} nats from the exact posterior (tolerance "
-            f"{tolerance:g}); try more max_iterations, more neighbours, or float64 data",
-            stacklevel=4,
+
+def warn_if_far(kl_bound: float, tolerance: float, steps: int) -> None:
+    """Warn where a solve stopped before it was within the tolerance."""
+    if kl_bound > tolerance:
+        warn_caller(
+            f"the solve stopped after {steps} steps at most {kl_bound:.3g} nats from the exact posterior on the grid "
+            f"(tolerance {tolerance:g}); try more max_iterations, more neighbours, or float64 data",
         )
 
 
-class Target(NamedTuple):
-    """Functionals to be predicted: W, and their residuals beside those of the data, where these are joint."""
+class GridTarget(NamedTuple):
+    """Functionals to be predicted as the grid sees them: W, and their residuals beside the data's where these are joint."""
 
     weights: Weights
     joint: ResidualRegression | None
 
     def mean(self, field: Float[Array, "s M"], alpha: Float[Array, "s N"]) -> Float[np.ndarray, "s T"]:
-        """What the data say of them, from K W' alpha and alpha = A^-1 y."""
+        """What the data say of the functionals, from K W' alpha and alpha = A^-1 y."""
         values = np.asarray(self.weights.matmul(field))
         return values if self.joint is None else values + (self.joint.cross @ np.asarray(alpha, float).T).T
 
     def draw(
         self, field: Float[Array, "s M"], residual: Float[Array, "s N"] | None, key: Array
     ) -> Float[np.ndarray, "s T"]:
-        """Of the prior, given its draws on the grid and of the data's residuals."""
+        """Draws from the prior, given its draws on the grid and of the data's residuals."""
         white = jax.random.normal(key, (len(field), len(self.weights.residual)), field.dtype)
         values = np.asarray(self.weights.matmul(field), float)
         if self.joint is None or residual is None:
@@ -46,7 +49,7 @@ class Target(NamedTuple):
 
 
 @bounded_jit()
-def simulate(system: Any, y: Array, key: Array, count: int) -> tuple[Array, Array | None, Array]:
+def simulate(system: "System", y: Array, key: Array, count: int) -> tuple[Array, Array | None, Array]:
     """Prior draws on the grid, of the data's residuals where they are joint, and y minus data simulated from both."""
     toeplitz, weights, noise = system.toeplitz, system.weights, system.noise
     field_key, noise_key = jax.random.split(key)

@@ -9,7 +9,7 @@ residual (proof in docs/certificate.md). For *grid space* see `batch/grid_space.
 import abc
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,50 +17,100 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.batch.checkpoint import Checkpoint
-from hipgp.linalg.krylov import CGState, cg_advance, cg_start
+from hipgp.linalg import krylov
+from hipgp.linalg.krylov import CGState
+from hipgp.linalg.sparse import BlockRows
 from hipgp.runtime.programs import bounded_jit
 from hipgp.vecchia.factor import Vecchia
 from hipgp.weights.exact import Weights
 from hipgp.weights.joint_residuals import ResidualCovariance
 from hipgp.weights.toeplitz import Toeplitz
 
+if TYPE_CHECKING:
+    from hipgp.batch.checkpoint import Checkpoint
+
+MOST_DRAWS = 64  # solved together
+ON_CPU, SHARE_OF_GPU = 2**30, 0.4  # bytes that a solve of several draws may take, about; of the GPU's memory
 REFINEMENTS = 8  # restarts from the true residual, in float64, before a solve is given up
 
 
 class Solved(NamedTuple):
-    """A^-1 z for several z (rows), what it means on the grid, and how good it is."""
+    """A^-1 z for several right-hand sides z, one per row, what it means on the grid, and how good it is."""
 
     alpha: Float[Array, "B N"]
     field: Float[Array, "B M"]  # K W' alpha
-    nats: Float[np.ndarray, " B"]  # bound on the KL from the exact posterior
+    kl_bound: Float[np.ndarray, " B"]  # nats, on the KL from the exact posterior
     steps: int
     residual: Float[Array, "B n"]  # of the system solved, in float64
 
 
 class System(eqx.Module):
-    """A symmetric positive system: product, preconditioner, and the error in nats of a residual."""
+    """A symmetric positive system of n unknowns that stands for A^-1: its product, preconditioner and certificate."""
+
+    toeplitz: eqx.AbstractVar[Toeplitz]
+    weights: eqx.AbstractVar[Weights]
+    noise: eqx.AbstractVar[
+        Float[Array, " N"]
+    ]  # variances; with those of residuals, where these count as noise
+    residuals: eqx.AbstractVar[ResidualCovariance | None]  # V, where residuals are joint
 
     def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return self.answer(v)[0]
+        return self.matvec_and_field(v)[0]
+
+    def noise_matmul(self, v: Float[Array, "B N"]) -> Float[Array, "B N"]:
+        """(N + V) v, the product with the covariance of the data given the grid's values."""
+        own = self.noise * v
+        return own if self.residuals is None else own + self.residuals.covariance.matmul(v)
+
+    @property
+    def grid_is_smaller(self) -> bool:
+        """Whether the grid has fewer points than there are data, whose residuals are independent.
+
+        Exact variances then come from a matrix of the grid's size: joint residuals would have to be inverted for it.
+        """
+        return self.grid_size < len(self.noise) and self.residuals is None
+
+    @property
+    def grid_size(self) -> int:
+        return int(np.prod(self.toeplitz.shape))
+
+    @property
+    @abc.abstractmethod
+    def preconditioner_size(self) -> str | None:
+        """How large the preconditioner is, in words; None where there is none."""
 
     @abc.abstractmethod
-    def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]: ...
+    def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
+        """An approximation of the inverse times r."""
 
     @abc.abstractmethod
-    def nats(self, r: Float[Array, "B n"]) -> Float[Array, " B"]: ...
+    def kl_bound(self, r: Float[Array, "B n"]) -> Float[Array, " B"]:
+        """The certificate: at most so many nats from the exact posterior, where r is the residual of the solve."""
 
     @abc.abstractmethod
     def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
         """The right-hand side that stands for data z."""
 
     @abc.abstractmethod
-    def answer(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
+    def matvec_and_field(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
         """The product with x, and the field K W' alpha that x stands for."""
 
     @abc.abstractmethod
     def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
         """A^-1 z, from the solution x for data z, and its field."""
+
+    @abc.abstractmethod
+    def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
+        """Random signs, one for each dimension of the whitened system; zeros where its rows are padding."""
+
+    @abc.abstractmethod
+    def whitened_matmul(self, v: Float[Array, "B k"]) -> Float[Array, "B k"]:
+        """The whitened system times v: its determinant is that of A over exp(whitener_log_determinant)."""
+
+    @property
+    @abc.abstractmethod
+    def whitener_log_determinant(self) -> Float[Array, ""]:
+        """The part of log|A| that is known without probes."""
 
 
 class DataSystem(System):
@@ -72,30 +122,56 @@ class DataSystem(System):
     vecchia: Vecchia | None
     residuals: ResidualCovariance | None = None
 
-    def spread(self, v: Float[Array, "B N"]) -> Float[Array, "B N"]:
-        """(N + V) v."""
-        own = self.noise * v
-        return own if self.residuals is None else own + self.residuals.covariance.matmul(v)
+    @property
+    def preconditioner_size(self) -> str | None:
+        return None if self.vecchia is None else self.vecchia.description
 
     def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
         return r / self.noise if self.vecchia is None else self.vecchia.precondition(r)
 
-    def nats(self, r: Float[Array, "B n"]) -> Float[Array, " B"]:
+    def kl_bound(self, r: Float[Array, "B n"]) -> Float[Array, " B"]:
         return 0.5 * jnp.sum(r**2 / self.noise, axis=-1)
 
     def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
         return z
 
-    def answer(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
+    def matvec_and_field(self, x: Float[Array, "B n"]) -> tuple[Array, Array]:
         field = self.toeplitz.flat_matmul(self.weights.transpose_matmul(x))
-        return self.weights.matmul(field) + self.spread(x), field
+        return self.weights.matmul(field) + self.noise_matmul(x), field
 
     def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
         return x
 
+    def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
+        rows = jnp.ones_like(self.noise)
+        if self.vecchia is not None and isinstance(self.vecchia.factor, BlockRows):
+            rows = jnp.any(self.vecchia.factor.values != 0, axis=2).ravel().astype(rows.dtype)
+        return jax.random.rademacher(key, (probes, len(rows)), rows.dtype) * rows
+
+    def whitened_matmul(self, v: Float[Array, "B k"]) -> Float[Array, "B k"]:
+        """S A S' v."""
+        product = self.matmul(self.root_transpose(v))
+        return product / jnp.sqrt(self.noise) if self.vecchia is None else self.vecchia.factor.matmul(product)
+
+    def root_transpose(self, v: Float[Array, "B k"]) -> Float[Array, "B N"]:
+        """S' v; S is N^(-1/2) where there is no preconditioner."""
+        return v / jnp.sqrt(self.noise) if self.vecchia is None else self.vecchia.factor.transpose_matmul(v)
+
+    @property
+    def whitener_log_determinant(self) -> Float[Array, ""]:
+        return jnp.sum(jnp.log(self.noise)) if self.vecchia is None else self.vecchia.log_determinant
+
+
+def draws_at_once(system: System) -> int:
+    """Draws solved together: as many as take about a gigabyte, or two fifths of a GPU's memory."""
+    size = system.toeplitz.torus.size + len(system.noise)
+    gpu = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
+    most = SHARE_OF_GPU * gpu["bytes_limit"] if "bytes_limit" in gpu else ON_CPU
+    return int(np.clip(most // (6 * size * system.noise.dtype.itemsize), 1, MOST_DRAWS))
+
 
 def in_float64(tree: Any) -> Any:
-    """The same with every array of floats in float64."""
+    """A pytree with every array of floats in float64."""
     return jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, tree)
 
 
@@ -105,14 +181,14 @@ def in_float64(tree: Any) -> Any:
 def _from(system: System, r: Array, dtype: Any) -> tuple[CGState, Array]:
     """A solve for the residual in units of its largest entry, which keeps float32 far from under- and overflow."""
     scale = jnp.max(jnp.abs(r), axis=-1, keepdims=True)
-    return cg_start((r / jnp.where(scale > 0, scale, 1)).astype(dtype), system.nats), scale
+    return krylov.cg_start((r / jnp.where(scale > 0, scale, 1)).astype(dtype), system.kl_bound), scale
 
 
 @bounded_jit()
 def _begin(system: System, z: Array) -> tuple[Array, Array, Array, tuple[CGState, Array]]:
     """The right-hand side in float64, and the solve from zero."""
     rhs = system.from_data(z).astype(jnp.float64)
-    return rhs, jnp.zeros_like(rhs), in_float64(system).nats(rhs), _from(system, rhs, z.dtype)
+    return rhs, jnp.zeros_like(rhs), in_float64(system).kl_bound(rhs), _from(system, rhs, z.dtype)
 
 
 _again = bounded_jit()(_from)
@@ -120,8 +196,8 @@ _again = bounded_jit()(_from)
 
 @bounded_jit(donate="all-except-first")
 def _advance(system: System, state: CGState, target: Any, steps: Any) -> CGState:
-    """`state` is no more after it."""
-    return cg_advance(system.matmul, system.precondition, system.nats, target, state, steps)
+    """Some more steps of conjugate gradients. The arrays of `state` are given away."""
+    return krylov.cg_advance(system.matmul, system.precondition, system.kl_bound, target, state, steps)
 
 
 class _Refined(NamedTuple):
@@ -129,7 +205,7 @@ class _Refined(NamedTuple):
 
     x: Float[Array, "B n"]
     residual: Float[Array, "B n"]
-    nats: Float[Array, " B"]
+    kl_bound: Float[Array, " B"]
     alpha: Float[Array, "B N"]
     field: Float[Array, "B M"]
 
@@ -138,9 +214,9 @@ class _Refined(NamedTuple):
 def _refined(system: System, z: Array, rhs: Array, x: Array, scale: Array, value: Array) -> _Refined:
     """x with another value added, and its true residual, whatever the solver's own precision."""
     x, exact = x + scale * value.astype(x.dtype), in_float64(system)
-    product, field = exact.answer(x)
+    product, field = exact.matvec_and_field(x)
     r, field = rhs - product, field.astype(z.dtype)
-    return _Refined(x, r, exact.nats(r), system.alpha(z, x.astype(z.dtype), field), field)
+    return _Refined(x, r, exact.kl_bound(r), system.alpha(z, x.astype(z.dtype), field), field)
 
 
 def solve(
@@ -149,7 +225,7 @@ def solve(
     tolerance: float | Float[np.ndarray, " B"],
     max_iterations: int,
     report: Callable[[int, float], None] = lambda steps, nats: None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: "Checkpoint | None" = None,
 ) -> Solved:
     """A^-1 z to `tolerance` nats (per row, if an array), the certificate taken from the true residual in float64.
 
@@ -157,13 +233,13 @@ def solve(
     (iterative refinement), which costs one product each time.
     """
     target = np.broadcast_to(np.asarray(tolerance, z.dtype), (z.shape[0],))
-    rhs, x, found_nats, (state, scale) = _begin(system, z)
-    steps, nats, found = 0, np.asarray(found_nats), None
+    rhs, x, bound, (state, scale) = _begin(system, z)
+    steps, bound, found = 0, np.asarray(bound), None
     if checkpoint is not None and (saved := checkpoint.load(rhs.shape)) is not None:
         x, steps, (state, scale) = saved
-        nats = np.full_like(nats, np.inf)
+        bound = np.full_like(bound, np.inf)
     for _ in range(REFINEMENTS):
-        if np.all(nats <= target) or steps >= max_iterations:
+        if np.all(bound <= target) or steps >= max_iterations:
             break
         if found is not None:
             x, (state, scale) = found.x, _again(system, found.residual, z.dtype)
@@ -171,14 +247,14 @@ def solve(
         before = steps
         value, steps = _run(system, x, state, scale, target, steps, max_iterations, report, checkpoint)
         found = _refined(system, z, rhs, x, scale, value)
-        after = np.asarray(found.nats)
-        stuck = bool(np.all(after > 0.5 * nats)) or steps == before
-        nats = after
+        after = np.asarray(found.kl_bound)
+        stuck = bool(np.all(after > 0.5 * bound)) or steps == before
+        bound = after
         if stuck:
             break
     if found is None:
         found = _refined(system, z, rhs, x, scale, state.value)
-    return Solved(found.alpha, found.field, np.asarray(found.nats), steps, found.residual)
+    return Solved(found.alpha, found.field, np.asarray(found.kl_bound), steps, found.residual)
 
 
 def _run(
@@ -190,7 +266,7 @@ def _run(
     steps: int,
     max_iterations: int,
     report: Callable[[int, float], None],
-    checkpoint: Checkpoint | None,
+    checkpoint: "Checkpoint | None",
 ) -> tuple[Array, int]:
     """Advance in pieces of about a second, so that progress shows and checkpoints are written; the value found."""
     piece, done, size = 5, int(np.asarray(state.iterations).max()), np.asarray(scale)[:, 0]

@@ -14,7 +14,7 @@
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,15 @@ import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float, Int
 
-from hipgp.batch.exact_variances import factored
-from hipgp.batch.simulation import Target, simulate
-from hipgp.batch.systems import solve
-from hipgp.model.functionals import Functional, LineIntegrals, Points
+from hipgp.batch.decisions import Decision, standard_deviations, work
+from hipgp.batch.simulation import GridTarget, simulate
+from hipgp.batch.systems import System, draws_at_once, solve
+from hipgp.engines import USUAL_STD
+from hipgp.model.arguments import check_whole
+from hipgp.model.data import Data
+from hipgp.model.functionals import Functional, Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import typical_lengthscale
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
@@ -47,7 +52,7 @@ FEW, NEIGHBOURS = 4096, (512, 256)  # 512 for up to FEW targets, 256 for more
 ROUGH = 16  # simulations without a solve, for each with one
 
 
-class Local(NamedTuple):
+class LocalConditional(NamedTuple):
     """Functionals given their nearest observations, or the nearest bins of them."""
 
     conditionals: Conditionals
@@ -62,14 +67,14 @@ class Local(NamedTuple):
         return self.conditionals.mean(y if self.bins is None else cluster_means(y, self.bins, self.noise))
 
 
-def local_conditional(post: "BatchPosterior", functional: Functional) -> Local:
+def local_conditional(post: "BatchPosterior", functional: Functional) -> LocalConditional:
     """Each functional given its nearest observations.
 
     Points that crowd in their noise are taken together first (`vecchia/aggregation.py`): the nearest thirty of them would not reach far.
     """
     nodes, noise = coarse.coarse_data_nodes(post.data, post.kernel), np.asarray(post.noise_variance, float)
     targets = coarse.coarse_nodes(functional, post.kernel)
-    scale = coarse.typical_lengthscale(post.kernel, post.grid.ndim)
+    scale = typical_lengthscale(post.kernel, post.grid.ndim)
     bins, spread = None, noise
     if coarse.are_point_values(nodes) and targets.x.shape[1] == 1:
         x = np.asarray(nodes.x)[:, 0]
@@ -78,7 +83,7 @@ def local_conditional(post: "BatchPosterior", functional: Functional) -> Local:
         if bins is not None:
             nodes, spread = clusters_as_points(x, bins, noise)
     near = _near(nodes, targets, scale)
-    return Local(vecchia.conditionals(post.kernel, nodes, spread, targets, near), bins, noise)
+    return LocalConditional(vecchia.conditionals(post.kernel, nodes, spread, targets, near), bins, noise)
 
 
 def _near(nodes: Nodes, targets: Nodes, scale: np.ndarray) -> Groups:
@@ -120,13 +125,11 @@ def _first_seen(owner: np.ndarray) -> np.ndarray:
 
 @float64_available
 def vecchia_variance(
-    post: "BatchPosterior", functional: Functional, columns: Any = None
+    post: "BatchPosterior", functional: Functional, columns: Float[np.ndarray, "T p"]
 ) -> Float[np.ndarray, " T"]:
+    """The variance of each functional given its nearest observations; `columns` are its trend's."""
     local = local_conditional(post, functional)
-    gap = (
-        post.trend.of(functional, post.grid, columns)
-        - local.mean(post.trend.of_data(post.data, post.grid).T).T
-    )
+    gap = columns - local.mean(post.trend.of_data(post.data, post.grid).T).T
     return local.variance + post.trend_variance(gap)
 
 
@@ -134,17 +137,16 @@ def vecchia_variance(
 def sampled_variance(
     post: "BatchPosterior",
     functional: Functional,
+    target: GridTarget,
+    columns: Float[np.ndarray, "T p"],
     count: int,
     key: Any,
-    columns: Any = None,
     report: Report = silent,
 ) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, " T"]]:
-    """The variance by `count` simulations, and its Monte Carlo standard error."""
-    if count < 2:
-        raise ValueError(f"samples: expected at least 2 to tell an error from, got {count}")
+    """The variance by `count` simulations, and its Monte Carlo standard error; `target` is `functional` on the grid."""
+    check_whole("samples", count, 2)  # one tells no error
     single = all(f.single for f in (functional, *(block.functional for block in post.data.blocks)))
     local = local_conditional(post, functional) if single else None
-    target = post.target(functional)
     of_exact, of_rough = [], []  # squares
     for y, truth in _simulations(post, target, count, key):
         solved = solve(post.system, y, post.method.tolerance, post.method.max_iterations)
@@ -158,23 +160,25 @@ def sampled_variance(
         others = _simulations(post, target, ROUGH * count, jax.random.fold_in(key, 2**29))
         known = _moments(_rough(local, y, truth) for y, truth in others)
         found, error = _controlled(exact, np.concatenate(of_rough), *known)
-    alpha, field = post.solved_columns(post.trend.of_data(post.data, post.grid))
-    gap = post.trend.of(functional, post.grid, columns) - np.asarray(target.mean(field, alpha), float).T
+    alpha, field = post.solved_columns()
+    gap = columns - np.asarray(target.mean(field, alpha), float).T
     return found + post.trend_variance(gap), error
 
 
 def _simulations(
-    post: "BatchPosterior", target: Target, count: int, key: Array
+    post: "BatchPosterior", target: GridTarget, count: int, key: Array
 ) -> Iterator[tuple[Float[Array, "s N"], Float[np.ndarray, "s T"]]]:
     """Data drawn from the prior, some at a time, and the true values of the targets."""
     nothing = jnp.zeros(len(post.data), post.data.dtype)
-    for begin in range(0, count, size := post.draws_at_once()):
+    for begin in range(0, count, size := draws_at_once(post.system)):
         number, draw_key = min(size, count - begin), jax.random.fold_in(key, begin)
         prior, residual, less = simulate(post.system, nothing, draw_key, number)
         yield -less, target.draw(prior, residual, jax.random.fold_in(draw_key, 2**30))
 
 
-def _rough(local: Local, y: Float[Array, "s N"], truth: Float[np.ndarray, "s T"]) -> Float[np.ndarray, "s T"]:
+def _rough(
+    local: LocalConditional, y: Float[Array, "s N"], truth: Float[np.ndarray, "s T"]
+) -> Float[np.ndarray, "s T"]:
     """The neighbours' squared error."""
     return (truth - local.mean(np.asarray(y, float))) ** 2
 
@@ -205,19 +209,16 @@ def _controlled(
     return np.maximum(found, 0.1 * exact.mean(axis=0)), error  # a mean of squares is positive
 
 
-def automatic(
-    post: "BatchPosterior", functional: Functional, samples: int
-) -> Literal["vecchia", "samples", "exact"]:
-    """The way that is right for these data, in the fewest seconds.
+def automatic(post: "BatchPosterior", functional: Functional, samples: int) -> Decision[str]:
+    """The way to standard deviations of these functionals that is right and takes the fewest seconds."""
+    needed = lambda: work(post.system, post.diagnostics["iterations"])
+    return standard_deviations(post.data, functional, len(functional), samples, needed, _from_one_place)
 
-    Nearest observations tell all but a few percent of points given points, and of lines given such from the same place.
-    Of a line given others that cross it, of values given slopes, and of one kind given another they tell much less.
-    """
-    blocks = [block.functional for block in post.data.blocks]
-    kinds = {type(f) for f in (*blocks, functional)}
-    if kinds == {Points} or (kinds == {LineIntegrals} and _from_one_place([*blocks, functional])):
-        return "vecchia"
-    return "exact" if factored(post, len(functional), samples) else "samples"
+
+def automatic_on_grid(data: Data, grid: Grid, system: System, iterations: int) -> Decision[str]:
+    """The way to standard deviations at the grid points, unless the user asks for another."""
+    needed, one = lambda: work(system, iterations), Points(np.zeros((1, grid.ndim)))
+    return standard_deviations(data, one, grid.size, USUAL_STD.samples, needed, _from_one_place)
 
 
 def _from_one_place(lines: list[Any]) -> bool:

@@ -1,4 +1,4 @@
 """Posteriors on disk: the map format, what an engine needs to come back, names and units.
 
-It imports the engines and the rooms below.
+It imports `engines`, `model` and `runtime`. The engines themselves are imported when a map of theirs is loaded.
 """

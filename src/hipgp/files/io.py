@@ -1,4 +1,4 @@
-"""Maps on disk: named arrays and a JSON description in one file, whole or not there, read without running code.
+"""Maps on disk: named arrays and a JSON description in one file, written whole or not at all, read without running code.
 
 A file is a zip archive (`archive.py`: stored, sealed with a digest) of a zarr version 3 hierarchy in its plainest form,
 each array one chunk of raw numbers; `xarray.open_zarr(ZipStore(path))` opens it without hipgp:
@@ -36,16 +36,16 @@ ROOT, MODEL = "zarr.json", "model/"
 
 
 class Record(NamedTuple):
-    """What a file holds."""
+    """The contents of a map file: fields on the grid, the arrays and description of the model, and labels."""
 
-    fields: "xr.Dataset"  # on the grid
+    fields: "xr.Dataset"
     arrays: dict[str, np.ndarray]
     model: dict[str, Any]  # JSON
     labels: Labels
 
 
 def dataset(grid: Grid, labels: Labels, fields: Mapping[str, np.ndarray]) -> "xr.Dataset":
-    """Fields on the grid as xarray knows them: coordinates, units, long names."""
+    """Fields on the grid as an xarray dataset with coordinates, units and long names."""
     import xarray as xr
 
     coordinates = {}
@@ -64,7 +64,7 @@ def _attributes(name: str, unit: str) -> dict[str, str]:
 
 
 def write(path: str | os.PathLike[str], record: Record, overwrite: bool = False) -> None:
-    """Write a map. An older file of that name is replaced only if told, and only once the new one is complete."""
+    """Write a map; a file of that name is replaced only with `overwrite`, and only once the new one is complete."""
     check_free(path, overwrite)
     grid = Grid(**record.model["grid"])
     held = {str(name): np.asarray(record.fields[name]) for name in record.fields.data_vars}
@@ -89,7 +89,7 @@ def write(path: str | os.PathLike[str], record: Record, overwrite: bool = False)
 
 
 def check_free(path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Raise a FileExistsError where a file would be replaced without being told to."""
+    """Raise a FileExistsError where the file exists and `overwrite` is not given."""
     if pathlib.Path(path).exists() and not overwrite:
         raise FileExistsError(f"{path}: exists already; give overwrite=True to replace it")
 
@@ -135,12 +135,12 @@ def _array(shape: Any, kind: Any, dims: Any, attributes: Any) -> dict[str, Any]:
 
 
 def damaged(path: str | os.PathLike[str]) -> Any:
-    """The one error for a file that is not a whole map of ours: it names the file, and the reason."""
+    """Turn every error of reading a file that is not a whole map into one ValueError with its name and the reason."""
     return archive.one_error(f"{path}: expected a hipgp map, got a damaged file or one of another kind")
 
 
 def read(path: str | os.PathLike[str]) -> Record:
-    """Read a map; a ValueError for anything that is not one."""
+    """Read a map; a ValueError where the file is not one."""
     if not pathlib.Path(path).exists():
         raise FileNotFoundError(f"{path}: no such file")
     with open(path, "rb") as file, damaged(path):

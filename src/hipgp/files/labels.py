@@ -1,10 +1,10 @@
-"""What the numbers are called and what they are measured in: for pictures, files and tables."""
+"""Names and units of the field and of its axes, for pictures, files and tables."""
 
 import unicodedata
 from typing import NamedTuple
 
 FIELDS = ("mean", "std", "samples")  # what a map holds on its grid
-TAKEN = (*FIELDS, "sample")  # names that an axis cannot have beside them
+RESERVED = (*FIELDS, "sample")  # names that an axis cannot have
 LONGEST = 200  # characters
 AXES = {1: ("x",), 2: ("x", "y"), 3: ("x", "y", "z"), 4: ("x", "y", "z", "t")}
 
@@ -25,7 +25,7 @@ class Labels(NamedTuple):
         name: str | None = None,
         unit: str | None = None,
     ) -> "Labels":
-        """Labels for `ndim` axes; one axis unit will do for all."""
+        """Labels for `ndim` axes; a single axis unit applies to all of them."""
         names = AXES[ndim] if not axes else tuple(str(a) for a in axes)
         units = ("",) * ndim if not axis_units else axis_units
         units = (units,) * ndim if isinstance(units, str) else tuple(str(u) for u in units)
@@ -34,10 +34,10 @@ class Labels(NamedTuple):
                 raise ValueError(f"{what}: expected {ndim} names, one per axis of the grid, got {len(given)}")
         if len(set(names)) != ndim:
             raise ValueError(f"axes: expected different names, got {names}")
-        taken = [a for a in names if a in TAKEN or not a.strip()]
+        taken = [a for a in names if a in RESERVED or not a.strip()]
         if taken:
             raise ValueError(
-                f"axes: expected names other than {', '.join(TAKEN)}, which are those of the map's own parts, and none "
+                f"axes: expected names other than {', '.join(RESERVED)}, which are those of the map's own parts, and none "
                 f"empty, got {taken[0]!r}; give the axis another name"
             )
         made = Labels(names, units, str(name or "field"), str(unit or ""))
@@ -61,11 +61,12 @@ class Labels(NamedTuple):
 
 
 def with_unit(name: str, unit: str) -> str:
+    """The name with its unit in brackets, if it has one."""
     return f"{name} [{unit}]" if unit else name
 
 
 def _check_printable(what: str, text: str) -> None:
-    """Raise a ValueError for what no picture or file can show: line breaks, control characters, half characters."""
+    """Raise a ValueError where a label has line breaks, control characters or half characters, or is too long."""
     bad = [c for c in text if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")]
     if bad or len(text) > LONGEST:
         reason = f"the character {bad[0]!r}" if bad else f"{len(text)} characters"

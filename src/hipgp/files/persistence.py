@@ -1,64 +1,74 @@
-"""Posteriors to and from plain arrays and JSON: what a file must hold for a loaded map to answer as the saved one.
+"""Posteriors to and from plain arrays and JSON: what a file must hold for a loaded map to predict as the saved one.
 
-The linear system is not stored: it follows from kernel, grid, data and settings, and is rebuilt when first needed.
+The linear system is not stored: it follows from kernel, grid, data and settings, and is rebuilt when first needed. An
+engine is imported when a map of it is loaded.
 """
 
+import importlib
 import math
 import platform
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hipgp.batch.engine import Batch
 from hipgp.engines import FittedPosterior, Method
-from hipgp.exact import Exact
-from hipgp.learning.search import Learned
 from hipgp.model.grid import Grid
 from hipgp.model.packing import Arrays, Json, kernel_from_json, kernel_to_json, plain
-from hipgp.nonlinear.engine import Linearised
-from hipgp.variational.engine import Variational
 
-METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Batch, Variational, Exact, Linearised)
-}  # that a map may be of
+if TYPE_CHECKING:
+    from hipgp.learning.search import Learned
+
+# The engines that a map may be of, by `Method.name`: the module and the class of their settings.
+ENGINES = {
+    "batch": ("hipgp.batch.engine", "Batch"),
+    "variational": ("hipgp.variational.engine", "Variational"),
+    "exact": ("hipgp.exact", "Exact"),
+    "linearised": ("hipgp.nonlinear.engine", "Linearised"),
+}
 
 
-def pack(engine: FittedPosterior, learned: Learned | None) -> tuple[Arrays, Json]:
+def pack(engine: FittedPosterior, learned: "Learned | None") -> tuple[Arrays, Json]:
     """The arrays and the description of a posterior."""
-    arrays, own = engine.pack()
+    arrays, of_engine = engine.pack()
     method = engine.method
     model: Json = {
         "kernel": kernel_to_json(engine.kernel),
         "grid": {k: list(getattr(engine.grid, k)) for k in ("origin", "spacing", "shape")},
         "noise": None if engine.noise is None else float(engine.noise),
         "diagnostics": plain(engine.diagnostics),
-        "learned": None if learned is None else learned_to_json(learned),
-        "provenance": provenance(),
+        "learned": None if learned is None else _learned_to_json(learned),
+        "provenance": _provenance(),
         "engine": method.name,
         "settings": method.settings(),
     }
-    return arrays, model | own
+    return arrays, model | of_engine
 
 
-def unpack(arrays: Arrays, model: Json) -> tuple[FittedPosterior, Learned | None]:
+def unpack(arrays: Arrays, model: Json) -> "tuple[FittedPosterior, Learned | None]":
     """The posterior that was packed; a ValueError where something is missing, out of range or does not fit."""
     try:
         kernel, grid = kernel_from_json(model["kernel"]), Grid(**model["grid"])
         kernel.check_dimension(grid.ndim)
-        learned = None if model["learned"] is None else learned_from_json(model["learned"])
+        learned = None if model["learned"] is None else _learned_from_json(model["learned"])
         _check_described(model)
-        method = METHODS[model["engine"]].of_settings(model["settings"])
+        method = _method(model["engine"]).of_settings(model["settings"])
         return method.unpack(kernel, grid, model["noise"], arrays, model), learned
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"map: expected a complete model, got one without {error}") from None
 
 
+def _method(engine: str) -> type[Method]:
+    module, name = ENGINES[engine]
+    return getattr(importlib.import_module(module), name)
+
+
 def _check_described(model: Json) -> None:
-    """Raise a ValueError where what is not an array is out of range or missing."""
+    """Raise a ValueError where a part of the JSON description is missing or out of range."""
     noise = model["noise"]
     if noise is not None and not (isinstance(noise, float) and 0 < noise < math.inf):
         raise ValueError(f"noise: expected a positive standard deviation or none, got {noise!r}")
-    if model["engine"] not in METHODS:
-        raise ValueError(f"engine: expected one of {', '.join(METHODS)}, got {model['engine']!r}")
+    if model["engine"] not in ENGINES:
+        raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {model['engine']!r}")
     about = model["provenance"]
     if not all(isinstance(part, dict) for part in (model["diagnostics"], about, about["packages"])):
         raise ValueError("diagnostics, provenance: expected names and values, got something else")
@@ -66,12 +76,12 @@ def _check_described(model: Json) -> None:
         raise ValueError("provenance: expected when and by which version it was made, got something else")
 
 
-def learned_to_json(learned: Learned) -> Json:
+def _learned_to_json(learned: "Learned") -> Json:
     told = {name: plain(value) for name, value in learned._asdict().items() if name != "kernel"}
     return told | {"kernel": kernel_to_json(learned.kernel)}
 
 
-def learned_from_json(told: Json) -> Learned:
+def _learned_from_json(told: Json) -> "Learned":
     arrays = {name: np.asarray(told[name], float) for name in ("values", "log_std")}
     if any(a.shape != (len(told["names"]),) for a in arrays.values()) or not np.all(arrays["values"] > 0):
         raise ValueError(
@@ -79,11 +89,13 @@ def learned_from_json(told: Json) -> Learned:
         )
     if not all(isinstance(step, dict) for step in told["trace"]):
         raise ValueError("learned: expected a trace of steps, got something else")
+    from hipgp.learning.search import Learned
+
     return Learned(**{**told, **arrays, "kernel": kernel_from_json(told["kernel"])})
 
 
-def provenance() -> Json:
-    """Who made the file, with what, when."""
+def _provenance() -> Json:
+    """When the file was made, by which versions, on what kind of machine."""
     import datetime
     from importlib.metadata import version
 

@@ -1,12 +1,13 @@
 """A kernel and a noise as one vector of logarithms, for optimisers; with bounds and names."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from hipgp.model.kernels import Kernel, Product, Stationary
 from hipgp.runtime.precision import AnyArray
@@ -64,6 +65,21 @@ class Layout(eqx.Module):
     def kernel(self, vector: Float[AnyArray, " p"]) -> Kernel:
         """The kernel alone."""
         return self.unpack(vector)[0]
+
+    def with_slopes(
+        self, function: Callable[[Kernel, Any], Array], vector: Array
+    ) -> tuple[Array, list[Array]]:
+        """function(kernel, noise) and its derivatives in the vector, one by one: each passes through its own part alone."""
+        kernel, noise = self.unpack(jnp.asarray(vector))
+        leaves, structure = jax.tree.flatten((kernel, noise))
+        slopes = []
+        for number, (leaf, free) in enumerate(zip(leaves, (*self.free, True), strict=False)):
+            at = lambda leaf, n=number: function(
+                *jax.tree.unflatten(structure, [*leaves[:n], leaf, *leaves[n + 1 :]])
+            )
+            along = jnp.ravel(leaf)[:, None] * jnp.eye(jnp.size(leaf)) if free else ()
+            slopes += [jax.jvp(at, (leaf,), (one.reshape(jnp.shape(leaf)),))[1] for one in along]
+        return function(kernel, noise), slopes
 
     def _mask(self) -> np.ndarray:
         leaves = jax.tree.leaves(self.template)

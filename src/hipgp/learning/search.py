@@ -1,9 +1,10 @@
 """Learning kernel, noise and trend from the data: by the Vecchia likelihood (`learning/likelihood.py`), then by the exact bound.
 
 The search goes from coarse to fine: many starts on few data (a lengthscale cannot be found from one bad start), the
-best one on more, then on all (of points; of lines and areas, whose likelihood is dear, on some thousands). None of that
-needs a large solve. The last steps are Newton's on the collapsed bound of all the data (`Method.log_evidence_slope` of the engine
-given), each a solve with a few more right-hand sides, with the Vecchia likelihood's curvature.
+best ones on more, then the best on all (of points; of lines and areas, whose likelihood is dear, on some thousands). None of
+that needs a large solve. The last steps go up the log evidence of all the data (`Method.log_evidence_slope` of the engine
+given), each a solve with a few more right-hand sides, with the Vecchia likelihood's information. The data are put in an
+order of their own first, so that what is learned does not depend on the order in which they are given.
 """
 
 import itertools
@@ -15,13 +16,13 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from hipgp.engines import Method, Problem, Slope
-from hipgp.learning.descent import Report, climb, curved_at, descend, newton, uncertainty
-from hipgp.learning.likelihood import Terms, prepare, value_and_gradient
+from hipgp.learning.likelihood import Evaluation, Terms, evaluate, prepare
 from hipgp.learning.parameters import Bounds, Layout, bounds
-from hipgp.model.data import Data
+from hipgp.learning.scoring import Model, Report, climb, descend, uncertainty
+from hipgp.model.data import Data, Observations
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.scaling import scaled_kernel, scaled_noise
@@ -31,15 +32,16 @@ from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
 
-STAGES = (  # data, share of the preconditioner's neighbours, iterations at most
-    (1_024, 0.35, 12),
-    (8_192, 1.0, 25),
-    (122_880, 1.0, 0),
+STAGES = (  # data, steps at most, how many of its ends are gone on from
+    (1_024, 12, 2),
+    (8_192, 20, 1),
+    (122_880, 12, 1),
 )
-DEAR_STAGES = (STAGES[0], (4_096, 1.0, 25))  # where covariances are double sums over nodes
+DEAR_STAGES = ((512, 12, 2), (4_096, 20, 1))  # where covariances are double sums over nodes
+ENOUGH = 0.1, 0.05  # nats that a step must promise: where others follow, and where none do
 DONE = 99  # the stage in the checkpoint of one that came to its end
 LADDER = 8  # lengthscales tried
-DESCENTS = 3  # starts from which the search goes on
+DESCENTS = 4  # starts from which the search goes on
 PROBES = 8  # of the bound's gradient: its error is a third of the parameters' own at most
 POLISHED_UP_TO = 100_000  # observations and grid points from which the bound is not worth its solves
 
@@ -77,50 +79,110 @@ def learn(
 ) -> Learned:
     """Kernel, noise and their uncertainty. `start` is "data" (searched for) or "kernel" (the values given)."""
     began = time.perf_counter()
-    layout = Layout.of(kernel, not np.all(data.noise_known))
-    columns = trend.of_data(data, grid)
-    spread = _spread(data, columns)
-    extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
-    box = bounds(layout, _field_spread(data, spread), spacing, extent, user_bounds or {}, spread)
+    data, order = _in_fixed_order(data)
+    task = _Task.of(kernel, grid, data, noise, trend.in_order(order), start, user_bounds or {}, seed)
     stages = _stages(data)
     exact = len(data) + grid.size <= POLISHED_UP_TO if polish is None else polish
     trace: list[dict[str, Any]] = []
     wanted = sorted((user_bounds or {}).items())
-    problem = fingerprint(kernel, grid, data, noise, trend, start, seed, wanted, stages, exact)
-    saved = None if checkpoint is None else read_arrays(_path(checkpoint), problem, "stage", "vector")
+    problem = fingerprint(kernel, grid, data, noise, task.trend, start, seed, wanted, stages, exact)
+    save = lambda **arrays: (
+        checkpoint is None or write_arrays(pathlib.Path(checkpoint), fingerprint=problem, **arrays)
+    )
+    saved = None if checkpoint is None else read_arrays(pathlib.Path(checkpoint), problem, "stage", "vectors")
     if saved is not None and int(saved["stage"]) == DONE:
-        done = saved["vector"], saved["log_std"], float(saved["value"])
-        return _learned(layout, noise, box, *done, trace, began)
-    first_stage, vector = (0, None) if saved is None else (int(saved["stage"]), saved["vector"])
+        done = saved["vectors"][0], saved["log_std"], float(saved["value"])
+        return _learned(task, *done, trace, began)
     with Progress("learning", progress) as bar:
-        for stage, (count, share, iterations) in list(enumerate(stages))[first_stage:]:
-            report = _reporter(bar, trace, f"{stage + 1} of {len(stages)}", stage, layout)
-            unknown = _neutral(kernel, extent) if start == "data" else kernel
-            centre = unknown if vector is None else layout.unpack(np.asarray(vector))[0]
-            terms = prepare(centre, data, columns, count, share, seed)
-            if vector is None:
-                starts = [layout.pack(kernel, noise or 0.3 * spread)]
-                if start == "data":
-                    starts = _starts(layout, data, spread, spacing, extent, seed)
-                vector, value = _best_start(starts, layout, terms, box, iterations, report)
-            else:
-                # nats; the bound's optimum is some nats away in any case
-                enough = None if stage + 1 < len(stages) else 1.0 if exact else 0.01
-                vector, value = _onward(np.asarray(vector), layout, terms, box, iterations, enough, report)
-            if checkpoint is not None and stage + 1 < len(stages):
-                write_arrays(_path(checkpoint), fingerprint=problem, stage=stage + 1, vector=vector)
-        assert vector is not None
+        report = lambda stage, shown: _reporter(bar, trace, shown, stage, task.layout)
+        vector, here, seen = _through(task, stages, ENOUGH[0] if exact else ENOUGH[1], saved, save, report)
+        value = here.value
         if exact:
-            report = _reporter(bar, trace, "exact bound", len(stages), layout)
-            slope = _slope(method, layout, grid, data, trend, noise, seed)
-            vector, value = climb(
-                vector, slope, curved_at(vector, layout, terms, box), box, len(data), report
-            )
-    log_std = uncertainty(vector, layout, terms, len(data), box.touching(vector))
-    if checkpoint is not None:
-        found = {"vector": vector, "log_std": log_std, "value": value}
-        write_arrays(_path(checkpoint), fingerprint=problem, stage=DONE, **found)
-    return _learned(layout, noise, box, vector, log_std, float(value), trace, began)
+            up = _slope(task, method), Model(here.information), task.box, len(data)
+            vector, value = climb(vector, *up, report(len(stages), "exact bound"))
+            seen = len(data)
+    log_std = uncertainty(here.information, seen, task.box.touching(vector))
+    save(stage=DONE, vectors=vector[None], log_std=log_std, value=value)
+    return _learned(task, vector, log_std, float(value), trace, began)
+
+
+class _Task(NamedTuple):
+    """What is to be learned from which data, with the scales that starting values and bounds follow."""
+
+    kernel: Kernel
+    grid: Grid
+    data: Data
+    noise: float | None
+    trend: Trend
+    start: str
+    seed: int
+    layout: Layout
+    columns: Float[np.ndarray, "N p"]
+    spread: float
+    box: Bounds
+
+    @staticmethod
+    def of(
+        kernel: Kernel,
+        grid: Grid,
+        data: Data,
+        noise: float | None,
+        trend: Trend,
+        start: str,
+        user: dict[str, Any],
+        seed: int,
+    ) -> "_Task":
+        layout, columns = Layout.of(kernel, not np.all(data.noise_known)), trend.of_data(data, grid)
+        spread = _spread(data, columns)
+        extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
+        box = bounds(layout, _field_spread(data, spread), spacing, extent, user, spread)
+        return _Task(kernel, grid, data, noise, trend, start, seed, layout, columns, spread, box)
+
+    def terms(self, count: int, best: np.ndarray | None) -> Terms:
+        """The likelihood of about `count` observations, with neighbours that suit the `best` parameters known."""
+        unknown = _neutral(self.kernel, self.extent) if self.start == "data" else self.kernel
+        centre = unknown if best is None else self.layout.kernel(best)
+        return prepare(centre, self.data, self.columns, count, self.seed)
+
+    def starts(self, terms: Terms) -> list[np.ndarray]:
+        """The values given, or the starts where the likelihood is best; of equal ones the first."""
+        if self.start == "kernel":
+            return [self.layout.pack(self.kernel, self.noise or 0.3 * self.spread)]
+        starts = _starts(self)
+        values = np.array([evaluate(self.box.clip(start), self.layout, terms).value for start in starts])
+        ranked = np.argsort(np.round(np.nan_to_num(values, nan=np.inf), 9), kind="stable")
+        return [starts[i] for i in ranked[:DESCENTS]]
+
+    @property
+    def extent(self) -> Float[np.ndarray, " D"]:
+        return np.asarray(self.grid.upper) - np.asarray(self.grid.lower)
+
+
+def _through(
+    task: _Task,
+    stages: list[tuple[int, int, int]],
+    enough: float,
+    saved: dict[str, np.ndarray] | None,
+    save: Callable[..., Any],
+    report: Callable[[int, str], Report],
+) -> tuple[np.ndarray, Evaluation, int]:
+    """The best parameters of the last stage, the likelihood there, and of how many observations it is."""
+    first, vectors = (0, []) if saved is None else (int(saved["stage"]), list(saved["vectors"]))
+    for stage, (count, steps, kept) in list(enumerate(stages))[first:]:
+        last = stage + 1 == len(stages)
+        terms = task.terms(count, vectors[0] if vectors else None)
+        vectors = vectors or task.starts(terms)
+        at = lambda v, terms=terms: evaluate(v, task.layout, terms)
+        least = (enough if last else ENOUGH[0]) / terms.count
+        tell = report(stage, f"{stage + 1} of {len(stages)}")
+        found = sorted(
+            (descend(v, at, task.box, steps, least, tell) for v in vectors), key=lambda end: end[1].value
+        )
+        vectors = [vector for vector, _ in found[:kept]]
+        if not last:
+            save(stage=stage + 1, vectors=np.array(vectors))
+    best, here = found[0]
+    return best, here, terms.count
 
 
 def in_unit(learned: Learned, power: int) -> Learned:
@@ -144,52 +206,52 @@ def in_unit(learned: Learned, power: int) -> Learned:
     )  # fmt: skip
 
 
-def _onward(
-    vector: np.ndarray,
-    layout: Layout,
-    terms: Terms,
-    box: Bounds,
-    iterations: int,
-    enough: float | None,
-    report: Report,
-) -> tuple[np.ndarray, float]:
-    """Downhill from `vector`, and then, where it says how many nats are near enough, by Newton's steps."""
-    value = np.inf
-    if iterations:
-        vector, value = descend(vector, layout, terms, box, iterations, report)
-    if enough is not None:
-        vector, value = newton(vector, layout, terms, box, enough, report)
-    return vector, value
+def _in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
+    """The observations by their places, and which of the given ones each is: the same whatever their order was.
+
+    A kind of functional that does not know how to reorder itself stays as it is.
+    """
+    blocks, begin = [], 0
+    for block in data.blocks:
+        places = np.asarray(block.functional.places(), float).reshape(len(block.y), -1)
+        noise = np.zeros(0 if block.noise is None else len(block.y)) if block.noise is None else block.noise
+        order = np.lexsort([block.y, *([noise] if len(noise) else []), *places.T[::-1]])
+        taken = block.functional[order]
+        if type(taken) is type(block.functional):
+            block = Observations(taken, block.y[order], None if block.noise is None else block.noise[order])
+        else:
+            order = np.arange(len(order))
+        blocks.append((block, order + begin))
+        begin += len(order)
+    blocks.sort(key=lambda b: (type(b[0].functional).__name__, len(b[0].y), float(b[0].y[0])))
+    return Data(tuple(block for block, _ in blocks)), np.concatenate([order for _, order in blocks])
 
 
-def _slope(
-    method: Method, layout: Layout, grid: Grid, data: Data, trend: Trend, noise: float | None, seed: int
-) -> Callable[[np.ndarray], Slope]:
+def _slope(task: _Task, method: Method) -> Callable[[np.ndarray], Slope]:
     """The engine's log evidence and its gradient, with the same probes at every step."""
 
     def at(vector: np.ndarray) -> Slope:
-        kernel, found = layout.unpack(np.asarray(vector))
-        problem = Problem(kernel, grid, data, noise if found is None else float(found), trend)
-        return method.log_evidence_slope(problem, PROBES, jax.random.key(seed))
+        kernel, found = task.layout.unpack(np.asarray(vector))
+        noise = task.noise if found is None else float(found)
+        problem = Problem(kernel, task.grid, task.data, noise, task.trend)
+        return method.log_evidence_slope(problem, PROBES, jax.random.key(task.seed))
 
     return at
 
 
 def _learned(
-    layout: Layout,
-    noise: float | None,
-    box: Bounds,
+    task: _Task,
     vector: np.ndarray,
     log_std: np.ndarray,
     value: float,
     trace: list[dict[str, Any]],
     began: float,
 ) -> Learned:
-    kernel, found = layout.unpack(np.asarray(vector))
-    names, loose = layout.names(), box.touching(vector) | (log_std > 2.0)
+    kernel, found = task.layout.unpack(np.asarray(vector))
+    names, loose = task.layout.names(), task.box.touching(vector) | (log_std > 2.0)
     return Learned(
         jax.tree.map(lambda a: np.asarray(a, float), kernel),
-        noise if found is None else float(found),
+        task.noise if found is None else float(found),
         names,
         np.exp(vector),
         log_std,
@@ -200,11 +262,11 @@ def _learned(
     )
 
 
-def _stages(data: Data) -> list[tuple[int, float, int]]:
+def _stages(data: Data) -> list[tuple[int, int, int]]:
     """Those that look at more than the one before."""
     stages = STAGES if all(block.functional.single for block in data.blocks) else DEAR_STAGES
-    before = [(0, 0, 0), *stages]
-    return [s for s, b in zip(stages, before, strict=False) if len(data) > b[0] or s[1] != b[1]]
+    before = [0, *(count for count, _, _ in stages)]
+    return [stage for stage, seen in zip(stages, before, strict=False) if len(data) > seen]
 
 
 def _neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:
@@ -212,10 +274,6 @@ def _neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:
     tenth = lambda part: 0.1 * extent if np.ndim(part.lengthscale) else np.asarray(0.1 * np.max(extent))
     parts = [eqx.tree_at(lambda p: p.lengthscale, part, tenth(part)) for part in kernel.parts]
     return _rebuilt(kernel, iter(parts))
-
-
-def _path(checkpoint: Any) -> pathlib.Path:
-    return pathlib.Path(checkpoint)
 
 
 def _spread(data: Data, columns: np.ndarray) -> float:
@@ -232,20 +290,26 @@ def _field_spread(data: Data, spread: float) -> float:
     return spread / float(np.median(sizes))
 
 
-def _starts(
-    layout: Layout, data: Data, spread: float, spacing: np.ndarray, extent: np.ndarray, seed: int
-) -> list[np.ndarray]:
+def _starts(task: _Task) -> list[np.ndarray]:
     """Lengthscales from a few cells to the extent, in every mixture of parts; variances from the data's spread."""
+    layout, spacing, extent = task.layout, np.asarray(task.grid.spacing), task.extent
     parts = layout.template.parts
     ladder = np.geomspace(2 * float(np.exp(np.mean(np.log(spacing)))), 0.5 * float(np.max(extent)), LADDER)
     per_axis = np.geomspace(2 * spacing, 0.5 * extent, LADDER)  # axes may have different units
     rungs = list(zip(ladder, per_axis, strict=True))
     if any(np.ndim(part.lengthscale) for part in parts):  # or the same: a thin box need not hold a thin field
         rungs += [(one, np.full(len(spacing), one)) for one in ladder]
-    mixtures = list(itertools.product(rungs, repeat=len(parts)))
+    kinds = [(type(part).__name__, np.ndim(part.lengthscale)) for part in parts]
+    numbers = itertools.product(
+        range(len(rungs)), repeat=len(parts)
+    )  # parts of one kind may change places: once is enough
+    kept = {tuple(sorted(zip(kinds, mixture, strict=True))): mixture for mixture in numbers}
+    mixtures = [[rungs[i] for i in mixture] for mixture in kept.values()]
     if len(mixtures) > LADDER**2:
-        mixtures = [mixtures[i] for i in np.random.default_rng(seed).permutation(len(mixtures))[: LADDER**2]]
-    scale = _field_spread(data, spread) ** 2
+        mixtures = [
+            mixtures[i] for i in np.random.default_rng(task.seed).permutation(len(mixtures))[: LADDER**2]
+        ]
+    scale = _field_spread(task.data, task.spread) ** 2
     out = []
     for lengths, factor in itertools.product(mixtures, (0.1, 1.0, 10.0) if len(parts) == 1 else (1.0,)):
         variance = factor * scale / len(parts)
@@ -253,7 +317,7 @@ def _starts(
             eqx.tree_at(lambda p: (p.variance, p.lengthscale), part, _sized(part, variance, *length))
             for part, length in zip(parts, lengths, strict=True)
         ]
-        out.append(layout.pack(_rebuilt(layout.template, iter(sized)), 0.3 * spread))
+        out.append(layout.pack(_rebuilt(layout.template, iter(sized)), 0.3 * task.spread))
     return out
 
 
@@ -267,23 +331,6 @@ def _rebuilt(kernel: Kernel, parts: Any) -> Kernel:
         left = _rebuilt(kernel.left, parts)  # type: ignore[attr-defined]
         return type(kernel)(left, _rebuilt(kernel.right, parts))  # type: ignore[attr-defined,call-arg]
     return next(parts)
-
-
-def _best_start(
-    starts: list[np.ndarray],
-    layout: Layout,
-    terms: Terms,
-    box: Bounds,
-    iterations: int,
-    report: Report,
-) -> tuple[np.ndarray, float]:
-    """The likelihood at every start, a few steps from the most promising, and the best of them."""
-    values = [
-        np.nan_to_num(float(value_and_gradient(box.clip(s), layout, terms)[0]), nan=np.inf) for s in starts
-    ]
-    promising = np.argsort(values)[:DESCENTS]
-    ends = [descend(starts[i], layout, terms, box, iterations, report) for i in promising]
-    return min(ends, key=lambda end: end[1])
 
 
 def _reporter(

@@ -1,7 +1,7 @@
-"""A sparse matrix row by row, on the host or where JAX computes: what products are laid out from (`linalg/sparse.py`).
+"""Sparse matrices in CSR format, on the host or where JAX computes; `linalg/sparse.py` lays them out for products.
 
-On a GPU entries are transposed and brought into their places there; those of lines and areas are made there too, and
-the host knows only where rows begin.
+On a GPU entries are transposed and laid out where they are; rows of W of lines and areas are computed there too, and the
+host knows only where rows begin.
 """
 
 import functools
@@ -23,29 +23,30 @@ ENTRIES_PER_THREAD = 2**20  # fewer are not worth a thread of their own
 
 
 class CSR(NamedTuple):
-    """Row after row, as in a CSR matrix, and behind all of them maybe entries that belong to none."""
+    """A matrix in CSR format; behind the last row there may be padding that belongs to no row."""
 
     columns: Int[AnyArray, " e"]
     values: Float[AnyArray, " e"]
     starts: Int[np.ndarray, " m+1"]
-    column_count: int  # how many columns there are
+    column_count: int
 
     @staticmethod
     def from_scipy(matrix: Any) -> "CSR":
-        """Of a CSR matrix."""
+        """Wrap a SciPy CSR matrix, without a copy."""
         return CSR(matrix.indices, matrix.data, matrix.indptr, matrix.shape[1])
 
     @property
     def row_lengths(self) -> Int[np.ndarray, " m"]:
+        """How many entries each row has."""
         return np.diff(self.starts)
 
     @property
     def on_host(self) -> bool:
-        """Whether they are NumPy's."""
+        """Tell whether the entries are NumPy arrays."""
         return isinstance(self.values, np.ndarray)
 
     def to_device(self) -> "CSR":
-        """The same on the device; some more, of no row, so that few numbers of them are compiled for."""
+        """Copy to the device, zero-padded to a bucketed length to limit recompilation."""
         if not self.on_host:
             return self
         missing = round_up(len(self.values)) - len(self.values)
@@ -54,13 +55,13 @@ class CSR(NamedTuple):
         return self._replace(columns=grown(self.columns, np.int32), values=grown(self.values, float))
 
     def to_scipy(self) -> Any:
-        """As a CSR matrix on the host."""
+        """Copy to the host, as a SciPy CSR matrix."""
         values, columns = (np.asarray(a)[: self.starts[-1]] for a in (self.values, self.columns))
         shape = len(self.starts) - 1, self.column_count
         return scipy.sparse.csr_array((values, columns, self.starts), shape=shape)
 
     def padded_rows(self, rows: Int[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
-        """Columns and values of some rows, filled up with zeros to one of a few sizes."""
+        """Return columns and values of some rows as dense arrays, zero-padded to one of a few widths."""
         begin, end = self.starts[rows][:, None], self.starts[rows + 1][:, None]
         slot = np.arange(round_up_geometrically(int(np.max(end - begin, initial=1))))
         used = slot < end - begin
@@ -70,8 +71,9 @@ class CSR(NamedTuple):
         return np.where(used, columns, 0), np.where(used, values, 0.0)
 
     def transpose(self) -> "CSR":
+        """Return the transpose, computed where the entries are."""
         if self.on_host:
-            return CSR.from_scipy(transposed_in_threads(self.to_scipy()))
+            return CSR.from_scipy(_transpose_in_threads(self.to_scipy()))
         counts = on_device(self.row_lengths, np.int64)
         columns, values, starts = _transpose_on_device(self.columns, self.values, counts, self.column_count)
         return CSR(columns, values, np.asarray(starts), len(counts))
@@ -84,27 +86,27 @@ _gather = eqx.filter_jit(lambda a, at: a[at])
 def _transpose_on_device(
     columns: AnyArray, values: AnyArray, counts: Array, width: int
 ) -> tuple[Array, Array, Array]:
-    """Entries by column: of which rows, their values, and where each column begins."""
+    """Sort the entries by column: return their rows, their values, and where each column begins."""
     size = len(columns)
     each = jnp.arange(size, dtype=jnp.int32 if size < 2**31 else jnp.int64)
     rows = jnp.repeat(jnp.arange(len(counts), dtype=jnp.int32), counts, total_repeat_length=size)
-    key = jnp.where(each < jnp.sum(counts), columns, width)  # of no row: behind all
+    key = jnp.where(each < jnp.sum(counts), columns, width)  # padding goes to the end
     key, at = jax.lax.sort((key, each), num_keys=1)
     starts = jnp.searchsorted(key, jnp.arange(width + 1, dtype=key.dtype))
     return rows[at], values[at], starts
 
 
 class RowChunk(NamedTuple):
-    """Some rows' entries where JAX computes, in arrays of one length, the last of them not full."""
+    """Some rows of a matrix where JAX computes, their entries in arrays of one length, the last of them not full."""
 
     columns: list[Array]
     values: list[Array]
-    rows: Int[np.ndarray, " n"]  # of the whole
+    rows: Int[np.ndarray, " n"]  # their numbers in the whole matrix
     starts: Int[np.ndarray, " n+1"]
 
 
 def concatenate_on_device(parts: list[RowChunk], count: int, width: int) -> CSR:
-    """One matrix of `count` rows out of parts, which are let go one by one, where JAX computes."""
+    """Concatenate chunks of a matrix of `count` rows where JAX computes; frees the chunks as it goes."""
     counts, begin = np.zeros(count, np.int64), np.zeros(count, np.int64)
     total = sum(int(part.starts[-1]) for part in parts)
     size = round_up(total + max(len(a) for part in parts for a in part.values))
@@ -112,9 +114,9 @@ def concatenate_on_device(parts: list[RowChunk], count: int, width: int) -> CSR:
     while parts:
         part = parts.pop()
         counts[part.rows], begin[part.rows] = np.diff(part.starts), first + part.starts[:-1]
-        for number, (own, v) in enumerate(zip(part.columns, part.values, strict=True)):
-            at = np.asarray(first + number * len(own))  # what the last leaves empty, the next part fills
-            columns, values = _write_at(columns, own, at), _write_at(values, v, at)
+        for number, (c, v) in enumerate(zip(part.columns, part.values, strict=True)):
+            at = np.asarray(first + number * len(c))  # what the last leaves empty, the next part fills
+            columns, values = _write_at(columns, c, at), _write_at(values, v, at)
         first += int(part.starts[-1])
     starts = np.concatenate([[0], np.cumsum(counts)])
     moved, counts = on_device(begin - starts[:-1]), on_device(counts)
@@ -128,13 +130,13 @@ def _write_at(whole: Array, part: Array, at: Array) -> Array:
 
 @eqx.filter_jit
 def _in_row_order(columns: Array, values: Array, moved: Array, counts: Array) -> tuple[Array, Array]:
-    """Each row's entries brought to where it begins, from `moved` further on."""
+    """Move each row's entries to where the row begins, from `moved` places further on."""
     at = jnp.arange(len(columns)) + jnp.repeat(moved, counts, total_repeat_length=len(columns))
     return jnp.take(columns, at, mode="clip"), jnp.take(values, at, mode="clip")
 
 
-def transposed_in_threads(csr: Any) -> Any:
-    """The transpose of a CSR matrix as another: some rows in each thread, and then together."""
+def _transpose_in_threads(csr: Any) -> Any:
+    """Transpose a SciPy CSR matrix: each thread transposes some rows, then the parts are merged."""
     rows, columns = csr.shape
     parts = min(thread_count(), csr.nnz // max(ENTRIES_PER_THREAD, 4 * columns))
     if parts < 2:
@@ -142,26 +144,32 @@ def transposed_in_threads(csr: Any) -> Any:
     cut = np.searchsorted(csr.indptr, np.linspace(0, csr.nnz, parts + 1)[1:-1])
     cut = np.concatenate([[0], cut, [rows]])
 
-    def of_some(begin: int, end: int) -> Any:
+    def of_rows(begin: int, end: int) -> Any:
         here = slice(csr.indptr[begin], csr.indptr[end])
         entries = csr.data[here], csr.indices[here], csr.indptr[begin : end + 1] - csr.indptr[begin]
         return scipy.sparse.csr_array(entries, shape=(end - begin, columns)).T.tocsr()
 
-    found = list(map_in_threads(of_some, itertools.pairwise(cut)))
+    found = list(map_in_threads(of_rows, itertools.pairwise(cut)))
     counts = np.array([np.diff(part.indptr) for part in found], csr.indptr.dtype)
     starts = np.concatenate([[0], np.cumsum(np.sum(counts, axis=0))]).astype(counts.dtype)
     before = np.cumsum(counts, axis=0, dtype=counts.dtype) - counts  # of a row, in the parts before
     out = scipy.sparse.csr_array((columns, rows), dtype=csr.dtype)
     out.indptr, out.indices, out.data = starts, np.empty_like(csr.indices), np.empty_like(csr.data)
-    numbered = (found.pop() for _ in range(parts))  # let go one by one
+    numbered = (found.pop() for _ in range(parts))  # freed one by one
     fill = lambda part, skipped, first: copy_rows_into(out, part, starts[:-1] + skipped, first)
     for _ in map_in_threads(fill, zip(numbered, before[::-1], cut[-2::-1], strict=True)):
         pass
     return out
 
 
+def ranges(first: Int[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
+    """Concatenate the ranges first, first + 1, ..., first + count - 1: return each element's range, and the element."""
+    number = np.repeat(np.arange(len(first)), count)
+    return number, np.repeat(first - (np.cumsum(count) - count), count) + np.arange(len(number))
+
+
 def copy_rows_into(out: Any, part: Any, begin: Int[np.ndarray, " m"], first: int = 0) -> None:
-    """A part's entries into another CSR matrix, row i from `begin[i]` on; `first` is added to its columns."""
+    """Copy the rows of `part` into `out`, row i from entry `begin[i]` on; `first` is added to the columns."""
     at = np.arange(part.nnz, dtype=out.indptr.dtype)
     at += np.repeat(begin - part.indptr[:-1], np.diff(part.indptr)).astype(at.dtype, copy=False)
     if first:
@@ -170,7 +178,7 @@ def copy_rows_into(out: Any, part: Any, begin: Int[np.ndarray, " m"], first: int
 
 
 def contiguous_transpose(a: np.ndarray, dtype: Any) -> np.ndarray:
-    """a.T in an order of its own: a few rows at a time, which the cache holds, in a third of the time."""
+    """Return a contiguous copy of a.T, made some rows at a time, which fit the cache: a third of the time of one copy."""
     out = np.empty(a.shape[::-1], dtype)
     for begin in range(0, len(a), 1024):
         out[:, begin : begin + 1024] = a[begin : begin + 1024].T

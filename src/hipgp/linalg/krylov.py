@@ -1,6 +1,6 @@
-"""Conjugate gradients for many right-hand sides at once, and what can be read off them.
+"""Conjugate gradients for many right-hand sides at once, and stochastic Lanczos quadrature from the same steps.
 
-Algorithms take a product (a function v -> A v) and know nothing of kernels. Vectors are (B, n): one side a row.
+Algorithms take a product (a function v -> A v) and know zero of kernels. Vectors are (B, n): one side a row.
 
     >>> import jax.numpy as jnp
     >>> solution = conjugate_gradients(lambda v: 2.0 * v, jnp.ones((1, 3)))
@@ -9,7 +9,7 @@ Algorithms take a product (a function v -> A v) and know nothing of kernels. Vec
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,20 +23,20 @@ ROUNDING = 10.0  # rounding errors of one product, in units of eps |A| |x|
 
 
 class CGState(NamedTuple):
-    """Where a solve stands; enough to go on from."""
+    """The state of a solve by conjugate gradients, from which it can go on."""
 
     value: Float[Array, "B n"]
     residual: Float[Array, "B n"]
     direction: Float[Array, "B n"]  # of the last step
     rho: Float[Array, " B"]  # residual' preconditioned residual before it; zero before the first
-    error: Float[Array, " B"]  # what `measure` says of the residual
-    operator_norm: Float[Array, " B"]  # the largest |A d| / |d| seen: as much of |A| as this solve has met
+    error: Float[Array, " B"]  # the measure of the residual that the solve stops on
+    operator_norm: Float[Array, " B"]  # the largest |A d| / |d| so far: an estimate of |A| from below
     iterations: Int[Array, " B"]
     active: Bool[Array, " B"]
 
 
 class Solution(NamedTuple):
-    """A solve's value and what happened, per right-hand side.
+    """The solution of a solve, and what happened, per right-hand side.
 
     `error` is |b - A x| / |b|, computed anew from the answer. Not `converged` means that the iterations ran out, or
     that the tolerance is beyond this arithmetic: A is too nearly singular, or the dtype too short.
@@ -49,6 +49,7 @@ class Solution(NamedTuple):
 
 
 def squared_norm(residual: Float[Array, "B n"]) -> Float[Array, " B"]:
+    """Return |residual|^2 of each row."""
     return jnp.sum(residual**2, axis=-1)
 
 
@@ -57,12 +58,10 @@ def _norm(v: Array) -> Array:
 
 
 def cg_start(rhs: Float[Array, "B n"], measure: Product) -> CGState:
-    """The state before the first step, from zero."""
-    nothing, error = jnp.zeros_like(rhs), measure(rhs)
+    """Return the state before the first step, at x = 0."""
+    zero, error = jnp.zeros_like(rhs), measure(rhs)
     none, count = jnp.zeros_like(rhs[:, 0]), jnp.zeros(rhs.shape[0], jnp.int32)
-    return CGState(
-        nothing, rhs, nothing, none, error, jnp.zeros_like(error), count, jnp.any(rhs != 0, axis=-1)
-    )
+    return CGState(zero, rhs, zero, none, error, jnp.zeros_like(error), count, jnp.any(rhs != 0, axis=-1))
 
 
 def cg_advance(
@@ -73,36 +72,53 @@ def cg_advance(
     state: CGState,
     steps: int | Array,
 ) -> CGState:
-    """At most `steps` more steps; a side whose error is at most `target` is left as it is.
+    """Take at most `steps` more steps; a right-hand side whose error is at most `target` is left as it is.
 
     So is one whose residual has come down to what rounding leaves in A x, eps |A| |x|: from there on the recurrence
     would go on to shrink, and the true residual would not.
     """
 
     def step(s: CGState) -> CGState:
-        z = precondition(s.residual)
-        rho = jnp.sum(s.residual * z, axis=-1)
-        beta = jnp.where(s.rho > 0, rho / jnp.where(s.rho > 0, s.rho, 1.0), 0.0)[:, None]
-        direction = jnp.where(s.active[:, None], z + beta * s.direction, s.direction)
-        product = matmul(direction)
-        curvature = jnp.sum(direction * product, axis=-1)
-        go = s.active & (rho > 0) & (curvature > 0)  # no curvature left: rounding has taken over
-        alpha = jnp.where(go, rho / jnp.where(go, curvature, 1.0), 0.0)[:, None]
-        value = s.value + alpha * direction
-        residual = s.residual - alpha * product
-        error = jnp.where(go, measure(residual), s.error)
-        gain = jnp.maximum(s.operator_norm, jnp.where(go, _norm(product) / _norm(direction), 0.0))
-        rounding = ROUNDING * jnp.finfo(value.dtype).eps * gain * _norm(value)
-        active = go & (error > target) & (_norm(residual) > rounding)
-        return CGState(
-            value, residual, direction, jnp.where(go, rho, s.rho), error, gain, s.iterations + go, active
-        )
+        new, product, go = _step(matmul, precondition, s, s.active)
+        error = jnp.where(go, measure(new.residual), s.error)
+        norm = jnp.maximum(s.operator_norm, jnp.where(go, _norm(product) / _norm(new.direction), 0.0))
+        rounding = ROUNDING * jnp.finfo(new.value.dtype).eps * norm * _norm(new.value)
+        active = go & (error > target) & (_norm(new.residual) > rounding)
+        vectors = new.value, new.residual, new.direction
+        return CGState(*vectors, jnp.where(go, new.rho, s.rho), error, norm, s.iterations + go, active)
 
     def keep_going(carry: tuple[CGState, Array]) -> Array:
         return jnp.any(carry[0].active) & (carry[1] < steps)
 
     begin = state._replace(active=state.active & (state.error > target))
     return jax.lax.while_loop(keep_going, lambda c: (step(c[0]), c[1] + 1), (begin, jnp.array(0)))[0]
+
+
+class _Step(NamedTuple):
+    """The vectors after a step of conjugate gradients, and its coefficients."""
+
+    value: Float[Array, "B n"]
+    residual: Float[Array, "B n"]
+    direction: Float[Array, "B n"]
+    rho: Float[Array, " B"]  # residual' preconditioned residual before the step
+    alpha: Float[Array, " B"]  # the step's length, zero where none was taken
+    beta: Float[Array, " B"]  # the share of the last direction in this one
+
+
+def _step(
+    matmul: Product, precondition: Product, s: Any, active: Bool[Array, " B"]
+) -> tuple[_Step, Array, Bool[Array, " B"]]:
+    """Take one step from the vectors and rho of `s`; also return A times the direction, and where a step was taken."""
+    z = precondition(s.residual)
+    rho = jnp.sum(s.residual * z, axis=-1)
+    beta = jnp.where(s.rho > 0, rho / jnp.where(s.rho > 0, s.rho, 1.0), 0.0)
+    direction = jnp.where(active[:, None], z + beta[:, None] * s.direction, s.direction)
+    product = matmul(direction)
+    curvature = jnp.sum(direction * product, axis=-1)
+    go = active & (rho > 0) & (curvature > 0)  # no curvature left: rounding has taken over
+    alpha = jnp.where(go, rho / jnp.where(go, curvature, 1.0), 0.0)
+    value, residual = s.value + alpha[:, None] * direction, s.residual - alpha[:, None] * product
+    return _Step(value, residual, direction, rho, alpha, beta), product, go
 
 
 def conjugate_gradients(
@@ -125,14 +141,14 @@ def conjugate_gradients(
 
 
 class Tridiagonal(NamedTuple):
-    """Lanczos coefficients per probe: Q' A Q with Q started at the probe."""
+    """The tridiagonal Lanczos matrix Q'A Q of each probe, Q the Lanczos basis started at the probe."""
 
     diagonal: Float[Array, "B k"]
     off_diagonal: Float[Array, "B k-1"]
 
 
 class LanczosSolution(NamedTuple):
-    """A^-1 of each probe and, from the same steps, its Lanczos coefficients."""
+    """A^-1 times each probe and, from the same steps, the probe's Lanczos coefficients."""
 
     value: Float[Array, "B n"]
     coefficients: Tridiagonal
@@ -141,49 +157,33 @@ class LanczosSolution(NamedTuple):
 def lanczos_solve(
     matmul: Product, probes: Float[Array, "B n"], steps: int, tolerance: float | Array
 ) -> LanczosSolution:
-    """At most `steps` of conjugate gradients on each probe, until |r| <= tolerance |probe|.
+    """Solve A x = probe for each probe by at most `steps` of conjugate gradients, until |r| <= tolerance |probe|.
 
-    Their step lengths are the Lanczos coefficients (Golub and Van Loan, section 11.3), so that quadratures cost no
-    product of their own, and no basis is kept. A probe that is done leaves ones and zeros behind, of no weight.
+    The coefficients of the steps give those of Lanczos (Golub and Van Loan, section 11.3), so that quadratures cost no
+    product of their own, and no basis is stored. A probe that is done leaves ones and zeros behind, of no weight.
     """
     enough = tolerance**2 * squared_norm(probes)
 
-    def step(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        i, value, residual, direction, size, before, diagonal, off = carry
-        product = matmul(direction)
-        curvature = jnp.sum(direction * product, axis=-1)
-        go = (size > enough) & (curvature > 0)
-        length = jnp.where(go, size / jnp.where(go, curvature, 1.0), 1.0)
-        move = jnp.where(go, length, 0.0)[:, None]
-        residual = residual - move * product
-        after = jnp.where(go, squared_norm(residual), 0.0)
-        ratio = jnp.where(go, after / jnp.where(go, size, 1.0), 0.0)
-        diagonal = diagonal.at[i].set(jnp.where(go, 1 / length + before, 1.0))
-        off = off.at[i].set(jnp.where(after > enough, jnp.sqrt(ratio) / length, 0.0))
-        value, direction = value + move * direction, residual + ratio[:, None] * direction
-        return i + 1, value, residual, direction, after, ratio / length, diagonal, off
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        i, s, diagonal, off = carry
+        new, _, go = _step(matmul, lambda r: r, s, squared_norm(s.residual) > enough)
+        inverse, before = (1 / jnp.where(a > 0, a, 1.0) for a in (new.alpha, s.alpha))
+        diagonal = diagonal.at[i].set(jnp.where(go, inverse + new.beta * before, 1.0))
+        off = off.at[i].set(jnp.where(go, jnp.sqrt(new.beta) * before, 0.0))
+        return i + 1, new, diagonal, off
 
-    nothing = jnp.zeros(probes.shape[0], probes.dtype)
+    zero, none = jnp.zeros_like(probes), jnp.zeros(probes.shape[0], probes.dtype)
     table = jnp.zeros((steps, probes.shape[0]), probes.dtype)
-    begin = (
-        jnp.array(0),
-        jnp.zeros_like(probes),
-        probes,
-        probes,
-        squared_norm(probes),
-        nothing,
-        table + 1,
-        table,
-    )
-    going = lambda carry: (carry[0] < steps) & jnp.any(carry[4] > enough)
-    _, value, *_, diagonal, off = jax.lax.while_loop(going, step, begin)
-    return LanczosSolution(value, Tridiagonal(diagonal.T, off.T[:, :-1]))
+    begin = jnp.array(0), _Step(zero, probes, zero, none, none, none), table + 1, table
+    going = lambda carry: (carry[0] < steps) & jnp.any(squared_norm(carry[1].residual) > enough)
+    _, last, diagonal, off = jax.lax.while_loop(going, step, begin)
+    return LanczosSolution(last.value, Tridiagonal(diagonal.T, off.T[:, 1:]))
 
 
 def lanczos_quadrature(
     tridiagonal: Tridiagonal, probes: Float[Array, "B n"], function: Callable[[Array], Array]
 ) -> Float[Array, " B"]:
-    """probe' function(A) probe for each probe, by Gauss quadrature on its Lanczos coefficients."""
+    """Return probe' function(A) probe for each probe, by Gauss quadrature on its Lanczos coefficients."""
 
     def one(diagonal: Array, off: Array, scale: Array) -> Array:
         matrix = jnp.diag(diagonal) + jnp.diag(off, 1) + jnp.diag(off, -1)

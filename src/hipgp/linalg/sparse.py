@@ -1,10 +1,10 @@
-"""Sparse matrices as gathers, for CPU and GPU alike.
+"""Sparse matrices in sliced ELLPACK format, whose products are gathers, for CPU and GPU alike.
 
-A scatter-add is 4 to 5 times slower than a gather on a CPU and no better on a GPU, so a matrix is kept by rows *and* by
-columns, and both products are gathers. Rows of like length lie side by side, short ones padded with zeros: everything is a
-dense array, (entries, rows), of which one pass takes the next entries of all. Rows wider than WIDTH are folded: the second
-WIDTH entries of each lie behind the first of all, and so on. Neighbouring rows should have neighbouring columns: then they
-find in the cache what the one before them fetched.
+A scatter-add is 4 to 5 times slower than a gather on a CPU and no better on a GPU, so a matrix is stored by rows *and* by
+columns, and both products are gathers. Rows are sorted by length into slices of like width (`linalg/slices.py`), short
+rows padded with zeros: a slice is a dense array, (entries, rows), read one entry of all rows after the other. Rows wider
+than WIDTH are split: the second WIDTH entries of each are columns of the array behind the first ones of all, and so on.
+Neighbouring rows should have neighbouring columns, so that they find in the cache what the row before them read.
 """
 
 import functools
@@ -18,30 +18,31 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.linalg.csr import CSR, contiguous_transpose
-from hipgp.runtime.buckets import round_up_to_power_of_two, slice_sizes
+from hipgp.linalg.csr import CSR, contiguous_transpose, ranges
+from hipgp.linalg.slices import slice_sizes
+from hipgp.runtime.buckets import round_up_to_power_of_two
 from hipgp.runtime.precision import AnyArray, on_device
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads, run_both
 
-WIDTH = 32  # entries of a row that lie in one column
-LONGEST_ROW = 32 * WIDTH  # longer rows are cut into pieces
+WIDTH = 32  # entries of a row in one column of a slice
+LONGEST_ROW = 32 * WIDTH  # longer rows are split into pieces
 ENTRIES_PER_PASS = 8  # entries taken together on a CPU
-# Padding worth the same as another slab to be compiled and started, in entries: on a CPU, on a GPU. A fold costs a quarter.
+# Entries of padding that cost as much as compiling and starting another slice: on a CPU, on a GPU. A split slice costs a quarter.
 SLICE_COST = 2**18, 2**20
 ROWS_AT_ONCE = 2**16
-LAYOUT_BYTES = 44  # bytes that a GPU needs for each entry while it transposes and lays out a matrix
+LAYOUT_BYTES = 44  # that a GPU needs for each entry while it transposes and lays out a matrix
 
 
 class EllpackSlice(eqx.Module):
-    """Rows side by side, entry after entry; `folds` says how often, and how many of them: (times, rows), one after the other."""
+    """Rows padded to one width, a row a column; `row_parts` lists (columns per row, rows) of rows that are split alike."""
 
     columns: Int[Array, "w C"]
     values: Float[Array, "w C"]
     row_parts: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
     def matmul(self, x: Float[Array, "n *b"]) -> Float[Array, "r *b"]:
-        """Each row's product with x, sides behind."""
+        """Return each row's product with x; several vectors are behind one another in the last axis of x."""
         found = _sum_over_entries_in_passes(self, x) if _on_cpu() else _sum_over_entries(self, x)
         parts, begin = [], 0
         for times, rows in self.row_parts:
@@ -55,74 +56,74 @@ def _on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def _sum_over_entries(slab: EllpackSlice, x: Float[Array, "n *b"]) -> Float[Array, "C *b"]:
-    """The sum over a slab's first axis on a GPU."""
+def _sum_over_entries(ellpack: EllpackSlice, x: Float[Array, "n *b"]) -> Float[Array, "C *b"]:
+    """Sum a slice's products over its first axis, on a GPU."""
     if x.ndim == 1:
-        return jnp.sum(slab.values * jnp.take(x, slab.columns, mode="clip"), axis=0)
-    # Sides behind: one read of memory brings all of them. Unrolled, since a reduction that gathers is six times slower.
+        return jnp.sum(ellpack.values * jnp.take(x, ellpack.columns, mode="clip"), axis=0)
+    # Vectors last: one read of memory brings the entries of all. Unrolled, since a reduction that gathers is six times slower.
     entry = lambda columns, values: values[:, None] * jnp.take(x, columns, axis=0, mode="clip")
-    total = functools.reduce(operator.add, map(entry, slab.columns, slab.values))
+    total = functools.reduce(operator.add, map(entry, ellpack.columns, ellpack.values))
     return jax.lax.optimization_barrier(total)
 
 
-def _sum_over_entries_in_passes(slab: EllpackSlice, x: Float[Array, " n"]) -> Float[Array, " C"]:
-    """The sum over a slab's first axis, A_PASS at a time: on a CPU three times as fast as one reduction there."""
+def _sum_over_entries_in_passes(ellpack: EllpackSlice, x: Float[Array, " n"]) -> Float[Array, " C"]:
+    """Sum a slice's products over its first axis, ENTRIES_PER_PASS at a time: three times as fast as one reduction on a CPU."""
     entry = lambda columns, values: values * jnp.take(x, columns, mode="clip")
     take = lambda begin, size: [
-        jax.lax.dynamic_slice_in_dim(a, begin, size, axis=0) for a in (slab.columns, slab.values)
+        jax.lax.dynamic_slice_in_dim(a, begin, size, axis=0) for a in (ellpack.columns, ellpack.values)
     ]
     some = lambda begin, size: functools.reduce(operator.add, map(entry, *take(begin, size)))
-    first = (
-        len(slab.columns) - 1
-    ) % ENTRIES_PER_PASS + 1  # what is left over by whole passes, or one of them
+    first = (len(ellpack.columns) - 1) % ENTRIES_PER_PASS + 1  # what whole passes leave over, or one pass
     add = lambda i, total: total + some(first + i * ENTRIES_PER_PASS, ENTRIES_PER_PASS)
-    passes = (len(slab.columns) - first) // ENTRIES_PER_PASS
+    passes = (len(ellpack.columns) - first) // ENTRIES_PER_PASS
     return jax.lax.fori_loop(0, passes, add, some(0, first)) if passes else some(0, first)
 
 
 class SlicedEllpack(eqx.Module):
-    """One direction of a sparse product: y = A x."""
+    """A sparse matrix in sliced ELLPACK format: y = A x as gathers."""
 
     slices: tuple[EllpackSlice, ...]
-    # which of all slabs' sums, and after them a zero, is each row's; None: the same
+    # for each row the index of its sum among those of all slices and a zero behind them; None where they are in order
     position: Int[Array, " m"] | None
-    long_rows: Int[Array, "2 p"] | None  # of long rows: which of all sums, and of which row
+    long_rows: (
+        Int[Array, "2 p"] | None
+    )  # of long rows: the indices of further sums, and the rows they belong to
     row_count: int = eqx.field(static=True)
 
     @bounded_jit()
     def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
-        sides = x.reshape(-1, x.shape[-1])
-        if len(sides) == 0:  # a trend without columns
+        vectors = x.reshape(-1, x.shape[-1])
+        if len(vectors) == 0:  # a trend without columns
             return jnp.zeros((*x.shape[:-1], self.row_count), x.dtype)
-        if len(sides) == 1:
-            y = self._product(sides[0])
-        elif _on_cpu():  # sides take half as long again together as in turn
-            y = jax.lax.map(self._product, sides)
+        if len(vectors) == 1:
+            y = self._product(vectors[0])
+        elif _on_cpu():  # together, vectors take half as long again as one after the other
+            y = jax.lax.map(self._product, vectors)
         else:
-            y = self._product(_vectors_last(sides)).T
+            y = self._product(_vectors_last(vectors)).T
         return y.reshape(*x.shape[:-1], self.row_count)
 
     def _product(self, x: Float[Array, "n *b"]) -> Float[Array, "m *b"]:
-        none = jnp.zeros((1, *x.shape[1:]), x.dtype)
+        zero = jnp.zeros((1, *x.shape[1:]), x.dtype)
         if self.position is None:
             return self.slices[0].matmul(x)
-        sums = jnp.concatenate([*(slab.matmul(x) for slab in self.slices), none])
+        sums = jnp.concatenate([*(part.matmul(x) for part in self.slices), zero])
         y = jnp.take(sums, self.position, axis=0)
         if self.long_rows is None:
             return y
         return y.at[self.long_rows[1]].add(jnp.take(sums, self.long_rows[0], axis=0))
 
 
-def _vectors_last(sides: Float[Array, "b n"]) -> Float[Array, "n b"]:
-    """Sides next to one another in memory: a transpose alone would leave them where they are."""
-    return jax.lax.optimization_barrier(jnp.stack(list(sides), axis=-1))
+def _vectors_last(vectors: Float[Array, "b n"]) -> Float[Array, "n b"]:
+    """Bring the vectors' entries next to one another in memory, which a transpose alone would not do."""
+    return jax.lax.optimization_barrier(jnp.stack(list(vectors), axis=-1))
 
 
 class SparseMatrix(eqx.Module):
-    """A sparse matrix with both products, batched in front."""
+    """A sparse matrix with both products, A x and A'y; vectors are batched in front."""
 
     rows: SlicedEllpack
-    transposed: SlicedEllpack | None  # None: the transpose is rarely asked for, and scatters
+    transposed: SlicedEllpack | None  # None: products with the transpose scatter
     column_count: int = eqx.field(static=True)
 
     def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
@@ -137,40 +138,39 @@ class SparseMatrix(eqx.Module):
         return jax.linear_transpose(self.rows.matmul, like)(y)[0]
 
     @staticmethod
-    def from_csr(entries: CSR, dtype: Any, store_transpose: bool = True) -> "SparseMatrix":
-        """`often`: whether products with the transpose are as many as with the matrix."""
-        entries = _on_layout_device(entries)
+    def from_csr(csr: CSR, dtype: Any, store_transpose: bool = True) -> "SparseMatrix":
+        """Lay out a matrix in `dtype`; with `store_transpose`, its transpose too, so that both products are gathers."""
+        csr = _on_layout_device(csr)
         if not store_transpose:
-            return SparseMatrix(sliced_ellpack(entries, dtype), None, entries.column_count)
-        both = run_both(
-            lambda: sliced_ellpack(entries, dtype), lambda: sliced_ellpack(entries.transpose(), dtype)
-        )
-        return SparseMatrix(both[0], both[1], entries.column_count)
+            return SparseMatrix(sliced_ellpack(csr, dtype), None, csr.column_count)
+        both = run_both(lambda: sliced_ellpack(csr, dtype), lambda: sliced_ellpack(csr.transpose(), dtype))
+        return SparseMatrix(both[0], both[1], csr.column_count)
 
     @staticmethod
     def from_scipy(matrix: Any, dtype: Any) -> "SparseMatrix":
+        """Lay out a SciPy matrix and its transpose in `dtype`."""
         return SparseMatrix.from_csr(CSR.from_scipy(scipy.sparse.csr_array(matrix)), dtype)
 
 
 class BlockRows(eqx.Module):
-    """A sparse matrix whose rows come in dense blocks with columns in common; S r is (..., G b), block by block."""
+    """A sparse matrix of G dense blocks of b rows, each on k columns; A x is (..., G b), block after block."""
 
     values: Float[Array, "G b k"]
     columns: Int[Array, "G k"]
-    scatter: SlicedEllpack  # adds up what all blocks say of each column
+    scatter: SlicedEllpack  # adds up the blocks' products with A' in each column
 
     def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
-        seen = jnp.take(x, self.columns, axis=-1)
+        gathered = jnp.take(x, self.columns, axis=-1)
         rows = (
-            jnp.sum(self.values * seen[..., None, :], axis=-1)
+            jnp.sum(self.values * gathered[..., None, :], axis=-1)
             if _one_vector_on_gpu(x)
-            else jnp.einsum("gbk,...gk->...gb", self.values, seen)
+            else jnp.einsum("gbk,...gk->...gb", self.values, gathered)
         )
         return rows.reshape(*x.shape[:-1], -1)
 
     def transpose_matmul(self, y: Float[Array, "... m"]) -> Float[Array, "... n"]:
-        groups, own, _ = self.values.shape
-        rows = y.reshape(*y.shape[:-1], groups, own)
+        groups, size, _ = self.values.shape
+        rows = y.reshape(*y.shape[:-1], groups, size)
         parts = (
             jnp.sum(self.values * rows[..., None], axis=-2)
             if _one_vector_on_gpu(y)
@@ -182,42 +182,42 @@ class BlockRows(eqx.Module):
     def from_blocks(
         values: Float[AnyArray, "G b k"], columns: np.ndarray, used: np.ndarray, count: int
     ) -> "BlockRows":
-        """Blocks over `count` columns; those not `used` stand for none."""
+        """Make a matrix of `count` columns out of blocks; entries whose column is not `used` are ignored."""
         flat = np.flatnonzero(used)
         entries = np.ones(len(flat)), (columns.ravel()[flat], flat)
         table = scipy.sparse.csr_array(entries, shape=(count, used.size))
-        back = sliced_ellpack(CSR.from_scipy(table), values.dtype)
-        return BlockRows(jnp.asarray(values), on_device(columns, np.int32), back)
+        scatter = sliced_ellpack(CSR.from_scipy(table), values.dtype)
+        return BlockRows(jnp.asarray(values), on_device(columns, np.int32), scatter)
 
 
 def _one_vector_on_gpu(x: Float[Array, "... n"]) -> bool:
-    """Whether one side on a GPU is in question: small matrix products there take longer than it takes to read them."""
+    """Tell whether x is one vector on a GPU, where small matrix products take longer than reading the matrices."""
     return x.size == x.shape[-1] and jax.default_backend() != "cpu"
 
 
-def _on_layout_device(entries: CSR) -> CSR:
-    """On a GPU there, unless so many would crowd it: sorted and copied, they take three times what is left of them."""
+def _on_layout_device(csr: CSR) -> CSR:
+    """Move the entries to where they are laid out: to a GPU, unless sorting and copying them there would not fit."""
     if _on_cpu():
-        return entries
+        return csr
     card = jax.local_devices()[0].memory_stats() or {}
-    crowded = "bytes_limit" in card and len(entries.values) * LAYOUT_BYTES > card["bytes_limit"] / 4
-    return entries if crowded else entries.to_device()
+    crowded = "bytes_limit" in card and len(csr.values) * LAYOUT_BYTES > card["bytes_limit"] / 4
+    return csr if crowded else csr.to_device()
 
 
 class _RowPieces(NamedTuple):
-    """Pieces of rows: where each begins among the entries, how long it is, and whose it is."""
+    """Pieces of rows: each one's first entry, its length, and its row."""
 
     begin: Int[np.ndarray, " p"]
     length: Int[np.ndarray, " p"]
     row: Int[np.ndarray, " p"]
 
 
-def sliced_ellpack(entries: CSR, dtype: Any) -> SlicedEllpack:
-    """One direction of a sparse matrix."""
-    entries = _on_layout_device(entries)
-    stretches, counts = _split_long_rows(entries.starts), entries.row_lengths
-    order = np.argsort(-stretches.length.astype(np.int16), kind="stable")
-    sizes = slice_sizes(stretches.length[order], len(counts), WIDTH, SLICE_COST[not _on_cpu()])
+def sliced_ellpack(csr: CSR, dtype: Any) -> SlicedEllpack:
+    """Lay out a matrix in sliced ELLPACK format."""
+    csr = _on_layout_device(csr)
+    pieces, counts = _split_long_rows(csr.starts), csr.row_lengths
+    order = np.argsort(-pieces.length.astype(np.int16), kind="stable")
+    sizes = slice_sizes(pieces.length[order], len(counts), WIDTH, SLICE_COST[not _on_cpu()])
     classes, place, total = [], np.full(len(order), sum(rows for _, rows in sizes), np.int32), 0
     ends = np.cumsum([rows for _, rows in sizes])
     for (width, rows), end in reversed(list(zip(sizes, ends, strict=True))):
@@ -225,15 +225,15 @@ def sliced_ellpack(entries: CSR, dtype: Any) -> SlicedEllpack:
         place[some] = total + np.arange(len(some), dtype=np.int32)
         classes.append((width, rows, some))
         total += rows
-    alone = counts[stretches.row] <= LONGEST_ROW
-    long = place[~alone], stretches.row[~alone]
-    where = np.full(len(counts), total, np.int32)
-    where[stretches.row[alone]] = place[alone]
-    same = len(sizes) == 1 and np.array_equal(where, np.arange(total))
+    whole = counts[pieces.row] <= LONGEST_ROW
+    long = place[~whole], pieces.row[~whole]
+    position = np.full(len(counts), total, np.int32)
+    position[pieces.row[whole]] = place[whole]
+    in_order = len(sizes) == 1 and np.array_equal(position, np.arange(total))
     return SlicedEllpack(
-        _slices(entries, stretches, classes, dtype),
-        None if same else on_device(where),
-        None if np.all(alone) else on_device(_long_row_pieces(*long, zero=total), np.int32),
+        _slices(csr, pieces, classes, dtype),
+        None if in_order else on_device(position),
+        None if np.all(whole) else on_device(_long_row_pieces(*long, zero=total), np.int32),
         len(counts),
     )
 
@@ -241,23 +241,22 @@ def sliced_ellpack(entries: CSR, dtype: Any) -> SlicedEllpack:
 def _long_row_pieces(
     place: Int[np.ndarray, " p"], row: Int[np.ndarray, " p"], zero: int
 ) -> Int[np.ndarray, "2 p"]:
-    """Which sums go to which rows, and some zeros to the first."""
+    """Return the indices of further sums of long rows, and these rows, padded with zeros that go to the first row."""
     missing = round_up_to_power_of_two(len(place)) - len(place)
     return np.stack([np.pad(place, (0, missing), constant_values=zero), np.pad(row, (0, missing))])
 
 
 def _split_long_rows(starts: Int[np.ndarray, " m+1"]) -> _RowPieces:
-    """All rows, those that are too long in pieces."""
+    """Split rows longer than LONGEST_ROW into pieces; the others are one piece each."""
     counts = np.diff(starts)
     pieces = np.maximum(-(-counts // LONGEST_ROW), 1)
-    row = np.repeat(np.arange(len(counts)), pieces)
-    number = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    row, number = ranges(np.zeros_like(pieces), pieces)
     begin = starts[row] + number * LONGEST_ROW
     return _RowPieces(begin, np.minimum(LONGEST_ROW, starts[row + 1] - begin), row)
 
 
 class _SliceLayout(NamedTuple):
-    """A slab before it is filled: for each of its columns where its entries begin, and how many there are."""
+    """A slice before it is filled: the first entry and the number of entries of each column."""
 
     begin: Int[np.ndarray, " C"]
     count: Int[np.ndarray, " C"]
@@ -266,48 +265,48 @@ class _SliceLayout(NamedTuple):
 
 
 def _slices(
-    entries: CSR, stretches: _RowPieces, classes: list[tuple[int, int, np.ndarray]], dtype: Any
+    csr: CSR, pieces: _RowPieces, classes: list[tuple[int, int, np.ndarray]], dtype: Any
 ) -> tuple[EllpackSlice, ...]:
-    """Stretches side by side: those of each class (width, rows, members) padded to its width, wide ones folded."""
+    """Fill the slices of the classes (width, rows, members) of row pieces; all classes wider than WIDTH share one slice."""
     apart, wide = [[c] for c in classes if c[0] <= WIDTH], [c for c in classes if c[0] > WIDTH]
-    empty = [_slice_layout(stretches, some) for some in (*apart, wide) if some]
-    if entries.on_host:
-        return tuple(_filled_on_host(entries, columns, dtype) for columns in empty)
+    empty = [_slice_layout(pieces, some) for some in (*apart, wide) if some]
+    if csr.on_host:
+        return tuple(_filled_on_host(csr, columns, dtype) for columns in empty)
     begins, counts = ([on_device(getattr(c, name), np.int64) for c in empty] for name in ("begin", "count"))
     found = _filled_on_device(
-        entries.columns, entries.values, begins, counts, tuple(c.height for c in empty), np.dtype(dtype)
+        csr.columns, csr.values, begins, counts, tuple(c.height for c in empty), np.dtype(dtype)
     )
     return tuple(EllpackSlice(*arrays, c.row_parts) for arrays, c in zip(found, empty, strict=True))
 
 
-def _slice_layout(stretches: _RowPieces, classes: list[tuple[int, int, np.ndarray]]) -> _SliceLayout:
+def _slice_layout(pieces: _RowPieces, classes: list[tuple[int, int, np.ndarray]]) -> _SliceLayout:
     height = min(classes[0][0], WIDTH)
     begins, counts = [], []
     for width, rows, some in classes:
         none = np.zeros(rows - len(some), int)
         for skipped in range(0, width, height):
-            begins += [stretches.begin[some] + skipped, none]
-            counts += [np.clip(stretches.length[some] - skipped, 0, height), none]
+            begins += [pieces.begin[some] + skipped, none]
+            counts += [np.clip(pieces.length[some] - skipped, 0, height), none]
     folds = tuple((width // height, rows) for width, rows, _ in classes)
     return _SliceLayout(np.concatenate(begins), np.concatenate(counts), height, folds)
 
 
-def _filled_on_host(entries: CSR, empty: _SliceLayout, dtype: Any) -> EllpackSlice:
+def _filled_on_host(csr: CSR, empty: _SliceLayout, dtype: Any) -> EllpackSlice:
     height, each = empty.height, np.arange(empty.height)[:, None]
     ready = len(empty.begin) * height
-    # all alike: they are there already
+    # rows of one length are in place already
     if np.all(empty.count == height) and np.array_equal(empty.begin, np.arange(0, ready, height)):
         across = lambda a, kind: on_device(contiguous_transpose(a[:ready].reshape(-1, height), kind))
-        return EllpackSlice(across(entries.columns, np.int32), across(entries.values, dtype), empty.row_parts)
+        return EllpackSlice(across(csr.columns, np.int32), across(csr.values, dtype), empty.row_parts)
     columns = np.empty((height, len(empty.begin)), np.int32)
     values = np.empty(columns.shape, dtype)
 
-    def fill(first: int) -> None:  # a few at a time: indices take more memory than entries
+    def fill(first: int) -> None:  # some columns at a time: indices take more memory than entries
         here = slice(first, first + ROWS_AT_ONCE)
         inside = each < empty.count[here]
         at = np.where(inside, empty.begin[here] + each, 0)
-        columns[:, here] = entries.columns.take(at)  # of padding, any
-        values[:, here] = entries.values.take(at) * inside
+        columns[:, here] = csr.columns.take(at)  # those of padding are arbitrary
+        values[:, here] = csr.values.take(at) * inside
 
     for _ in map_in_threads(fill, ((first,) for first in range(0, columns.shape[1], ROWS_AT_ONCE))):
         pass
@@ -323,7 +322,7 @@ def _filled_on_device(
     heights: tuple[int, ...],
     dtype: Any,
 ) -> list[tuple[Array, Array]]:
-    """The same of all slabs where JAX computes."""
+    """Fill all slices where JAX computes: return the columns and values of each."""
     out = []
     for begin, count, height in zip(begins, counts, heights, strict=True):
         each = jnp.arange(height)[:, None]

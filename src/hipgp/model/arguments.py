@@ -1,5 +1,6 @@
-"""What functionals are made of, as arrays: places, pairs of places and directions, checked, with errors that name them."""
+"""The arguments of functionals as checked arrays: places, pairs of places and directions, with errors that name them."""
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from hipgp.runtime.precision import as_float
 
 
 def as_points(name: str, x: Any) -> np.ndarray:
+    """Places as an array (N, D); one of shape (N,) is taken as places in one dimension."""
     array = as_float(name, x, ndim=(1, 2))
     array = array[:, None] if array.ndim == 1 else array
     check_not_empty(name, array)
@@ -15,6 +17,7 @@ def as_points(name: str, x: Any) -> np.ndarray:
 
 
 def as_pair(first: str, a: Any, second: str, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Two sets of places as arrays (N, D) each; one of the two may be a single place."""
     x, y = (as_float(name, value, ndim=(0, 1, 2)) for name, value in ((first, a), (second, b)))
     x, y = (np.atleast_1d(v)[None, :] if v.ndim < 2 else v for v in (x, y))
     check_not_empty(first, x)
@@ -29,6 +32,7 @@ def as_pair(first: str, a: Any, second: str, b: Any) -> tuple[np.ndarray, np.nda
 
 
 def as_direction(n: int, d: int, dtype: Any, axis: int | None, direction: Any) -> np.ndarray:
+    """Directions of derivatives as an array (n, d), from an axis or from one vector, or one for each."""
     if direction is None:
         axis = 0 if axis is None else axis
         if not isinstance(axis, int | np.integer) or not 0 <= axis < d:
@@ -47,7 +51,13 @@ def as_direction(n: int, d: int, dtype: Any, axis: int | None, direction: Any) -
     return v
 
 
+def check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+
+
 def check_not_empty(name: str, array: np.ndarray) -> None:
+    """Raise a ValueError where there are no functionals, or no dimensions."""
     if 0 in array.shape:
         raise ValueError(
             f"{name}: expected at least one functional in at least one dimension, got shape {array.shape}"
@@ -55,6 +65,7 @@ def check_not_empty(name: str, array: np.ndarray) -> None:
 
 
 def check_rule(rule: str, count: int | None) -> None:
+    """Raise a ValueError where a quadrature rule is unknown, or its number of nodes is not positive."""
     if rule not in ("gauss", "monte-carlo"):
         raise ValueError(f'rule: expected "gauss" or "monte-carlo", got {rule!r}')
     if count is not None and count < 1:

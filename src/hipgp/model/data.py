@@ -139,7 +139,7 @@ def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelih
 
 
 def check_inside(functional: Functional, grid: Grid) -> None:
-    """Raise a ValueError where a functional does not fit the grid."""
+    """Raise a ValueError where a functional has other dimensions than the grid, or reaches beyond it."""
     if not isinstance(functional, Functional):
         raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
     if functional.ndim != grid.ndim:
@@ -159,7 +159,7 @@ def check_inside(functional: Functional, grid: Grid) -> None:
 
 
 def check_differentiable(differentiable: int, observed: Data | Functional) -> None:
-    """Raise a ValueError where derivatives are asked for of a kernel whose draws have none."""
+    """Raise a ValueError where derivatives are observed, but draws of the kernel have none."""
     if observed.derivative and differentiable < 1:
         raise ValueError(
             "kernel: expected one whose draws have a derivative (Matern32, Matern52, SquaredExponential, ...) for "

@@ -1,4 +1,4 @@
-"""Linear functionals of a field: what a measurement sees.
+"""Linear functionals of a field: what can be measured of it.
 
 Every functional is a set of nodes and weights, L_n f = sum_q c_nq (d f)(x_nq), where d is the identity or a derivative
 along a direction. A point has one node; a line integral has Gauss-Legendre nodes, some per grid cell; a box average
@@ -30,7 +30,10 @@ F = TypeVar("F", bound="Functional")
 
 
 class Functional(eqx.Module):
-    """N linear functionals of one kind. Subclasses give their nodes at a resolution and the places they touch."""
+    """N linear functionals of one kind.
+
+    Subclasses say which nodes they have at a given resolution, and which places hold their support.
+    """
 
     @abc.abstractmethod
     def nodes(self, spacing: Any) -> Nodes:
@@ -49,19 +52,19 @@ class Functional(eqx.Module):
         return self.take(np.atleast_1d(np.arange(len(self))[index]))
 
     def finer(self) -> "Functional":
-        """The same functionals with nothing but the resolution to decide on their nodes."""
+        """The same functionals without a rule or a number of nodes of the user's: the resolution alone decides."""
         return self
 
     def nodes_of(self, rows: Int[np.ndarray, " n"], spacing: Any) -> Nodes:
-        """The nodes of some of the functionals; no more per functional than these need."""
+        """The nodes of the functionals numbered `rows`, no more for each than the longest of them needs."""
         if getattr(self, "rule", "gauss") == "monte-carlo":
-            return self.nodes(spacing)[rows]  # each keeps its own random nodes
+            return self.nodes(spacing)[rows]  # each has random nodes that do not depend on `rows`
         return self.take(rows).nodes(spacing)
 
     def pieces(self, spacing: Any, most: int) -> Iterator[Int[np.ndarray, " n"]]:
         """All functionals in pieces of about `most` nodes (or of one functional), the longest first.
 
-        Pieces hold functionals of like size, so that a short ray is not given a long one's nodes.
+        A piece holds functionals of similar size, so that a short ray is not given as many nodes as a long one.
         """
         if self.single:
             for begin in range(0, len(self), most):
@@ -78,17 +81,17 @@ class Functional(eqx.Module):
             begin += len(rows)
 
     def nodes_each(self, rows: Int[np.ndarray, " n"], spacing: Any) -> int:
-        """How many nodes each of these functionals has, the longest first."""
+        """How many nodes each of these functionals has; the first of them must be the longest."""
         return self.nodes_of(rows[:1], spacing).x.shape[1]
 
     @property
     def single(self) -> bool:
-        """Whether each functional has but one node."""
+        """Whether each functional has exactly one node."""
         return self.places().shape[1] == 1
 
     @property
     def derivative(self) -> bool:
-        """Whether it needs the field's first derivative."""
+        """Whether the functionals need the field's first derivative."""
         return False
 
     def __len__(self) -> int:
@@ -103,8 +106,8 @@ class Functional(eqx.Module):
         return self.places().dtype
 
 
-def _some(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
-    """Some rows of what a functional of this kind holds, which has been checked; what a subclass adds is left behind."""
+def _taken(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
+    """The functionals numbered `rows`, as a `kind`, without checking again; attributes that a subclass adds are dropped."""
     if len(rows) == 0:
         raise ValueError(
             f"index: expected at least one functional to be picked, got none of {len(functional)}"
@@ -117,7 +120,8 @@ def _some(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
 
 
 def extents(places: Float[np.ndarray, "N C D"]) -> Float[np.ndarray, "N D"]:
-    """How far each functional reaches along each axis; NumPy's reductions over two are slow."""
+    """How far each functional reaches along each axis."""
+    # NumPy is slow at reducing an axis of two.
     return np.abs(places[:, 1] - places[:, 0]) if places.shape[1] == 2 else np.ptp(places, axis=1)
 
 
@@ -136,7 +140,7 @@ class Points(Functional):
         return self.x[:, None, :]
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Points":
-        return _some(Points, self, rows)
+        return _taken(Points, self, rows)
 
 
 class Derivatives(Functional):
@@ -165,7 +169,7 @@ class Derivatives(Functional):
         return self.x[:, None, :]
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Derivatives":
-        return _some(Derivatives, self, rows)
+        return _taken(Derivatives, self, rows)
 
 
 class LineIntegrals(Functional):
@@ -216,19 +220,19 @@ class LineIntegrals(Functional):
         return Nodes(x, np.repeat(size[:, None] / count, count, axis=1).astype(start.dtype))
 
     def segments(self, spacing: Any, rows: Any = slice(None)) -> Segments:
-        """Some of the lines with a Gauss-Legendre rule that serves them all."""
+        """The lines numbered `rows`, with one Gauss-Legendre rule that is fine enough for all of them."""
         start, delta, size = self._geometry(rows)
         return Segments(start, delta, size, *gauss(self._count(delta, spacing)))
 
     def _geometry(self, rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of some lines the start, the way from there to the end, and what their weights add up to."""
+        """The start of each line, the vector from there to its end, and the sum of its weights."""
         start, delta = self.start[rows], self.end[rows] - self.start[rows]
         size = np.ones(len(delta), delta.dtype) if self.average else np.linalg.norm(delta, axis=1)
         return start, delta, size
 
     @property
     def ruled(self) -> bool:
-        """Whether `segments` are its nodes: a subclass may have others."""
+        """Whether `segments` has the same nodes as `nodes`: not if they are random, or a subclass gives others."""
         return self.rule == "gauss" and type(self).nodes is LineIntegrals.nodes
 
     def _count(self, delta: Float[np.ndarray, "N D"], spacing: Any) -> int:
@@ -242,7 +246,7 @@ class LineIntegrals(Functional):
         return LineIntegrals(self.start, self.end, self.average)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "LineIntegrals":
-        return _some(LineIntegrals, self, rows)
+        return _taken(LineIntegrals, self, rows)
 
 
 class BoxAverages(Functional):
@@ -287,7 +291,7 @@ class BoxAverages(Functional):
         return math.prod(len(t) for t, _ in self._rules(self.upper[rows] - self.lower[rows], spacing))
 
     def _rules(self, size: Float[np.ndarray, "N D"], spacing: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-        """A rule per axis that serves boxes of all these sizes."""
+        """One Gauss-Legendre rule for each axis, fine enough for boxes of all these sizes."""
         cells, ndim = np.max(size / np.asarray(spacing), axis=0), size.shape[1]
         fixed = None if self.nodes_per_box is None else max(1, round(self.nodes_per_box ** (1 / ndim)))
         return [gauss(fixed or int(np.ceil(NODES_PER_CELL * m))) for m in cells]
@@ -299,13 +303,13 @@ class BoxAverages(Functional):
         return BoxAverages(self.lower, self.upper)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "BoxAverages":
-        return _some(BoxAverages, self, rows)
+        return _taken(BoxAverages, self, rows)
 
 
 class Functionals(Functional):
-    """Anything linear: sum_q weights_nq f(nodes_nq), nodes (N, Q, D) and weights (N, Q) or (Q,).
+    """Any linear functional of the field, sum_q weights_nq f(nodes_nq), with nodes (N, Q, D) and weights (N, Q) or (Q,).
 
-    With `axis` or `direction` the nodes see the derivative instead of the value. Pad with weight zero where
+    With `axis` or `direction` it is the derivative along it that is summed in place of the value. Pad with weight zero where
     functionals have different numbers of nodes.
     """
 
@@ -338,4 +342,4 @@ class Functionals(Functional):
         return self.positions
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Functionals":
-        return _some(Functionals, self, rows)
+        return _taken(Functionals, self, rows)

@@ -15,7 +15,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -29,6 +29,7 @@ from hipgp.runtime.precision import as_float, float64_available
 Profile = Callable[[Array], Array]
 
 SMOOTH = 99  # stands for infinitely many derivatives
+CHUNK_SIZES = 2**15, 2**18  # differences at which a kernel is evaluated together, if there are many more
 
 
 class Kernel(eqx.Module):
@@ -85,45 +86,69 @@ def _gram(kernel: "Kernel", a: np.ndarray, b: np.ndarray) -> Array:
 
 
 def differences(x: Iterable[Array], y: Iterable[Array]) -> Float[Array, "D ..."]:
-    """x - y from their components one by one: XLA then fuses them into the kernel, where it would write a difference of
-    whole arrays to memory first (five times slower on a CPU)."""
+    """x - y, computed component by component.
+
+    XLA fuses this into the kernel. It would write a difference of whole arrays to memory first, which is five times
+    slower on a CPU.
+    """
     return jnp.stack([a - b for a, b in zip(x, y, strict=True)])
 
 
-class Sum(Kernel):
-    """The covariance of the sum of two independent fields."""
+def kernel_at_differences(kernel: Kernel, differences: Float[np.ndarray, "n D"]) -> Float[np.ndarray, " n"]:
+    """Evaluate the kernel at many differences, in chunks of two sizes, so that at most two programs are compiled."""
+    n, d = differences.shape
+    chunk = CHUNK_SIZES[n > CHUNK_SIZES[1]]
+    padded = np.zeros((-(-n // chunk) * chunk, d))
+    padded[:n] = differences
+    return np.concatenate([_evaluate(kernel, part) for part in padded.reshape(-1, chunk, d)])[:n]
+
+
+@eqx.filter_jit
+def _evaluate(kernel: Kernel, differences: Array | np.ndarray) -> Array:
+    return kernel.evaluate(jnp.asarray(differences).T)
+
+
+def typical_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
+    """Return the geometric mean of the parts' lengthscales, per axis: the unit in which distances are compared."""
+    return np.exp(np.mean(np.log(_lengthscales(kernel, ndim)), axis=0))
+
+
+def shortest_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
+    """Return the shortest lengthscale among the kernel's parts, per axis."""
+    return np.min(_lengthscales(kernel, ndim), axis=0)
+
+
+def _lengthscales(kernel: Kernel, ndim: int) -> Float[np.ndarray, "parts D"]:
+    return np.array([np.broadcast_to(np.asarray(p.lengthscale, float), (ndim,)) for p in kernel.parts])
+
+
+class _Pair(Kernel):
+    """Two kernels made into one."""
 
     left: Kernel
     right: Kernel
+
+    @property
+    def differentiable(self) -> int:
+        return min(self.left.differentiable, self.right.differentiable)
+
+    @property
+    def parts(self) -> tuple["Stationary", ...]:
+        return self.left.parts + self.right.parts
+
+
+class Sum(_Pair):
+    """The covariance of the sum of two independent fields."""
 
     def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         return self.left.evaluate(difference) + self.right.evaluate(difference)
 
-    @property
-    def differentiable(self) -> int:
-        return min(self.left.differentiable, self.right.differentiable)
 
-    @property
-    def parts(self) -> tuple["Stationary", ...]:
-        return self.left.parts + self.right.parts
-
-
-class Product(Kernel):
+class Product(_Pair):
     """The covariance of the product of two independent fields."""
-
-    left: Kernel
-    right: Kernel
 
     def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         return self.left.evaluate(difference) * self.right.evaluate(difference)
-
-    @property
-    def differentiable(self) -> int:
-        return min(self.left.differentiable, self.right.differentiable)
-
-    @property
-    def parts(self) -> tuple["Stationary", ...]:
-        return self.left.parts + self.right.parts
 
 
 class Stationary(Kernel):
@@ -144,7 +169,7 @@ class Stationary(Kernel):
 
     def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         scale = jnp.broadcast_to(1 / jnp.asarray(self.lengthscale, difference.dtype), difference.shape[:1])
-        # Spelt out axis by axis: XLA then fuses it into one loop, which a reduction over D would not be.
+        # Written axis by axis, for XLA to fuse it into one loop; it would not fuse a reduction over D.
         s = functools.reduce(operator.add, [(d * one) ** 2 for d, one in zip(difference, scale, strict=True)])
         return jnp.asarray(self.variance, difference.dtype) * self.profile(s)
 
@@ -199,9 +224,7 @@ _matern52 = _profile(
 class Matern12(Stationary):
     """Matern with nu = 1/2 (the exponential): rough draws, no derivative."""
 
-    @property
-    def differentiable(self) -> int:
-        return 0
+    differentiable: ClassVar[int] = 0
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         return _matern12(s)
@@ -210,9 +233,7 @@ class Matern12(Stationary):
 class Matern32(Stationary):
     """Matern with nu = 3/2: draws with one derivative."""
 
-    @property
-    def differentiable(self) -> int:
-        return 1
+    differentiable: ClassVar[int] = 1
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         return _matern32(s)
@@ -221,9 +242,7 @@ class Matern32(Stationary):
 class Matern52(Stationary):
     """Matern with nu = 5/2: draws with two derivatives."""
 
-    @property
-    def differentiable(self) -> int:
-        return 2
+    differentiable: ClassVar[int] = 2
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         return _matern52(s)
@@ -232,9 +251,7 @@ class Matern52(Stationary):
 class SquaredExponential(Stationary):
     """exp(-s / 2): infinitely smooth draws."""
 
-    @property
-    def differentiable(self) -> int:
-        return SMOOTH
+    differentiable: ClassVar[int] = SMOOTH
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         return jnp.exp(-s / 2)
@@ -243,6 +260,7 @@ class SquaredExponential(Stationary):
 class RationalQuadratic(Stationary):
     """(1 + s / (2 alpha))^-alpha: a mixture of squared exponentials of many lengthscales."""
 
+    differentiable: ClassVar[int] = SMOOTH
     alpha: Float[Array, ""] = eqx.field(converter=lambda v: _positive("alpha", v, (0,)), default=1.0)
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, alpha: Any = 1.0):
@@ -252,10 +270,6 @@ class RationalQuadratic(Stationary):
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         alpha = jnp.asarray(self.alpha, s.dtype)
         return jnp.exp(-alpha * jnp.log1p(s / (2 * alpha)))
-
-    @property
-    def differentiable(self) -> int:
-        return SMOOTH
 
 
 _bump = _profile(  # (1 - t) cos(pi t) + sin(pi t) / pi up to t = sqrt(s) = 1, zero beyond
@@ -296,7 +310,7 @@ def _power(s: Array, exponent: float) -> Array:
 
 def _positive(name: str, value: Any, ndim: tuple[int, ...]) -> Any:
     if isinstance(value, Tracer):
-        return value  # its number is not known here
+        return value  # JAX does not know its value while tracing
     array = as_float(name, value, ndim=ndim).astype(np.float64)
     if array.size == 0 or np.any(array <= 0):
         raise ValueError(f"{name}: expected positive numbers, got {value!r}")
@@ -307,6 +321,22 @@ def _kernel(other: Any) -> Kernel:
     if not isinstance(other, Kernel):
         raise ValueError(f"kernel: expected a kernel to add or multiply, got {type(other).__name__}")
     return other
+
+
+def describe(kernel: Kernel) -> str:
+    """The kernel in one line, such as "Matern32(variance 1.2, lengthscale 0.3) + Matern12(...)"."""
+    if isinstance(kernel, Sum):
+        return f"{describe(kernel.left)} + {describe(kernel.right)}"
+    if isinstance(kernel, Product):
+        both = [
+            f"({describe(k)})" if isinstance(k, Sum) else describe(k) for k in (kernel.left, kernel.right)
+        ]
+        return " * ".join(both)
+    return " + ".join(
+        f"{type(part).__name__}(variance {float(part.variance):.3g}, lengthscale "
+        f"{', '.join(f'{v:.3g}' for v in np.atleast_1d(np.asarray(part.lengthscale)))})"
+        for part in kernel.parts
+    )
 
 
 @functools.cache

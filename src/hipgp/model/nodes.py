@@ -39,11 +39,11 @@ class Nodes(eqx.Module):
         return self.x[:, 0], self.x[:, -1]
 
     def heaviest(self) -> "Nodes":
-        """The functional whose weights are the largest in all."""
+        """The functional with the largest sum of absolute weights."""
         return self[np.argmax(np.sum(np.abs(self.weights), axis=1), keepdims=True)]
 
     def filled_up(self, count: int) -> "Nodes":
-        """With functionals of no weight behind, up to `count`."""
+        """Padded to `count` functionals; those added have weight zero."""
         return jax.tree.map(lambda a: with_zeros(a, count), self)
 
     def __getitem__(self, index: Any) -> "Nodes":
@@ -51,7 +51,7 @@ class Nodes(eqx.Module):
         return Nodes(self.x[index], self.weights[index], pick(self.value), pick(self.direction))
 
     def with_derivative_fields(self) -> "Nodes":
-        """The same nodes with `value` and `direction` spelt out."""
+        """The same nodes with `value` and `direction` as arrays: ones and zeros where they are None."""
         if self.direction is not None:
             return self
         n, _, d = self.x.shape
@@ -60,7 +60,7 @@ class Nodes(eqx.Module):
 
     @staticmethod
     def concatenate(sets: list["Nodes"]) -> "Nodes":
-        """One set out of several; fewer nodes are padded by repeating the last one with weight zero."""
+        """All sets in one; where one has fewer nodes than another, its last node is repeated with weight zero."""
         if any(s.direction is not None for s in sets):
             sets = [s.with_derivative_fields() for s in sets]
         if len(sets) == 1:
@@ -78,14 +78,14 @@ class Nodes(eqx.Module):
 
 
 def with_zeros(a: np.ndarray, count: int) -> np.ndarray:
-    """With zeros behind, up to `count`."""
+    """The array padded with zeros to length `count`."""
     return np.pad(a, [(0, count - len(a))] + [(0, 0)] * (a.ndim - 1))
 
 
 class Segments(eqx.Module):
     """Straight lines that share one rule: node q of line n is start_n + t_q delta_n, and weighs c_q size_n.
 
-    In what is asked of them they are `Nodes` that are not spelt out.
+    They offer what `Nodes` does, and need not store every node.
     """
 
     start: Float[AnyArray, "N D"]
@@ -99,6 +99,7 @@ class Segments(eqx.Module):
 
     @property
     def per(self) -> int:
+        """How many nodes each line has."""
         return len(self.t)
 
     def ends(self) -> tuple[Float[AnyArray, "N D"], Float[AnyArray, "N D"]]:
@@ -112,12 +113,12 @@ class Segments(eqx.Module):
         return Segments(start, delta, size, self.t, self.c)
 
     def __getitem__(self, index: Any) -> Nodes:
-        """Some of them, spelt out."""
+        """The nodes of some of the lines."""
         start, delta = self.start[index][..., None, :], self.delta[index][..., None, :]
         return Nodes(start + self.t[:, None] * delta, self.c * self.size[index][..., None])
 
     def nodes(self) -> Nodes:
-        """All of them, some in each thread."""
+        """The nodes of all lines, computed in several threads."""
         (n, ndim), per, dtype = self.start.shape, len(self.t), self.start.dtype
         x, t = np.empty((n, per, ndim), dtype), self.t.astype(dtype)[:, None]
 

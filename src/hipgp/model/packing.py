@@ -17,7 +17,7 @@ from hipgp.model.trend import Trend
 Arrays = dict[str, np.ndarray]
 Json = dict[str, Any]
 
-# what each kind of functional is made from: arrays, and settings
+# The arguments of each kind of functional: those that are arrays, and the others.
 FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Points": (("x",), ()),
     "Derivatives": (("x", "direction"), ()),
@@ -35,8 +35,8 @@ LIKELIHOODS: dict[str, Any] = {
 EXTRA = {"RationalQuadratic": ("alpha",), "Gneiting": ("alpha",)}
 
 
-def pack_data(data: Data, arrays: Arrays) -> list[Json]:
-    """Describe every block; its arrays are added to `arrays`."""
+def _pack_data(data: Data, arrays: Arrays) -> list[Json]:
+    """A description of every block of the data; its arrays are added to `arrays`."""
     blocks = []
     for number, block in enumerate(data.blocks):
         kind = type(block.functional).__name__
@@ -113,6 +113,7 @@ def _likelihood_from_json(told: Json | None, name: str, arrays: Arrays) -> Likel
 
 
 def kernel_to_json(kernel: hk.Kernel) -> Json:
+    """The kernel's kind and parameters, of sums and products recursively."""
     kind = type(kernel).__name__
     if isinstance(kernel, hk.Sum | hk.Product):
         return {"kind": kind, "left": kernel_to_json(kernel.left), "right": kernel_to_json(kernel.right)}
@@ -123,6 +124,7 @@ def kernel_to_json(kernel: hk.Kernel) -> Json:
 
 
 def kernel_from_json(told: Json) -> hk.Kernel:
+    """The kernel that `kernel_to_json` described; a ValueError where it is none of hipgp's."""
     if told["kind"] in ("Sum", "Product"):
         left, right = kernel_from_json(told["left"]), kernel_from_json(told["right"])
         return left + right if told["kind"] == "Sum" else left * right
@@ -144,7 +146,7 @@ def check_shapes(arrays: Arrays, shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Numbers, strings, lists and dicts out of NumPy scalars, arrays and tuples."""
+    """The value as JSON can hold it: NumPy scalars and arrays become numbers and lists, tuples become lists."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -155,16 +157,16 @@ def plain(value: Any) -> Any:
 
 
 def pack_observations(data: Data, trend: Trend) -> tuple[Arrays, Json]:
-    """Data and trend, as arrays and a description."""
+    """Data and trend as arrays and a JSON description."""
     arrays: Arrays = {}
-    described = {"data": pack_data(data, arrays), "trend": trend.kind}
+    described = {"data": _pack_data(data, arrays), "trend": trend.kind}
     if trend.columns is not None:
         arrays["trend_columns"] = trend.columns
     return arrays, described
 
 
 def unpack_observations(noise: float | None, ndim: int, arrays: Arrays, model: Json) -> tuple[Data, Trend]:
-    """The data and the trend that were packed; every observation must have a noise, or `noise` stand in for it."""
+    """The data and the trend that were packed; `noise` is that of observations without one of their own."""
     data = unpack_data(model["data"], arrays)
     data.noise_std(noise)  # raises where there is none
     trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])

@@ -5,7 +5,6 @@ standard deviation are c times as large. So a problem of extreme numbers is solv
 and multiplying by one rounds nothing.
 """
 
-import warnings
 from typing import Any
 
 import equinox as eqx
@@ -15,16 +14,17 @@ from hipgp.model.data import Data, Observations
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, Product, Stationary, Sum
 from hipgp.model.trend import Trend
+from hipgp.runtime.callers import warn_caller
 
 # Powers of two. Within SAFE, products of two squares are in the range of the type; beyond LARGEST, squares are not.
 SAFE = {np.dtype(np.float32): 30, np.dtype(np.float64): 250}
 LARGEST = {np.dtype(np.float32): 62, np.dtype(np.float64): 510}
 LOWEST_DEVIATION, HIGHEST_DEVIATION = 1e-150, 1e150  # whose squares float64 holds
-FAR = 100.0  # from zero, in standard deviations, that data may be without a trend before it is said
+FAR = 100.0  # standard deviations from zero at which data without a trend cause a warning
 
 
 def prior_variance(kernel: Kernel) -> float | None:
-    """The kernel at distance zero; None of kinds of kernels that are not known here."""
+    """The kernel at distance zero; None for a user's own kind of kernel."""
     if isinstance(kernel, Stationary):
         return float(kernel.variance)
     if not isinstance(kernel, Sum | Product):
@@ -36,7 +36,7 @@ def prior_variance(kernel: Kernel) -> float | None:
 
 
 def exponent(kernel: Kernel | None, data: Data, noise: float | None) -> int:
-    """The unit to compute in, as a power of two; 0 where the numbers are fine as they are.
+    """The unit to compute in, as a power of two; 0 where squares of all numbers are in range as they are.
 
     `kernel` is None where it is to be learned.
     """
@@ -62,11 +62,11 @@ def exponent(kernel: Kernel | None, data: Data, noise: float | None) -> int:
 
 
 def scaled(kernel: Any, data: Data, noise: float | None, power: int) -> tuple[Any, Data, float | None]:
-    """A whole problem times 2^power; the kernel may be None."""
+    """Kernel, data and noise of the field times 2^power; the kernel may be None."""
     if power == 0:
         return kernel, data, noise
-    own = None if kernel is None else scaled_kernel(kernel, power)
-    return own, scaled_data(data, power), scaled_noise(noise, power)
+    larger = None if kernel is None else scaled_kernel(kernel, power)
+    return larger, scaled_data(data, power), scaled_noise(noise, power)
 
 
 def scaled_kernel(kernel: Kernel, power: int) -> Kernel:
@@ -87,11 +87,12 @@ def scaled_data(data: Data, power: int) -> Data:
 
 
 def scaled_noise(noise: float | None, power: int) -> float | None:
+    """The noise std times 2^power; None stays None."""
     return None if noise is None else float(np.ldexp(noise, power))
 
 
 def scaled_bounds(bounds: dict[str, Any] | None, power: int) -> dict[str, Any] | None:
-    """The user's bounds of parameters in another unit: of variances and of the noise."""
+    """The user's bounds of parameters, those of variances and of the noise scaled as the field is by 2^power."""
     if not bounds or power == 0:
         return bounds
     factor = {"variance": 2, "noise": 1}
@@ -114,7 +115,8 @@ def check_learnable(data: Data) -> None:
 def warn_if_far_from_zero(data: Data, grid: Grid, trend: Trend, kernel: Kernel | None) -> None:
     """Warn where there is no trend and the data lie far from zero, which is then the prior's mean.
 
-    Far is said in the kernel's standard deviations; in those of the data where it is None, to be learned.
+    The distance is measured in prior standard deviations, or in those of the data where the kernel is still to be
+    learned and given as None.
     """
     if trend.kind is not None:
         return
@@ -128,14 +130,14 @@ def warn_if_far_from_zero(data: Data, grid: Grid, trend: Trend, kernel: Kernel |
     else:
         size, spread = abs(level), np.ldexp(np.sqrt(variance), power)
     if size > FAR * spread:
-        warnings.warn(
+        warn_caller(
             f"the data lie about {size / spread:.2g} standard deviations from zero, the mean of a field without a trend: "
             'the posterior will bend back to zero between them; give GP(..., trend="constant"), or subtract a constant '
             "from y",
-            stacklevel=4,
         )
 
 
 def _power(data: Data) -> int:
+    """The power of two just above the largest value."""
     size = float(np.max(np.abs(data.y)))
     return int(np.frexp(size)[1]) if size > 0 else 0

@@ -1,6 +1,6 @@
-"""A trend: a few functions of place with unknown coefficients under a flat prior, estimated with the field, not before.
+"""A trend: a few functions of place with unknown coefficients under a flat prior, estimated together with the field.
 
-A functional sees a trend as it sees the field: the column of "constant" is L_n 1, those of "linear" are also L_n x_d.
+A functional acts on a trend as it acts on the field: the column of "constant" is L_n 1, those of "linear" are also L_n x_d.
 """
 
 from typing import Any
@@ -37,8 +37,8 @@ class Trend(eqx.Module):
 
     def count(self, ndim: int) -> int:
         """How many coefficients there are."""
-        own = 0 if self.columns is None else self.columns.shape[1]
-        return {None: 0, "constant": 1, "linear": 1 + ndim, "columns": own}[self.kind]
+        given = 0 if self.columns is None else self.columns.shape[1]
+        return {None: 0, "constant": 1, "linear": 1 + ndim, "columns": given}[self.kind]
 
     def of_data(self, data: Data, grid: Grid) -> Float[np.ndarray, "N p"]:
         """The columns of the observations."""
@@ -60,10 +60,10 @@ class Trend(eqx.Module):
                 raise ValueError(
                     "columns: expected the trend's columns for these functionals, (N, p), got None"
                 )
-            own = as_float("columns", columns, ndim=(2,)).astype(float)
-            if own.shape != (n, self.count(grid.ndim)):
-                raise ValueError(f"columns: expected shape {(n, self.count(grid.ndim))}, got {own.shape}")
-            return own
+            given = as_float("columns", columns, ndim=(2,)).astype(float)
+            if given.shape != (n, self.count(grid.ndim)):
+                raise ValueError(f"columns: expected shape {(n, self.count(grid.ndim))}, got {given.shape}")
+            return given
         if columns is not None:
             raise ValueError(
                 "columns: expected None unless the trend was given as columns, got some; give those of the data as "
@@ -94,6 +94,6 @@ class Trend(eqx.Module):
         return np.concatenate([ones, (grid.coordinates() - middle) / half], axis=1)
 
     def frame(self, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-        """Linear columns run from -1 to 1 across the grid, so that coefficients are of one size."""
+        """The centre and half the width of the grid; linear columns run from -1 to 1 across it."""
         lower, upper = np.asarray(grid.lower), np.asarray(grid.upper)
         return (lower + upper) / 2, (upper - lower) / 2

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy  # its submodules are imported when they are first used
 
-from hipgp.engines import Method, Problem
+from hipgp.engines import Problem
 from hipgp.learning.parameters import Layout
 from hipgp.learning.search import Learned
 from hipgp.learning.units import LearnOptions, learn_in_unit
@@ -40,15 +40,8 @@ class Answer(NamedTuple):
     parameters: dict[str, float]
 
 
-def learn_by(method: Method, problem: Problem, how: LearnOptions) -> Answer:
-    """Kernel, noise and likelihood parameters where they are unknown, for the method that will use them."""
-    if isinstance(method, Linearised):
-        return _learn_linearised(method, problem, how)
-    return Answer(learn_in_unit(*problem, method, how), {})
-
-
 @float64_available
-def _learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) -> Answer:
+def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) -> Answer:
     """Kernel, noise and likelihood parameters where they are unknown."""
     if how.checkpoint is not None:
         raise ValueError("checkpoint: expected None with a link or a likelihood, got a path; leave it out")

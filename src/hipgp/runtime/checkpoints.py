@@ -17,7 +17,7 @@ import numpy as np
 
 from hipgp.runtime import archive
 
-ALGORITHM = 2  # raise it when a solve or learning takes other steps: an older checkpoint would lead elsewhere
+ALGORITHM = 3  # raise it when a solve or learning takes other steps: an older checkpoint would lead elsewhere
 
 
 def fingerprint(*parts: Any) -> str:

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much a problem will need: asked before anything large is allocated.
+"""How much memory there is, and how much a problem will need, estimated before anything large is allocated.
 
 Estimates are rough, within a factor of two or so. What is surely too much is refused with the number of bytes.
 """
@@ -11,18 +11,18 @@ from pathlib import Path
 import jax
 
 ARRAYS = 8  # float64 arrays of the torus' size that a solve holds at its peak; 7.5 to 8.2 were measured
-SHARE = 0.8  # of the memory there is that a problem may take
+SHARE = 0.8  # of the memory that a problem may take
 CGROUPS = Path("/sys/fs/cgroup")
 
 
-def host_bytes() -> float:
-    """Bytes that this process may use: the machine's memory, or less where a control group limits it."""
+def _host_bytes() -> float:
+    """Return the bytes that this process may use: the machine's memory, or less where a control group limits it."""
     machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return min([machine, *_limits()])
 
 
-def own_groups() -> list[tuple[str, str]]:
-    """Control groups that this process is in: of which controllers, and their paths."""
+def _control_groups() -> list[tuple[str, str]]:
+    """Return the control groups of this process: their controllers and paths."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -31,8 +31,8 @@ def own_groups() -> list[tuple[str, str]]:
 
 
 def _limits() -> Iterator[float]:
-    """Memory limits of the control groups that hold this process; files that cannot be read set none."""
-    for controllers, path in own_groups():
+    """Yield the memory limits of the control groups of this process; files that cannot be read set none."""
+    for controllers, path in _control_groups():
         if controllers not in ("", "memory"):
             continue
         name = "memory.limit_in_bytes" if controllers else "memory.max"
@@ -45,17 +45,18 @@ def _limits() -> Iterator[float]:
 
 
 def bytes_available() -> float:
-    """Bytes where JAX computes: the GPU's, or the host's."""
+    """Return the bytes of memory where JAX computes: the GPU's, or the host's."""
     card = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
-    return min(float(card.get("bytes_limit", math.inf)), host_bytes())
+    return min(float(card.get("bytes_limit", math.inf)), _host_bytes())
 
 
 def torus_bytes(points: float) -> float:
-    """Bytes that a solve on a torus of so many points takes at its peak."""
+    """Return the bytes that a solve on a torus of so many points takes at its peak."""
     return 8.0 * ARRAYS * float(points)
 
 
 def fits(needed: float) -> bool:
+    """Tell whether so many bytes fit into the share of the memory that a problem may take."""
     return needed <= SHARE * bytes_available()
 
 
@@ -69,5 +70,5 @@ def check(argument: str, what: str, needed: float, advice: str) -> None:
 
 
 def shown(size: float) -> str:
-    """A number of bytes in GiB, for people."""
+    """Format a number of bytes in GiB."""
     return f"{size / 2**30:,.1f} GiB" if size < 2**40 else f"{size / 2**30:,.0f} GiB"

@@ -18,7 +18,7 @@ from hipgp.runtime.processes import check_not_forked, keep_backend
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-AnyArray = jax.Array | np.ndarray  # what is made in NumPy and traced in JAX
+AnyArray = jax.Array | np.ndarray  # made in NumPy, and a tracer inside jit
 
 
 def float64_available(function: F) -> F:
@@ -38,7 +38,7 @@ def float64_available(function: F) -> F:
 
 
 def on_device(array: Any, dtype: Any = None) -> jax.Array:
-    """A NumPy array where JAX computes, in the same memory where it can be: it is not to be changed any more.
+    """Place a NumPy array where JAX computes, sharing its memory where possible: do not change the array afterwards.
 
     `jnp.asarray` would compile a copy for each new shape.
     """
@@ -46,7 +46,7 @@ def on_device(array: Any, dtype: Any = None) -> jax.Array:
 
 
 def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.ndarray:
-    """`value` as a finite float32 or float64 NumPy array; a ValueError that names the argument otherwise."""
+    """Convert `value` to a finite float32 or float64 NumPy array, or raise a ValueError that names the argument."""
     if value is None:
         raise ValueError(f"{name}: expected numbers, got None")
     for part in (value, *value) if isinstance(value, list | tuple) else (value,):
@@ -95,7 +95,7 @@ def _check_plain(name: str, value: Any) -> None:
 
 
 def _plain_numbers(value: Any) -> str:
-    """How to get plain numbers from a quantity or a table's column that has a unit."""
+    """Return the expression that makes plain numbers of a quantity or a table's column with a unit."""
     if hasattr(value, "to_value"):
         return ".to_value(unit)"
     return ".quantity.to_value(unit)" if hasattr(value, "quantity") else ".to(unit).magnitude"

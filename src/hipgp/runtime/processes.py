@@ -1,4 +1,4 @@
-"""What JAX's threads ask of the process: that it was not forked after they had started, and how it ends."""
+"""Conditions that JAX's threads put on the process: it must not be forked after they start, nor destroy them at its end."""
 
 import ctypes
 import functools

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 PATIENCE = 2.0  # seconds before anything is shown
 
-# told how many are done, of how many
+# called with the number of items done, and of all items
 Report = Callable[[int, int], None]
 
 
 def silent(done: int, total: int) -> None:
-    """Reports to nobody."""
+    """Report nothing."""
 
 
 class Progress:
-    """Shows `description` with the seconds spent, once PATIENCE has passed. Use it as a context manager."""
+    """A context manager that shows `description` and the seconds spent, once PATIENCE has passed."""
 
     def __init__(self, description: str, shown: bool):
         self.description, self.detail = description, ""
@@ -69,19 +69,20 @@ class Progress:
         return Text(f"{self.description}  {bar}{self.detail}  {time.perf_counter() - self.began:.0f} s")
 
     def describe(self, description: str) -> None:
+        """Begin a new phase of the work, with a description of its own."""
         self.description = description
         self.update("")
 
     def update(self, detail: str, fraction: float | None = None) -> None:
-        """Say `detail`, and show a bar where the fraction done is known."""
+        """Show `detail`, and a bar where the fraction done is known."""
         self.detail, self.fraction = detail, fraction
 
     def done(self, done: int, total: int) -> None:
-        """So many are done, of so many."""
+        """Show how many items of how many are done; a `Report`."""
         self.update(f"{done:,} of {total:,}", done / total)
 
     def nats(self, target: float) -> Callable[[int, float], None]:
-        """A reporter for solves: how far from the exact posterior, on a logarithmic bar."""
+        """Return a reporter for solves: the KL bound to the exact posterior on the grid, on a logarithmic bar."""
         first: list[float] = []
 
         def report(steps: int, nats: float) -> None:

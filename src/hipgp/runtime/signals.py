@@ -1,4 +1,4 @@
-"""Leaving the command on SIGINT and SIGTERM: at once, at any moment, with one line and no half-written file.
+"""How the command ends on SIGINT and SIGTERM: at once, at any moment, with one line and no half-written file.
 
 A KeyboardInterrupt would do only between two Python instructions of the main thread, seconds late while JAX compiles,
 and it can be swallowed, or turned into another error, by whatever is being imported. So a thread waits for the signal and
@@ -52,11 +52,11 @@ def leave(number: int) -> None:
         cursor = b"\x1b[?25h\r\n" if os.isatty(2) else b""  # a progress bar hides it
         os.write(2, cursor + last_words().encode() + b"\n")
     with contextlib.suppress(Exception):
-        remove_temporary_files()
+        _remove_temporary_files()
     os._exit(128 + number)
 
 
-def remove_temporary_files() -> None:
+def _remove_temporary_files() -> None:
     """Remove what this process has begun to write: `.NAME.PID.tmp` and the like."""
     own = re.compile(rf"^\..*[.-]{os.getpid()}([.-].*)?\.(tmp|probe)$")
     for folder in folders:

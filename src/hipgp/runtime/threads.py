@@ -15,15 +15,13 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 from threadpoolctl import threadpool_limits
 
-from hipgp.runtime.precision import float64_available
-
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 def one_blas_thread(function: Callable[P, T]) -> Callable[P, T]:
-    """`function`, run with a single BLAS thread."""
+    """Decorate a function that is to run with a single BLAS thread."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,13 +56,13 @@ class _OneBlasThread:
 
 
 def thread_count() -> int:
-    """How many threads there are to work with."""
+    """How many threads this machine's cores are good for, at most 16."""
     return min(os.cpu_count() or 1, 16)
 
 
 def map_in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
-    """function(*item) of each, in order, by all cores; no more items are asked for than are worked on."""
-    workers, run = thread_count(), _on_same_device(function)
+    """Yield function(*item) of each item, in order, computed on all cores; items are taken one by one as threads get free."""
+    workers, run = thread_count(), _with_same_settings(function)
     pool = ThreadPoolExecutor(workers)
     try:
         waiting: deque[Any] = deque()
@@ -79,19 +77,20 @@ def map_in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]
 
 
 def run_both(here: Callable[[], T], there: Callable[[], S]) -> tuple[T, S]:
-    """What both functions return, the second of them run by another thread."""
+    """Run both functions at the same time, `there` in a second thread, and return both results."""
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(_on_same_device(there))
+        other = pool.submit(_with_same_settings(there))
         return here(), other.result()
 
 
-def _on_same_device(function: Callable[..., T]) -> Callable[..., T]:
-    """`function`, with this thread's device: a thread begins with JAX's own defaults."""
-    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+def _with_same_settings(function: Callable[..., T]) -> Callable[..., T]:
+    """Give `function` this thread's device and precision: another thread starts with JAX's own defaults."""
+    config: Any = jax.config
+    device, x64 = config.jax_default_device, config.jax_enable_x64
+    precision = config.jax_default_matmul_precision
 
-    @float64_available
     def run(*args: Any) -> T:
-        with jax.default_device(device):
+        with jax.default_device(device), jax.enable_x64(x64), jax.default_matmul_precision(precision):
             return function(*args)
 
     return run

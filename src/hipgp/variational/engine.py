@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 
 from hipgp.engines import Method
@@ -21,44 +20,25 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json
 from hipgp.runtime.precision import float64_available
+from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
-from hipgp.variational.families import Blocks, Gaussian, standard, tiling
-from hipgp.variational.hyperparameters import Logs, begin, current, epoch, outgrown
+from hipgp.variational.bound import Problem, full_pass
+from hipgp.variational.families import Blocks, Gaussian, tiling
+from hipgp.variational.fitting import EpochReport, closed_form, dual_ascent, mean_gap, natural_gradient
+from hipgp.variational.hyperparameters import LogParameters, learn
 from hipgp.variational.minibatch_weights import (
     NO_SOLVES,
-    Solves,
-    Source,
-    Table,
+    SolveSummary,
+    StoredWeights,
+    WeightSource,
     exact_source,
     local_source,
-    local_table,
-    parts,
-    table_limit,
-    tabulated,
-)
-from hipgp.variational.natural import (
-    Dual,
-    Problem,
-    average_precision,
-    closed_form,
-    divergence,
-    dual_update,
-    mean_gap,
-    natural_update,
-    survey,
+    storage_limit,
+    stored_exact,
+    stored_local,
 )
 from hipgp.variational.posterior import VariationalPosterior, restored
-from hipgp.variational.reporting import (
-    Reporter,
-    between,
-    check_finite,
-    one_of,
-    per_axis,
-    sizes,
-    solve_facts,
-    verdict,
-    whole,
-)
+from hipgp.variational.reporting import between, one_of, per_axis, sizes, solve_facts, verdict, whole
 from hipgp.variational.whitening import Whitening, whiten
 from hipgp.vecchia.grid_check import GridModel, grid_diagnostics, warn_if_coarse, wide_stencil
 from hipgp.weights.stencils import STENCIL, check_stencil
@@ -66,8 +46,9 @@ from hipgp.weights.toeplitz import check_torus
 
 SMALL = 2**14  # whitened points up to which the closed form is taken unasked
 LARGEST_FULL = 2**14  # whitened points of a full-rank S: 2 GiB in float64
-SHORT_NATS = 1.0  # estimated shortfall of the mean that is worth a word
-SHORT_PCG = 1e-3  # likewise the relative error of a solve for the weights
+# What is reported as not converged: the nats that the bound would gain from the best mean, and the relative error of a
+# solve for the weights.
+LARGEST_GAP, LARGEST_PCG_ERROR = 1.0, 1e-3
 
 Family = Literal["mean-field", "block", "full"]
 
@@ -169,29 +150,28 @@ class Variational(Method):
         """q for `data` under `kernel` on `grid`; `noise` is the std of observations that came without one."""
         began = time.perf_counter()
         self._check(kernel, grid, data)
-        with Reporter(progress) as reporter:
-            learning = None
+        with Progress("variational", progress) as bar:
+            trace = None
             if self.learn:
-                kernel, noise, learning = self._learned(kernel, grid, data, noise, reporter)
+                kernel, noise, trace = self._learned(kernel, grid, data, noise, bar)
             whitening = whiten(kernel, grid, self.whitening)
             source, solves = self._source(kernel, grid, data, whitening)
-            problem = _problem(source, data, data.noise_std(noise), self.residual)
-            q, facts = self._optimum(self.blocks(whitening, grid), problem, kernel, whitening, reporter)
-        last = survey(q, problem, kernel, whitening, self._batches(len(data)))
-        facts |= solve_facts(solves if isinstance(source, Table) else last.solves)
+            std = data.noise_std(noise)
+            problem = Problem.of(source, kernel, whitening, data, std, self.residual, self.batch_size)
+            q, facts = self._optimum(self.blocks(whitening, grid), problem, bar)
+        last = full_pass(q, problem)
+        facts |= solve_facts(solves if isinstance(source, StoredWeights) else last.solves)
         facts |= {
             "elbo": last.bound,
-            "mean_gap_nats": mean_gap(q, problem, whitening, last.gradient),
+            "mean_gap_nats": mean_gap(q, problem, last.gradient),
             "mean_gap_nats_bound": 0.5 * float(last.gradient @ last.gradient),  # rigorous, since Lambda >= I
         }
         facts |= self._grid_facts(kernel, grid, data, noise)
         facts |= {"engine": "variational", "family": self.family, "blocks": tuple(q.blocks.index.shape)}
-        facts |= {} if learning is None else {"learning_trace": learning}
+        facts |= {} if trace is None else {"learning_trace": trace}
         facts |= sizes(len(data), grid.shape, whitening)
-        facts |= verdict(facts, SHORT_NATS, SHORT_PCG) | {"seconds": time.perf_counter() - began}
+        facts |= verdict(facts, LARGEST_GAP, LARGEST_PCG_ERROR) | {"seconds": time.perf_counter() - began}
         return VariationalPosterior(kernel, grid, noise, self, facts, data.dtype, whitening, q, problem)
-
-    # --- set-up -------------------------------------------------------------------------------------------------------
 
     def _check(self, kernel: Kernel, grid: Grid, data: Data) -> None:
         kernel.check_dimension(grid.ndim)
@@ -203,7 +183,7 @@ class Variational(Method):
             )
 
     def blocks(self, whitening: Whitening, grid: Grid) -> Blocks:
-        """How the whitened points are tiled."""
+        """The tiling of the whitened points by the family's blocks."""
         if self.family == "mean-field":
             return tiling(whitening.shape, (1,) * grid.ndim)
         if self.family == "full":
@@ -216,137 +196,75 @@ class Variational(Method):
         shape = self.block_shape or (max(1, round(100 ** (1 / grid.ndim))),)
         return tiling(whitening.shape, shape if len(shape) == grid.ndim else shape * grid.ndim)
 
-    def _source(self, kernel: Kernel, grid: Grid, data: Data, whitening: Whitening) -> tuple[Source, Solves]:
-        """A table of all weights where it fits, else what computes them batch by batch."""
+    def _source(
+        self, kernel: Kernel, grid: Grid, data: Data, whitening: Whitening
+    ) -> tuple[WeightSource, SolveSummary]:
+        """All weights where they fit into memory, else what computes them batch by batch."""
         if self.weights == "local":
-            return local_table(kernel, grid, data, self.stencil, data.dtype), NO_SOLVES
-        functionals = [b.functional for b in data.blocks]
-        source = exact_source(kernel, grid, functionals, self.tolerance, self.max_iterations)
-        if len(data) * grid.size > table_limit():
+            return stored_local(kernel, grid, data, self.stencil, data.dtype), NO_SOLVES
+        source = self._on_demand(kernel, grid, data)
+        if len(data) * grid.size > storage_limit():
             return source, NO_SOLVES
         counts = tuple(len(b.y) for b in data.blocks)
-        return tabulated(source, kernel, whitening, counts, self._batches(len(data)))
+        return stored_exact(source, kernel, whitening, counts, max(1, -(-len(data) // self.batch_size)))
+
+    def _on_demand(self, kernel: Kernel, grid: Grid, data: Data) -> WeightSource:
+        functionals = [b.functional for b in data.blocks]
+        if self.weights == "local":
+            return local_source(grid, functionals, self.stencil)
+        return exact_source(kernel, grid, functionals, self.tolerance, self.max_iterations)
 
     def _grid_facts(self, kernel: Kernel, grid: Grid, data: Data, noise: float | None) -> dict[str, Any]:
         stencil = self.stencil if self.weights == "local" else wide_stencil(grid)
         seen = GridModel(None, None, stencil, residual_as_noise=self.residual == "noise", vecchia_std=False)
         return grid_diagnostics(kernel, grid, data, data.noise_std(noise), seen)
 
-    def _is_direct(self, whitening: Whitening, source: Source) -> bool:
-        held = isinstance(source, Table)
+    def _is_direct(self, problem: Problem) -> bool:
+        held = isinstance(problem.source, StoredWeights)
         if self.direct and not held and self.family != "full":
             raise ValueError(
                 'direct: expected weights that fit into memory for the closed form, got more; use weights="local" or '
                 "direct=False"
             )
-        small = self.family == "full" or (held and whitening.size <= SMALL)
+        small = self.family == "full" or (held and problem.whitening.size <= SMALL)
         return small if self.direct is None else self.direct
 
-    def _batches(self, count: int) -> int:
-        return max(1, -(-count // self.batch_size))
-
-    # --- fitting ------------------------------------------------------------------------------------------------------
-
-    def _optimum(
-        self, blocks: Blocks, problem: Problem, kernel: Kernel, whitening: Whitening, reporter: Reporter
-    ) -> tuple[Gaussian, dict[str, Any]]:
+    def _optimum(self, blocks: Blocks, problem: Problem, bar: Progress) -> tuple[Gaussian, dict[str, Any]]:
         """q for fixed hyperparameters, and how it was found."""
-        if not self._is_direct(whitening, problem.source):
-            q, trace = self._natural(blocks, problem, kernel, whitening, reporter)
-            return q, {"direct": False, "epochs": self.epochs, "elbo_trace": trace}
-        q, solution = closed_form(blocks, problem, kernel, whitening, self._batches(len(problem.y)))
-        iterations = 0 if solution is None else int(solution.iterations[0])
-        return q, {"direct": True, "epochs": 0, "elbo_trace": [], "mean_iterations": iterations}
-
-    def _natural(
-        self, blocks: Blocks, problem: Problem, kernel: Kernel, whitening: Whitening, reporter: Reporter
-    ) -> tuple[Gaussian, list[float]]:
-        """Natural gradients by minibatches (appendix B.1.2)."""
-        how = self._by_shares if self.step is None else self._by_steps
-        return how(blocks, problem, kernel, whitening, reporter)
-
-    def _by_steps(
-        self, blocks: Blocks, problem: Problem, kernel: Kernel, whitening: Whitening, reporter: Reporter
-    ) -> tuple[Gaussian, list[float]]:
-        """The user's step in mean and covariance. Where an epoch lowers the bound by much, the fit goes back to its
-        best and the step is halved."""
-        batches = self._batches(len(problem.y))
-        rng = np.random.default_rng(self.seed)
-        q, trace, step = standard(blocks), [], self.step or 1.0
-        best = q
-        for number in range(self.epochs):
-            expected = 0.0
-            for selection in parts(problem.counts, batches, rng):
-                update = problem, kernel, whitening, selection, jnp.asarray(batches), jnp.asarray(step)
-                q, log = natural_update(q, *update)
-                expected += float(log)
-            highest = max(trace[1:], default=-np.inf)
-            self._ended(number, expected, q, trace, reporter)
-            if trace[-1] >= highest:
-                best = q
-            elif trace[-1] < highest - abs(highest) - len(problem.y):  # less is noise, and passes
-                q, step = best, 0.5 * step
-        return q, trace
-
-    def _by_shares(
-        self, blocks: Blocks, problem: Problem, kernel: Kernel, whitening: Whitening, reporter: Reporter
-    ) -> tuple[Gaussian, list[float]]:
-        """The mean by the shares of its observations; covariances are the average over the first epoch, which is exact."""
-        batches = self._batches(len(problem.y))
-        rng = np.random.default_rng(self.seed)
-        now, trace, seen = Dual(standard(blocks), jnp.zeros(len(problem.y))), [], 0
-        for number in range(self.epochs):
-            expected = 0.0
-            for selection in parts(problem.counts, batches, rng):
-                now, t, log = dual_update(now, problem, kernel, whitening, selection)
-                expected += float(log)
-                if number == 0:
-                    seen += 1
-                    q = average_precision(now.q, t, jnp.asarray(batches), jnp.asarray(1.0 / seen))
-                    now = Dual(q, now.shares)
-            self._ended(number, expected, now.q, trace, reporter)
-        return now.q, trace
-
-    def _ended(
-        self, number: int, expected: float, q: Gaussian, trace: list[float], reporter: Reporter
-    ) -> None:
-        """An epoch's bound, from what its minibatches saw on the way."""
-        trace.append(expected - float(divergence(q)))
-        check_finite(trace[-1])
-        reporter.epoch("variational", number, self.epochs, trace[-1])
+        if self._is_direct(problem):
+            q, iterations = closed_form(blocks, problem)
+            return q, {"direct": True, "epochs": 0, "elbo_trace": [], "mean_iterations": iterations}
+        rng, report = np.random.default_rng(self.seed), _reporter(bar, "variational")
+        if self.step is None:
+            q, trace = dual_ascent(blocks, problem, self.epochs, rng, report)
+        else:
+            q, trace = natural_gradient(blocks, problem, self.epochs, self.step, rng, report)
+        return q, {"direct": False, "epochs": self.epochs, "elbo_trace": trace}
 
     def _learned(
-        self, kernel: Kernel, grid: Grid, data: Data, noise: float | None, reporter: Reporter
+        self, kernel: Kernel, grid: Grid, data: Data, noise: float | None, bar: Progress
     ) -> tuple[Kernel, float | None, list[float]]:
-        """Kernel and noise by gradient. The torus stays while it fits; on a new one q begins anew."""
-        first_noise = noise if noise is not None else 0.3 * float(np.std(data.y)) or 1.0
-        functionals = [b.functional for b in data.blocks]
-        source = (
-            local_source(grid, functionals, self.stencil)
-            if self.weights == "local"
-            else exact_source(kernel, grid, functionals, self.tolerance, self.max_iterations)
+        """Kernel, noise and the bound after each epoch of learning them."""
+        first = noise if noise is not None else 0.3 * float(np.std(data.y)) or 1.0
+        rewhiten = lambda kernel: whiten(kernel, grid, self.whitening)
+        source, std = self._on_demand(kernel, grid, data), data.noise_std(first)
+        problem = Problem.of(source, kernel, rewhiten(kernel), data, std, self.residual, self.batch_size)
+        logs, trace = learn(
+            LogParameters.of(kernel, first),
+            problem,
+            data.noise_known,
+            lambda whitening: self.blocks(whitening, grid),
+            rewhiten,
+            self.epochs,
+            self.learning_rate,
+            np.random.default_rng(self.seed),
+            _reporter(bar, "learning"),
         )
-        problem = _problem(source, data, data.noise_std(first_noise), self.residual, known=data.noise_known)
-        whitening = whiten(kernel, grid, self.whitening)
-        now = begin(Logs.of(kernel, first_noise), self.blocks(whitening, grid))
-        rng, trace = np.random.default_rng(self.seed), []
-        for number in range(self.epochs + 1):
-            now, bound = epoch(now, problem, whitening, self._batches(len(data)), rng, self.learning_rate)
-            trace.append(bound)
-            reporter.epoch("learning", number, self.epochs + 1, bound)
-            if outgrown(now.logs, whitening):
-                larger = whiten(current(now.logs), grid, self.whitening)
-                if larger.shape != whitening.shape:
-                    whitening = larger
-                    now = begin(now.logs, self.blocks(whitening, grid))
-        learned = noise if np.all(data.noise_known) else float(jnp.exp(now.logs.noise))
-        return current(now.logs), learned, trace
+        learned = noise if np.all(data.noise_known) else float(np.exp(logs.noise))
+        return logs.as_kernel(), learned, trace
 
 
-def _problem(
-    source: Source, data: Data, std: np.ndarray, residual: str, known: np.ndarray | None = None
-) -> Problem:
-    everything = np.ones(len(data), bool) if known is None else known
-    variance = jnp.asarray(std, float) ** 2
-    counts = tuple(len(b.y) for b in data.blocks)
-    return Problem(source, jnp.asarray(data.y, float), variance, jnp.asarray(everything), counts, residual)
+def _reporter(bar: Progress, description: str) -> EpochReport:
+    """Shows the epochs done and the bound."""
+    bar.describe(description)
+    return lambda done, total, elbo: bar.update(f"epoch {done} of {total}, ELBO {elbo:,.2f}", done / total)

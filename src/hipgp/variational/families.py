@@ -32,11 +32,11 @@ class Blocks(eqx.Module):
         return int(np.prod(self.shape, dtype=np.int64))
 
     def gather(self, x: Float[Array, "... T"]) -> Float[Array, "... B n"]:
-        """By blocks; zero in the padding."""
+        """The values at each block's points; zero in the padding."""
         return jnp.take(x, self.index, axis=-1, mode="fill", fill_value=0)
 
     def scatter(self, blocks: Float[Array, "... B n"]) -> Float[Array, "... T"]:
-        """Back to the array's own order."""
+        """The inverse of `gather`: values by blocks back in the array's own order."""
         return jnp.take(blocks.reshape(*blocks.shape[:-2], -1), self.slot, axis=-1)
 
     def identity(self) -> Float[Array, "B n n"]:
@@ -76,35 +76,36 @@ class Gaussian(eqx.Module):
     @property
     def covariance(self) -> Float[Array, "B n n"]:
         """S_b, by blocks."""
-        half = lower_solve(self.factor, self.blocks.identity())
+        half = _lower_solve(self.factor, self.blocks.identity())
         return jnp.swapaxes(half, -1, -2) @ half
 
-    def spread(self, k: Float[Array, "N T"]) -> Float[Array, " N"]:
-        """k_n' S k_n."""
-        return jnp.sum(self.half(k) ** 2, axis=(0, 1))
+    def variances(self, k: Float[Array, "N T"]) -> Float[Array, " N"]:
+        """The variance of each k_n'e, k_n' S k_n."""
+        return jnp.sum(self.root_solve(k) ** 2, axis=(0, 1))
 
-    def half(self, k: Float[Array, "N T"]) -> Float[Array, "B n N"]:
+    def root_solve(self, k: Float[Array, "N T"]) -> Float[Array, "B n N"]:
         """P^-1/2 k_n, by blocks."""
-        return lower_solve(self.factor, jnp.moveaxis(self.blocks.gather(k), 0, -1))
+        return _lower_solve(self.factor, jnp.moveaxis(self.blocks.gather(k), 0, -1))
 
     def precondition(self, g: Float[Array, " T"]) -> Float[Array, " T"]:
         """S g."""
-        half = lower_solve(self.factor, self.blocks.gather(g)[..., None])
-        return self.blocks.scatter(upper_solve(self.factor, half)[..., 0])
+        half = _lower_solve(self.factor, self.blocks.gather(g)[..., None])
+        return self.blocks.scatter(_upper_solve(self.factor, half)[..., 0])
 
     def divergence(self) -> Float[Array, ""]:
         """KL(q || N(0, I)) (paper, eq. kl-term)."""
-        trace = jnp.sum(lower_solve(self.factor, self.blocks.identity()) ** 2)
+        trace = jnp.sum(_lower_solve(self.factor, self.blocks.identity()) ** 2)
         log_precision = 2 * jnp.sum(jnp.log(jnp.diagonal(self.factor, axis1=-2, axis2=-1)))
         return 0.5 * (trace + jnp.sum(self.mean**2) + log_precision - self.blocks.index.size)
 
     def sample(self, key: Array, count: int) -> Float[Array, "count T"]:
         white = jax.random.normal(key, (*self.blocks.index.shape, count), self.mean.dtype)
-        return self.mean + self.blocks.scatter(jnp.moveaxis(upper_solve(self.factor, white), -1, 0))
+        return self.mean + self.blocks.scatter(jnp.moveaxis(_upper_solve(self.factor, white), -1, 0))
 
 
 def gaussian(blocks: Blocks, mean: Float[Array, " T"], precision: Float[Array, "B n n"]) -> Gaussian:
-    return Gaussian(blocks, mean, precision, cholesky(precision))
+    """q with this mean and these precisions, which are factored."""
+    return Gaussian(blocks, mean, precision, _cholesky(precision))
 
 
 def standard(blocks: Blocks) -> Gaussian:
@@ -112,8 +113,8 @@ def standard(blocks: Blocks) -> Gaussian:
     return Gaussian(blocks, jnp.zeros(blocks.size), blocks.identity(), blocks.identity())
 
 
-class Minibatch(NamedTuple):
-    """What the natural gradient needs of some observations: k_n, their weight in the sum, and the gradient in m."""
+class MinibatchGradient(NamedTuple):
+    """What the natural gradient needs of a minibatch: k_n, the weight of each in the sum, and the gradient in m."""
 
     k: Float[Array, "n T"]
     scale: Float[Array, " n"]  # (number of minibatches) / s_n^2; zero for padding
@@ -121,7 +122,7 @@ class Minibatch(NamedTuple):
 
 
 def natural_step(
-    q: Gaussian, batch: Minibatch, mean_step: Array, covariance_step: Array, implicit: bool
+    q: Gaussian, batch: MinibatchGradient, mean_step: Array, covariance_step: Array, implicit: bool
 ) -> Gaussian:
     """One natural-gradient step (paper, appendix B.1.2) that cannot diverge.
 
@@ -139,7 +140,7 @@ def natural_step(
     a = batch.k * jnp.sqrt(batch.scale)[:, None]
     if implicit:
         return _moved(q, _implicit_move(q, a, batch.gradient, mean_step))
-    half = q.half(a)
+    half = q.root_solve(a)
     bound = 1 + jnp.max(jnp.sum(jnp.abs(jnp.einsum("bin,bim->nm", half, half)), axis=-1))
     paper = lambda q, a, gradient, step: step * q.precondition(gradient)
     return _moved(
@@ -147,7 +148,7 @@ def natural_step(
     )
 
 
-def toward_precision(q: Gaussian, batch: Minibatch, step: Array) -> Gaussian:
+def toward_precision(q: Gaussian, batch: MinibatchGradient, step: Array) -> Gaussian:
     """P moved by `step` towards what the minibatch says of Lambda's blocks."""
     estimate = q.blocks.identity() + q.blocks.gram(batch.k, batch.scale)
     return gaussian(q.blocks, q.mean, (1 - step) * q.precision + step * estimate)
@@ -158,7 +159,7 @@ def _implicit_move(
 ) -> Float[Array, " T"]:
     """l (P + l I + l A A')^-1 g."""
     damped = gaussian(q.blocks, q.mean, q.precision + step * q.blocks.identity())
-    half = damped.half(a)
+    half = damped.root_solve(a)
     inner = jnp.eye(len(a)) + step * jnp.einsum("bin,bim->nm", half, half)
     move = damped.precondition(step * gradient)
     seen = jax.scipy.linalg.solve(inner, a @ move, assume_a="pos")
@@ -202,14 +203,14 @@ def root_variances(q: Gaussian, root_row: Float[Array, "..."]) -> Float[Array, "
 # One-point blocks are common (mean-field), and a LAPACK call for each would be slow.
 
 
-def cholesky(matrix: Float[Array, "B n n"]) -> Float[Array, "B n n"]:
+def _cholesky(matrix: Float[Array, "B n n"]) -> Float[Array, "B n n"]:
     return jnp.sqrt(matrix) if matrix.shape[-1] == 1 else map_matrices(jnp.linalg.cholesky, matrix)
 
 
-def lower_solve(factor: Float[Array, "B n n"], rhs: Float[Array, "B n m"]) -> Float[Array, "B n m"]:
+def _lower_solve(factor: Float[Array, "B n n"], rhs: Float[Array, "B n m"]) -> Float[Array, "B n m"]:
     return rhs / factor if factor.shape[-1] == 1 else map_matrices(solve_lower, factor, rhs)
 
 
-def upper_solve(factor: Float[Array, "B n n"], rhs: Float[Array, "B n m"]) -> Float[Array, "B n m"]:
-    """With the transpose."""
+def _upper_solve(factor: Float[Array, "B n n"], rhs: Float[Array, "B n m"]) -> Float[Array, "B n m"]:
+    """factor'^-1 rhs, by blocks."""
     return rhs / factor if factor.shape[-1] == 1 else map_matrices(solve_lower_transposed, factor, rhs)

@@ -1,18 +1,20 @@
 """Kernel and noise learned together with q: Adam on the bound, minibatch by minibatch (paper, appendix B.2)."""
 
+import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
 from hipgp.model.kernels import Kernel
+from hipgp.variational.bound import Problem, Terms, epoch_bound, terms
 from hipgp.variational.families import Blocks, Gaussian, standard
-from hipgp.variational.minibatch_weights import Selection, parts
-from hipgp.variational.natural import Problem, Terms, advance, divergence, terms
-from hipgp.variational.reporting import check_finite
+from hipgp.variational.fitting import EpochReport, minibatch_step
+from hipgp.variational.minibatch_weights import Selection
 from hipgp.variational.whitening import ToeplitzWhitening, Whitening
 
 if TYPE_CHECKING:
@@ -21,101 +23,127 @@ if TYPE_CHECKING:
 CLIPPED = 1e-4  # clipped mass at which learning moves to a new torus
 
 
-class Logs(NamedTuple):
-    """Logarithms of all that is learned: every parameter of the kernel, and the noise if it is unknown."""
+class LogParameters(NamedTuple):
+    """Logarithms of all that is learned: every parameter of the kernel, and the noise std if it is unknown."""
 
     kernel: Any
     noise: Array
 
     @staticmethod
-    def of(kernel: Kernel, noise: float) -> "Logs":
-        return Logs(jax.tree.map(lambda a: jnp.log(jnp.asarray(a, float)), kernel), jnp.log(noise))
+    def of(kernel: Kernel, noise: float) -> "LogParameters":
+        logs = jax.tree.map(lambda a: jnp.log(jnp.asarray(a, float)), kernel)
+        return LogParameters(logs, jnp.log(noise))
+
+    def as_kernel(self) -> Kernel:
+        """The kernel itself, in plain NumPy."""
+        return jax.tree.map(lambda a: np.asarray(jnp.exp(a)), self.kernel)
 
 
-def expected_log(
-    logs: Logs, q: Gaussian, problem: Problem, whitening: Whitening, selection: Selection
+def expected_log_likelihood(
+    logs: LogParameters, q: Gaussian, problem: Problem, known: Bool[Array, " N"], selection: Selection
 ) -> tuple[Array, Terms]:
-    """The data's part of the bound, to be differentiated in `logs`: the KL of the whitened q does not depend on them.
+    """The part of the bound that depends on `logs`, which the KL divergence of the whitened q does not.
 
-    The solve for the weights is differentiated by the implicit rule (paper, appendix B.2), and the Toeplitz root and
-    product as they are, which is right in any dimension.
+    `known` says which observations have a noise of their own. The solve for the weights is differentiated by the
+    implicit rule (paper, appendix B.2), and the Toeplitz root and product as they are, which is right in any dimension.
     """
     kernel = jax.tree.map(jnp.exp, logs.kernel)
-    t, _ = terms(problem, kernel, whitening.rebuilt(kernel), logs.noise, selection)
-    return t.expected(q), t
+    whitening = problem.whitening.rebuilt(kernel)
+    variance = jnp.where(known, problem.variance, jnp.exp(2 * logs.noise))
+    here = dataclasses.replace(problem, kernel=kernel, whitening=whitening, variance=variance)
+    t, _ = terms(here, selection)
+    return t.expected_log_likelihood(q), t
+
+
+class _State(NamedTuple):
+    """Parameters, Adam's moments and q, with the number of minibatches that q has seen."""
+
+    logs: LogParameters
+    moments: Any
+    q: Gaussian
+    seen: int
+
+
+def learn(
+    logs: LogParameters,
+    problem: Problem,
+    known: Bool[np.ndarray, " N"],
+    blocks_of: Callable[[Whitening], Blocks],
+    whiten: Callable[[Kernel], Whitening],
+    epochs: int,
+    rate: float,
+    rng: np.random.Generator,
+    report: EpochReport,
+) -> tuple[LogParameters, list[float]]:
+    """The parameters after `epochs` epochs and one for q alone, and the bound after each; on a new torus q begins anew."""
+    now, trace = _begin(logs, blocks_of(problem.whitening)), []
+    for number in range(epochs + 1):
+        now, bound = _epoch(now, problem, jnp.asarray(known), rng, rate)
+        trace.append(bound)
+        report(number + 1, epochs + 1, bound)
+        if _outgrown(now.logs, problem.whitening):
+            larger = whiten(now.logs.as_kernel())
+            if larger.shape != problem.whitening.shape:
+                problem = dataclasses.replace(problem, whitening=larger)
+                now = _begin(now.logs, blocks_of(larger))
+    return now.logs, trace
+
+
+def _begin(logs: LogParameters, blocks: Blocks) -> _State:
+    return _State(logs, _adam().init(logs), standard(blocks), 0)  # pyright: ignore[reportArgumentType]
+
+
+def _epoch(
+    now: _State, problem: Problem, known: Array, rng: np.random.Generator, rate: float
+) -> tuple[_State, float]:
+    """Every minibatch once. While q is new the hyperparameters wait, or they would be fitted to the prior's errors.
+
+    Covariances forget what is older than about an epoch, as the hyperparameters move; the mean takes shorter steps.
+    """
+    logs, moments, q, seen = now
+    batches, waiting = problem.batches, seen == 0
+    mean_step = max(0.1, batches / (batches + seen))
+    expected = 0.0
+    for selection in problem.minibatches(rng):
+        seen += 1
+        covariance_step = max(1 / seen, min(1.0, 2 / (batches + 1)))
+        steps = jnp.asarray(mean_step), jnp.asarray(covariance_step), jnp.asarray(0.0 if waiting else rate)
+        logs, moments, q, log = _update(logs, moments, q, problem, known, selection, *steps)
+        expected += float(log)
+    return _State(logs, moments, q, seen), epoch_bound(expected, q)
 
 
 @eqx.filter_jit
-def learning_update(
-    logs: Logs,
-    optimiser_state: Any,
+def _update(
+    logs: LogParameters,
+    moments: Any,
     q: Gaussian,
     problem: Problem,
-    whitening: Whitening,
+    known: Array,
     selection: Selection,
-    batches: Array,
-    pace: tuple[Array, Array],  # steps in mean and covariance
+    mean_step: Array,
+    covariance_step: Array,
     rate: Array,
-) -> tuple[Logs, Any, Gaussian, Array]:
+) -> tuple[LogParameters, Any, Gaussian, Array]:
     """One minibatch: a natural-gradient step in q and one of Adam in the hyperparameters."""
-    slope = jax.value_and_grad(expected_log, has_aux=True)
-    (log, t), gradient = slope(logs, q, problem, whitening, selection)
-    q = advance(q, t, batches, *pace, implicit=True)
-    uphill = jax.tree.map(lambda g: -batches * g / len(problem.y), gradient)
-    updates, optimiser_state = adam().update(uphill, optimiser_state)
+    slope = jax.value_and_grad(expected_log_likelihood, has_aux=True)
+    (log, t), gradient = slope(logs, q, problem, known, selection)
+    q = minibatch_step(q, t, problem.batches, mean_step, covariance_step, implicit=True)
+    uphill = jax.tree.map(lambda g: -problem.batches * g / len(problem.y), gradient)
+    updates, moments = _adam().update(uphill, moments)
     logs = jax.tree.map(lambda a, u: a + rate * u, logs, updates)
-    return logs, optimiser_state, q, log
+    return logs, moments, q, log
 
 
-def adam() -> "optax.GradientTransformation":
+def _adam() -> "optax.GradientTransformation":
     """Adam with a unit step: the rate is applied outside, so that it may change without compiling anew."""
     import optax
 
     return optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
 
 
-class Learning(NamedTuple):
-    """What an epoch of learning begins with and leaves behind."""
-
-    logs: Logs
-    memory: Any  # Adam's
-    q: Gaussian
-    seen: int  # minibatches that q has seen
-
-
-def begin(logs: Logs, blocks: Blocks) -> Learning:
-    return Learning(logs, adam().init(logs), standard(blocks), 0)  # pyright: ignore[reportArgumentType]
-
-
-def epoch(
-    now: Learning, problem: Problem, whitening: Whitening, batches: int, rng: np.random.Generator, rate: float
-) -> tuple[Learning, float]:
-    """Every minibatch once. While q is new the hyperparameters wait, or they would be fitted to the prior's errors.
-
-    Covariances forget what is older than about an epoch, for the hyperparameters move; the mean takes shorter steps.
-    """
-    logs, memory, q, seen = now
-    pace, waiting = max(0.1, batches / (batches + seen)), seen == 0
-    expected = 0.0
-    for selection in parts(problem.counts, batches, rng):
-        seen += 1
-        forget = max(1 / seen, min(1.0, 2 / (batches + 1)))
-        logs, memory, q, log = learning_update(
-            *(logs, memory, q, problem, whitening, selection, jnp.asarray(batches)),
-            *((jnp.asarray(pace), jnp.asarray(forget)), jnp.asarray(0.0 if waiting else rate)),
-        )
-        expected += float(log)
-    bound = expected - float(divergence(q))
-    check_finite(bound)
-    return Learning(logs, memory, q, seen), bound
-
-
-def current(logs: Logs) -> Kernel:
-    return jax.tree.map(lambda a: np.asarray(jnp.exp(a)), logs.kernel)
-
-
-def outgrown(logs: Logs, whitening: Whitening) -> bool:
+def _outgrown(logs: LogParameters, whitening: Whitening) -> bool:
     """Whether the kernel has become too long for its torus."""
     if not isinstance(whitening, ToeplitzWhitening):
         return False
-    return float(whitening.rebuilt(current(logs)).toeplitz.clipped_mass) > CLIPPED
+    return float(whitening.rebuilt(logs.as_kernel()).toeplitz.clipped_mass) > CLIPPED

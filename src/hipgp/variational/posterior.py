@@ -1,5 +1,6 @@
 """The variational posterior: mean, std and draws of the field on the grid and of any functional."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -16,9 +17,15 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, check_shapes
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
+from hipgp.variational.bound import Problem, full_pass
 from hipgp.variational.families import Gaussian, gaussian, root_variances
-from hipgp.variational.minibatch_weights import Rows, Source, compiled_rows, exact_source, local_source, parts
-from hipgp.variational.natural import Problem, survey
+from hipgp.variational.minibatch_weights import (
+    WeightRows,
+    compiled_weights,
+    exact_source,
+    local_source,
+    minibatches,
+)
 from hipgp.variational.whitening import ToeplitzWhitening, Whitening, whiten
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ AT_ONCE = 2**24  # numbers in one chunk of whitened correlations
 class VariationalPosterior(FittedPosterior):
     """q(e) = N(m, S) on the whitened field, u = R e; see `diagnostics` for how it was found.
 
-    A functional has mean k'm and variance k'S k + v, where v is what the grid values leave open.
+    A functional has mean k'm and variance k'S k + v, where v is its residual variance given the grid values.
     """
 
     method: "Variational"
@@ -57,8 +64,7 @@ class VariationalPosterior(FittedPosterior):
         """The bound on the data's log evidence, exactly: one pass over the data."""
         if self.problem is None:
             return self.diagnostics["elbo"]
-        batches = max(1, -(-len(self.problem.y) // self.method.batch_size))
-        return survey(self.q, self.problem, self.kernel, self.whitening, batches).bound
+        return full_pass(self.q, self.problem).bound
 
     @float64_available
     def grid_mean(self) -> Float[np.ndarray, "..."]:
@@ -82,13 +88,9 @@ class VariationalPosterior(FittedPosterior):
     def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
         """Mean and std of every functional, without observation noise."""
         _check_options(how)
-        source = self._source(functional)
         mean, std = np.zeros(len(functional)), np.zeros(len(functional))
-        for selection in parts((len(functional),), self._chunks(len(functional))):
-            rows = compiled_rows(source, self.kernel, self.whitening, selection.index)
-            found = _moments(self.q, self.whitening, rows)
-            at = selection.index[0][selection.mask]
-            mean[at], std[at] = (np.asarray(a)[selection.mask] for a in found)
+        for at, mask, rows in self._weights(functional):
+            mean[at], std[at] = (np.asarray(a)[mask] for a in _moments(self.q, self.whitening, rows))
         return Prediction(mean.astype(self.dtype), std.astype(self.dtype))
 
     @float64_available
@@ -100,20 +102,17 @@ class VariationalPosterior(FittedPosterior):
         columns: Any = None,
         report: Report = silent,
     ) -> Float[np.ndarray, "count ..."]:
-        """Draws of q on the grid, or of a functional; what the grid leaves open is drawn independently for each."""
+        """Draws of q on the grid, or of functionals, whose residuals given the grid are drawn independently."""
         _check_options(StdOptions(columns=columns))
         white_key, rest_key = jax.random.split(key)
         draws = self.whitening.root(self.q.sample(white_key, count))
         if functional is None:
             return np.asarray(draws, self.dtype).reshape(count, *self.grid.shape)
-        source = self._source(functional)
         drawn = np.zeros((count, len(functional)))
         rest = np.asarray(jax.random.normal(rest_key, drawn.shape, float))
-        for selection in parts((len(functional),), self._chunks(len(functional))):
-            rows = compiled_rows(source, self.kernel, self.whitening, selection.index)
-            at = selection.index[0][selection.mask]
-            open_std = np.sqrt(np.asarray(rows.v)[selection.mask])
-            drawn[:, at] = np.asarray(draws @ rows.w.T)[:, selection.mask] + open_std * rest[:, at]
+        for at, mask, rows in self._weights(functional):
+            residual_std = np.sqrt(np.asarray(rows.v)[mask])
+            drawn[:, at] = np.asarray(draws @ rows.w.T)[:, mask] + residual_std * rest[:, at]
         return drawn.astype(self.dtype)
 
     def log_evidence(self, probes: int, key: Any) -> Estimate:
@@ -123,16 +122,18 @@ class VariationalPosterior(FittedPosterior):
         arrays = {"q_mean": np.asarray(self.q.mean), "q_precision": np.asarray(self.q.precision)}
         return arrays, {"dtype": str(np.dtype(self.dtype))}
 
-    def _source(self, functional: Functional) -> Source:
+    def _weights(self, functional: Functional) -> Iterator[tuple[np.ndarray, np.ndarray, WeightRows]]:
+        """The weights of all functionals, some at a time: their numbers, which rows are no padding, and the rows."""
         check_inside(functional, self.grid)
         check_differentiable(self.kernel.differentiable, functional)
         if self.method.weights == "local":
-            return local_source(self.grid, [functional], self.method.stencil)
-        limits = self.method.tolerance, self.method.predict_max_iterations
-        return exact_source(self.kernel, self.grid, [functional], *limits)
-
-    def _chunks(self, count: int) -> int:
-        return max(1, -(-count * self.whitening.size // AT_ONCE))
+            source = local_source(self.grid, [functional], self.method.stencil)
+        else:
+            limits = self.method.tolerance, self.method.predict_max_iterations
+            source = exact_source(self.kernel, self.grid, [functional], *limits)
+        count = len(functional)
+        for index, mask in minibatches((count,), max(1, -(-count * self.whitening.size // AT_ONCE))):
+            yield index[0][mask], mask, compiled_weights(source, self.kernel, self.whitening, index)
 
     def _on_grid(self, values: Any) -> np.ndarray:
         return np.asarray(values, self.dtype).reshape(self.grid.shape)
@@ -169,14 +170,14 @@ def _check_options(how: StdOptions) -> None:
 
 
 @eqx.filter_jit
-def _moments(q: Gaussian, whitening: Whitening, rows: Rows) -> tuple[Array, Array]:
+def _moments(q: Gaussian, whitening: Whitening, rows: WeightRows) -> tuple[Array, Array]:
     k = whitening.root_transpose(rows.w)
-    return k @ q.mean, jnp.sqrt(q.spread(k) + rows.v)
+    return k @ q.mean, jnp.sqrt(q.variances(k) + rows.v)
 
 
 @eqx.filter_jit
 def _point_variances(q: Gaussian, whitening: Whitening, points: Array, size: int) -> Array:
-    return q.spread(whitening.root_transpose(jax.nn.one_hot(points, size, dtype=float)))
+    return q.variances(whitening.root_transpose(jax.nn.one_hot(points, size, dtype=float)))
 
 
 @eqx.filter_jit

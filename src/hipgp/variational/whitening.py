@@ -17,6 +17,7 @@ from hipgp.linalg.krylov import Solution
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
+from hipgp.weights.covariance import residual_variance
 from hipgp.weights.exact import conditional_weights, grid_covariances
 from hipgp.weights.toeplitz import Toeplitz, embed, toeplitz_on_torus
 
@@ -29,7 +30,7 @@ class Whitening(eqx.Module):
     @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Of the array that the white noise lives on."""
+        """The shape of the array that the white noise lives on."""
 
     @abc.abstractmethod
     def root(self, e: Float[Array, "... T"]) -> Float[Array, "... M"]:
@@ -43,7 +44,14 @@ class Whitening(eqx.Module):
     def conditional(
         self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
     ) -> tuple[Array, Array, Solution]:
-        """w = K^-1 k*, v = k** - w'k*, and what the solve did."""
+        """The weights w = K^-1 k*, the residual variances v = k** - w'k*, and how the solve for them ended."""
+
+    def residual_variance(
+        self, w: Float[Array, "n M"], cross: Float[Array, "n M"], variance: Float[Array, " n"]
+    ) -> Float[Array, " n"]:
+        """v = k** - 2 w'k* + w'K w for any weights w, with w'K w = |R'w|^2."""
+        quadratic = jnp.sum(self.root_transpose(w) ** 2, axis=-1)
+        return residual_variance(variance, jnp.sum(w * cross, axis=-1), quadratic)
 
     @abc.abstractmethod
     def rebuilt(self, kernel: Kernel) -> "Whitening":
@@ -55,6 +63,8 @@ class Whitening(eqx.Module):
 
 
 class ToeplitzWhitening(Whitening):
+    """The paper's root, R = crop . C^1/2, by FFTs on the torus."""
+
     toeplitz: Toeplitz
 
     @property
@@ -77,7 +87,9 @@ class ToeplitzWhitening(Whitening):
         return ToeplitzWhitening(toeplitz_on_torus(kernel, self.toeplitz.torus))
 
 
-class CholeskyWhitening(Whitening):
+class _CholeskyWhitening(Whitening):
+    """The Cholesky factor of K, dense: the root of the standard SVGP."""
+
     grid: Grid
     factor: Float[Array, "M M"]
 
@@ -95,24 +107,24 @@ class CholeskyWhitening(Whitening):
         self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
     ) -> tuple[Array, Array, Solution]:
         w = cho_solve((self.factor, True), cross.T).T
-        k = self.root_transpose(w)
-        v = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(k**2, axis=-1)
         none = jnp.zeros(len(cross))
-        return w, jnp.maximum(v, 0.0), Solution(w, none.astype(jnp.int32), none, none == 0)
+        solved = Solution(w, none.astype(jnp.int32), none, none == 0)
+        return w, self.residual_variance(w, cross, variance), solved
 
-    def rebuilt(self, kernel: Kernel) -> "CholeskyWhitening":
-        return CholeskyWhitening(self.grid, _factor(kernel, self.grid))
+    def rebuilt(self, kernel: Kernel) -> "_CholeskyWhitening":
+        return _CholeskyWhitening(self.grid, _factor(kernel, self.grid))
 
 
 def _factor(kernel: Kernel, grid: Grid) -> Float[Array, "M M"]:
     points = jnp.asarray(grid.coordinates())
     gram = grid_covariances(kernel, Nodes(points[:, None, :], jnp.ones((len(points), 1))), grid)[0]
-    # Smooth kernels on a fine grid are singular to rounding; this much moves nothing else.
+    # A smooth kernel on a fine grid is singular to rounding; a jitter this small changes nothing else.
     jitter = 10 * jnp.finfo(gram.dtype).eps * jnp.trace(gram)
     return jnp.linalg.cholesky(gram + jitter * jnp.eye(len(points)))
 
 
 def whiten(kernel: Kernel, grid: Grid, kind: str) -> Whitening:
+    """The root of the kernel's covariance on the grid: `kind` is "toeplitz" or "cholesky"."""
     if kind == "toeplitz":
         return ToeplitzWhitening(embed(kernel, grid))
     if grid.size > LARGEST_CHOLESKY:
@@ -120,4 +132,4 @@ def whiten(kernel: Kernel, grid: Grid, kind: str) -> Whitening:
             f'whitening: "cholesky" needs {grid.size**2 * 8 / 2**30:,.0f} GiB for {grid.size} grid points; expected at '
             f'most {LARGEST_CHOLESKY}: use whitening="toeplitz"'
         )
-    return CholeskyWhitening(grid, eqx.filter_jit(_factor)(kernel, grid))
+    return _CholeskyWhitening(grid, eqx.filter_jit(_factor)(kernel, grid))

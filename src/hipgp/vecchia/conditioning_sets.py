@@ -1,7 +1,7 @@
-"""Who is near whom: an order of the observations, in groups, and for each group the nearest that come before it.
+"""Conditioning sets: an order of the observations in groups, and for each group its nearest predecessors.
 
-A group is one observation, or some that lie close together: those of several nodes share the price of their
-covariances that way. Places are features of a functional in lengthscales (`features`); trees are SciPy's.
+A group is one observation, or several that lie close together: functionals of several nodes share a conditioning set, and
+with it the cost of its covariances. Distances are between locations of functionals in lengthscales (`location_features`).
 """
 
 import itertools
@@ -17,15 +17,15 @@ from hipgp.runtime.threads import run_both
 
 
 class Neighbours(NamedTuple):
-    """For each target, the observations it is conditioned on; `used` marks the real ones."""
+    """For each of T targets, the k observations it is conditioned on; `used` is False for padding."""
 
     index: Int[np.ndarray, "T k"]
     used: np.ndarray
 
 
 class Groups(NamedTuple):
-    """Groups of observations, each after those it is conditioned on: `index` holds the nearest earlier ones and, last,
-    the `own` members; `used` marks the real ones."""
+    """Groups of observations with what they are conditioned on: the last `group_size` columns of `index` are the members
+    of a group, those before them its neighbours. `used` is False for padding."""
 
     index: Int[np.ndarray, "G k"]
     used: np.ndarray
@@ -33,23 +33,31 @@ class Groups(NamedTuple):
 
 
 def location_features(nodes: Nodes | Segments, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N F"]:
-    """Where each functional is, in lengthscales: its place, or both its ends in a fixed order."""
+    """Return the location of each functional in lengthscales: its place, or both ends of a line or an area."""
     first, last = (np.asarray(end) / scale for end in nodes.ends())
     if nodes.per == 1:
         return first
+    return last if share_one_end(first, last) else ordered_ends(first, last)
+
+
+def ordered_ends(
+    first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D"]
+) -> Float[np.ndarray, "N 2D"]:
+    """Return both ends of each line, the one with the smaller first coordinate in front: the same for reversed lines."""
     swap = (first[:, 0] > last[:, 0])[:, None]
-    together = np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
-    return last if share_one_end(first, last) else together
+    return np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
 
 
 def share_one_end(first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D"]) -> bool:
-    """Whether the lines between these begin, all but, at one place: their ends then tell all."""
+    """Tell whether the lines between these places all start close to one place, so that their ends alone tell them apart."""
     return bool(np.ptp(first, axis=0).max() < 0.1 * np.ptp(last, axis=0).max())
 
 
 def bisected_groups(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray, " n"]]:
-    """All places in compact groups of at most `size`, as equal as can be: cut in two along the widest axis, again and
-    again, those with as many places and as many groups to come together."""
+    """Partition places into compact groups of at most `size`, as equal in size as possible, by recursive bisection.
+
+    Each part is cut along its widest axis. Parts of equal size that are cut into equally many groups are cut at once.
+    """
     components = np.ascontiguousarray(places.T)
     out: list[np.ndarray] = []
     todo = {(len(places), -(-len(places) // size)): [np.arange(len(places))[None]]}
@@ -72,20 +80,34 @@ def bisected_groups(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.
 
 
 def ordered_groups(
-    nodes: Nodes | Segments, places: Float[np.ndarray, "N F"], size: int, k: int, seed: int = 0
+    nodes: Nodes | Segments,
+    places: Float[np.ndarray, "N F"],
+    size: int,
+    k: int,
+    seed: int = 0,
+    most: int | None = None,
 ) -> Groups:
-    """Groups of at most `size`, short functionals before long ones, each with its k nearest predecessors."""
-    order, begin = _ordered(nodes, places, size, np.random.default_rng(seed))
-    near = _nearest_predecessors(places[order], begin, min(k, max(1, len(places) - 1)))
-    return _append_members(Neighbours(order[near.index], near.used), order, begin)
+    """Order the observations in groups of at most `size`, short ones first, each with its k nearest predecessors.
+
+    With `most`, return at most so many of the groups, chosen at random; predecessors are sought among all observations.
+    """
+    rng = np.random.default_rng(seed)
+    order, begin = _ordered(nodes, places, size, rng)
+    count = len(begin) - 1
+    chosen = np.sort(rng.permutation(count)[: count if most is None else most])
+    near = _nearest_predecessors(places[order], begin, chosen, min(k, max(1, len(places) - 1)))
+    return _append_members(Neighbours(order[near.index], near.used), order, begin[chosen], begin[chosen + 1])
 
 
 def _ordered(
     nodes: Nodes | Segments, places: np.ndarray, size: int, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:
-    """All observations, group after group, and where each group begins; at random among groups of equal length."""
+    """Return all observations, group after group, and where each group begins; ties in length are ordered at random."""
     first, last = nodes.ends()
     length = np.linalg.norm(last - first, axis=-1)
+    length = np.round(
+        length / max(float(np.max(length)), 1e-300), 9
+    )  # rounding says nothing of which is longer
     if size == 1:
         return np.lexsort((rng.permutation(len(length)), length)), np.arange(len(length) + 1)
     groups = bisected_groups(places, size)
@@ -95,25 +117,27 @@ def _ordered(
     return _concatenated([groups[i] for i in order])
 
 
-def _nearest_predecessors(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbours:
-    """For each group x[begin[g] : begin[g + 1]], the k places before it that are nearest to its middle."""
+def _nearest_predecessors(x: np.ndarray, begin: np.ndarray, chosen: np.ndarray, k: int) -> Neighbours:
+    """Find the k predecessors nearest to the middle of each of the `chosen` groups x[begin[g] : begin[g + 1]]."""
     count = len(begin) - 1
-    index, used = np.zeros((count, k), int), np.zeros((count, k), bool)
+    index, used = np.zeros((len(chosen), k), int), np.zeros((len(chosen), k), bool)
     middle = np.add.reduceat(x, begin[:-1], axis=0) / np.diff(begin)[:, None]
     few = int(np.searchsorted(begin[:-1], 2 * k))
-    for g in range(1, few):
+    for row, g in enumerate(chosen[chosen < few]):
         near = np.argsort(np.sum((x[: begin[g]] - middle[g]) ** 2, axis=1), kind="stable")[:k]
-        index[g, : len(near)], used[g, : len(near)] = near, True
+        index[row, : len(near)], used[row, : len(near)] = near, True
     cuts = [max(few, 1)]
     while cuts[-1] < count:
         cuts.append(max(cuts[-1] + 1, int(np.searchsorted(begin, 2 * begin[cuts[-1]], side="right")) - 1))
 
     def search(first: int, last: int) -> None:
-        index[first:last] = _search_level(x, begin, middle, np.arange(first, last), k)
-        used[first:last] = True
+        rows = slice(*np.searchsorted(chosen, (first, last)))
+        if len(chosen[rows]):
+            index[rows] = _search_level(x, begin, middle, chosen[rows], k)
+            used[rows] = True
 
     levels = list(itertools.pairwise(cuts))
-    if levels:  # the last is half of it
+    if levels:  # the last level is half of the work
         run_both(lambda: [search(*level) for level in levels[:-1]], lambda: search(*levels[-1]))
     return Neighbours(index, used)
 
@@ -121,22 +145,22 @@ def _nearest_predecessors(x: np.ndarray, begin: np.ndarray, k: int) -> Neighbour
 def _search_level(
     x: np.ndarray, begin: np.ndarray, middle: np.ndarray, groups: np.ndarray, k: int
 ) -> np.ndarray:
-    """For consecutive `groups`, the k nearest places before each.
+    """Find the k nearest predecessors of each of some groups in ascending order, with one tree for all.
 
-    Looked for among the 3k nearest of all up to the last one's, and for those with too few earlier ones among ever
-    more. To settle for less there is a false economy: a few badly conditioned observations double the solver's steps.
+    They are looked for among the 3k nearest places up to the last group, and where too few of these are predecessors,
+    among ever more. Fewer neighbours are a false economy: a few badly conditioned observations double the solver's steps.
     """
     end = int(begin[groups[-1]])
     tree = scipy.spatial.KDTree(x[:end])
     found = np.empty((len(groups), k), int)
-    rows, count = groups, 3 * k
+    rows, count = np.arange(len(groups)), 3 * k
     while len(rows):
         count = min(count, end)
-        near = np.asarray(tree.query(middle[rows], k=count, workers=-1)[1])
-        late = near >= begin[rows][:, None]
+        near = np.asarray(tree.query(middle[groups[rows]], k=count, workers=-1)[1])
+        late = near >= begin[groups[rows]][:, None]
         enough = np.sum(~late, axis=1) >= k
         first = np.argsort(late[enough], axis=1, kind="stable")[:, :k]
-        found[rows[enough] - groups[0]] = np.take_along_axis(near[enough], first, axis=1)
+        found[rows[enough]] = np.take_along_axis(near[enough], first, axis=1)
         rows, count = rows[~enough], 3 * count
     return found
 
@@ -144,7 +168,7 @@ def _search_level(
 def target_groups(
     places: Float[np.ndarray, "N F"], targets: Float[np.ndarray, "T F"], size: int, k: int
 ) -> Groups:
-    """Targets in groups of at most `size`, each with the k observations nearest to its middle.
+    """Partition targets into groups of at most `size`, each with the k observations nearest to its middle.
 
     Targets are numbered after the observations.
     """
@@ -164,28 +188,29 @@ def target_groups(
 def _concatenated(
     groups: list[Int[np.ndarray, " n"]],
 ) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:
-    """All members, group after group, and where each group begins."""
+    """Return all members, group after group, and where each group begins."""
     return np.concatenate(groups), np.concatenate([[0], np.cumsum([len(rows) for rows in groups])])
 
 
 def _either_side(places: np.ndarray, middle: np.ndarray, k: int) -> Int[np.ndarray, "G k"]:
-    """On a line, as many from below as from above: across a gap the nearest ones may all be on one side."""
+    """Find neighbours in one dimension, half of them on either side, where the nearest may all be across a gap."""
     order = np.argsort(places, kind="stable")
     first = np.searchsorted(places[order], middle) - k // 2
     return order[np.clip(first, 0, len(places) - k)[:, None] + np.arange(k)]
 
 
 def append_targets(near: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:
-    """Groups of targets, numbered from `count` on, after their neighbours."""
+    """Number the targets of `groups` from `count` on, and append them to their neighbours."""
     members, begin = _concatenated(groups)
-    return _append_members(near, members + count, begin)
+    return _append_members(near, members + count, begin[:-1], begin[1:])
 
 
 def _append_members(
-    near: Neighbours, members: Int[np.ndarray, " N"], begin: Int[np.ndarray, " G+1"]
+    near: Neighbours, members: Int[np.ndarray, " N"], begin: np.ndarray, end: np.ndarray
 ) -> Groups:
-    """Groups' neighbours and, last, their own members[begin[g] : begin[g + 1]]; of short groups the last again."""
-    within, count = np.arange(np.max(np.diff(begin))), np.diff(begin)[:, None]
-    own = members[begin[:-1, None] + np.minimum(within, count - 1)]
+    """Append members[begin[g] : end[g]] of each group to its neighbours; the last member repeated pads short groups."""
+    count = (end - begin)[:, None]
+    within = np.arange(np.max(count))
+    member_index = members[begin[:, None] + np.minimum(within, count - 1)]
     used = np.concatenate([near.used, within < count], axis=1)
-    return Groups(np.concatenate([near.index, own], axis=1), used, len(within))
+    return Groups(np.concatenate([near.index, member_index], axis=1), used, len(within))

@@ -1,4 +1,4 @@
-"""Nearest-neighbour (Vecchia) conditionals of the data: one idea, three uses.
+"""Nearest-neighbour (Vecchia) conditionals: the preconditioner, the likelihood and local kriging from one idea.
 
 Order the observations; given a few nearest predecessors each observation is Gaussian with mean b'y_neighbours and
 variance d, both from one small dense system with the noise included. Then
@@ -9,12 +9,12 @@ variance d, both from one small dense system with the noise included. Then
 - sum_n log N(y_n | b_n'y, d_n): a likelihood without a single large solve, to learn from;
 - the same conditional for a functional not observed: its variance, deterministic and nearly exact for points.
 
-Covariances between functionals are double sums over a few nodes each (`few_nodes`), exact for points.
+Covariances between functionals are double sums over coarse nodes (`vecchia/group_covariances.py`), exact for points.
 """
 
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,8 +25,7 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
 from hipgp.linalg.sparse import BlockRows, SparseMatrix
-from hipgp.model.data import Data
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import Kernel, kernel_at_differences, typical_lengthscale
 from hipgp.model.nodes import Nodes, Segments
 from hipgp.runtime.buckets import round_up, round_up_to_power_of_two
 from hipgp.runtime.precision import AnyArray, float64_available, on_device
@@ -39,19 +38,20 @@ from hipgp.vecchia.group_covariances import (
     are_point_values,
     coarse_data_quadrature,
     group_covariances,
-    typical_lengthscale,
 )
-from hipgp.weights.toeplitz import kernel_at_differences
+
+if TYPE_CHECKING:
+    from hipgp.model.data import Data
 
 NEIGHBOURS = 20  # of a point
 GROUP_SIZE, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
-# Of the preconditioner where there is a GPU, to which covariances are cheap: half the steps, and fewer by a quarter again.
+# On a GPU, where covariances are cheap, larger groups with more neighbours halve the steps, and more nodes save a quarter.
 GPU_GROUP, GPU_GROUP_NEIGHBOURS, GPU_MOST_NODES = 64, 192, 32
 ENTRIES_AT_ONCE = 2**18  # of the small matrices in one chunk: they stay in cache
 
 
 class Conditionals(NamedTuple):
-    """Targets given their neighbours: target ~ N(coefficients . y_neighbours, variance), group by group."""
+    """Kriging of targets from their neighbours: target ~ N(coefficients . y_neighbours, variance), group by group."""
 
     coefficients: Float[np.ndarray, "G b k"]
     variance: Float[np.ndarray, " T"]
@@ -59,7 +59,7 @@ class Conditionals(NamedTuple):
     places: Int[np.ndarray, " T"]  # where in (G b) each target is
 
     def mean(self, y: Float[np.ndarray, "s N"]) -> Float[np.ndarray, "s T"]:
-        """What the neighbours' values say of each target."""
+        """Return the conditional mean of each target, given the data y."""
         g, b, k = self.coefficients.shape
         columns = np.broadcast_to(self.near[:, None, :], (g, b, k)).ravel()
         entries = self.coefficients.ravel(), columns, np.arange(0, g * b * k + 1, k)
@@ -68,57 +68,15 @@ class Conditionals(NamedTuple):
 
 
 class Vecchia(eqx.Module):
-    """The factor S with A^-1 ~ S'S (rows in any order), and log|A| ~ log_determinant."""
+    """The Vecchia factor S, A^-1 ~ S'S, its rows in any order, and the approximation of log|A|."""
 
     factor: SparseMatrix | BlockRows | AggregatedFactor
     log_determinant: Float[Array, ""]
     description: str = eqx.field(static=True)
 
     def precondition(self, r: Float[Array, "... N"]) -> Float[Array, "... N"]:
+        """Return S'S r, which approximates A^-1 r."""
         return self.factor.transpose_matmul(self.factor.matmul(r))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def deviance(matrix: Float[Array, "T k k"], y: Float[Array, "T k"], group_size: int) -> Float[Array, ""]:
-    """-2 log p(the last `group_size` of y | the others) but for constants, summed over T Gaussians with these covariances.
-
-    With chol the Cholesky factor, z = chol^-1 y and S the last rows of chol^-1, it is |z_own|^2 + 2 sum log chol_own,
-    chol_own the last of its diagonal. Its gradient in the covariance, S'S - S'z_own (S'z_own + 2 a)' with
-    a = (others' covariance)^-1 y_others, is written out: one more triangular solve, where differentiating through the
-    factorisation costs six times the whole evaluation. Differentiable in the covariance alone.
-    """
-    return _factored(matrix, y, group_size)[0]
-
-
-def _factored(matrix: Array, y: Array, group_size: int) -> tuple[Array, Array, Array]:
-    def one(matrix: Array, y: Array) -> tuple[Array, Array]:
-        factor = cholesky(matrix)
-        return factor, solve_lower(factor, y)
-
-    factor, z = map_matrices(one, matrix, y)
-    logs = jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)[:, -group_size:])
-    return jnp.sum(z[:, -group_size:] ** 2) + 2 * jnp.sum(logs), factor, z
-
-
-def _forward(matrix: Array, y: Array, group_size: int) -> tuple[Array, tuple[Array, Array]]:
-    value, factor, z = _factored(matrix, y, group_size)
-    return value, (factor, z)
-
-
-def _backward(group_size: int, saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    factor, z = saved
-    k = z.shape[1]
-    last = jnp.broadcast_to(jnp.eye(k)[:, -group_size:], (len(z), k, group_size))
-    others = jnp.where(jnp.arange(k) < k - group_size, z, 0.0)
-    sides = jnp.concatenate([last, others[..., None]], axis=2)
-    solved = map_matrices(solve_lower_transposed, factor, sides)
-    rows, a = solved[..., :-1], solved[..., -1]
-    pull = jnp.einsum("tkb,tb->tk", rows, z[:, -group_size:])
-    gradient = jnp.einsum("tkb,tlb->tkl", rows, rows) - pull[:, :, None] * (pull + 2 * a)[:, None, :]
-    return cotangent * gradient, None
-
-
-deviance.defvjp(_forward, _backward)
 
 
 @bounded_jit(most=64)
@@ -161,13 +119,13 @@ def _factor_chunk(
 def _in_chunks(
     function: Any, kernel: Kernel, nodes: Nodes | Segments, noise: Any, index: Any, used: Any
 ) -> Iterator[tuple[Any, int]]:
-    """Yield `function` of some thousands of rows of `index` at a time, and how many rows these are.
+    """Yield `function` of some rows of `index` at a time, and the number of rows.
 
-    The last chunk is filled up by repeating its last row. On a CPU the chunks are computed by several threads.
+    The last chunk is padded by repeating its last row. On a CPU the chunks are computed by several threads.
     """
     (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
     most = max(1, ENTRIES_AT_ONCE * (1 if on_cpu else 128) // k**2)
-    each = -(-count // -(-count // most))  # all alike
+    each = -(-count // -(-count // most))  # in chunks of equal size
     size = min(round_up_to_power_of_two(each), round_up(each, 8)) if count < 16 * most else most
     room = round_up(len(nodes), 8)
     filled = nodes.filled_up(room), np.pad(noise, (0, room - len(nodes)))
@@ -191,11 +149,11 @@ def conditionals(
     targets: Nodes,
     groups: Groups,
 ) -> Conditionals:
-    """Every target, seen without noise, given its neighbours, in float64. `noise` are variances."""
+    """Condition every target, without noise of its own, on its neighbours, in float64; `noise` holds variances."""
     both, group_size = Nodes.concatenate([nodes, targets]), groups.group_size
-    spread = np.concatenate([noise, np.zeros(len(targets))])
+    variances = np.concatenate([noise, np.zeros(len(targets))])
     chunk = functools.partial(_conditional_chunk, group_size=group_size)
-    parts = _in_chunks(chunk, kernel, both, spread, groups.index, groups.used)
+    parts = _in_chunks(chunk, kernel, both, variances, groups.index, groups.used)
     here = (tuple(np.asarray(a)[:n] for a in part) for part, n in parts)
     coefficients, variance = (np.concatenate(a) for a in zip(*here, strict=True))
     real = np.flatnonzero(groups.used[:, -group_size:])
@@ -205,12 +163,15 @@ def conditionals(
 
 
 def group_sizes(nodes: Nodes | Segments) -> tuple[int, int]:
-    """How many go together, and on how many they are conditioned: points stand alone."""
+    """Return the usual group size and number of neighbours: points are in groups of one."""
     return (1, NEIGHBOURS) if nodes.per == 1 else (GROUP_SIZE, GROUP_NEIGHBOURS)
 
 
 class ConditioningSets(NamedTuple):
-    """Who is conditioned on whom: no matter of the noise, but for points, whose bins it decides on (`groups` is None)."""
+    """The conditioning sets of the data, chosen before the noise is known.
+
+    `groups` is None for points, whose clusters, and so their conditioning sets, depend on the noise.
+    """
 
     nodes: Nodes | Segments
     groups: Groups | None
@@ -220,21 +181,21 @@ class ConditioningSets(NamedTuple):
 
 @float64_available
 def choose_conditioning_sets(
-    kernel: Kernel, data: Data, k: int | None = None, group: int | None = None
+    kernel: Kernel, data: "Data", k: int | None = None, group: int | None = None
 ) -> ConditioningSets:
-    """The data in groups with their `k` neighbours.
+    """Choose groups of the data and their `k` neighbours.
 
-    By default points, or bins of them where they crowd in their noise (`vecchia/aggregation.py`), stand alone and have 20 neighbours;
-    functionals of several nodes come in groups of 32 with 96, or on a GPU of 64 with 192.
+    By default points, or clusters of noisy points (`vecchia/aggregation.py`), are in groups of one and have 20 neighbours.
+    Functionals of several nodes are in groups of 32 with 96 neighbours, or on a GPU of 64 with 192.
     """
     on_cpu = jax.default_backend() == "cpu"
     nodes = coarse_data_quadrature(data, kernel, MOST_NODES if on_cpu else GPU_MOST_NODES)
-    alone = nodes.per == 1
-    usual = group_sizes(nodes) if on_cpu or alone else (GPU_GROUP, GPU_GROUP_NEIGHBOURS)
+    single = nodes.per == 1
+    usual = group_sizes(nodes) if on_cpu or single else (GPU_GROUP, GPU_GROUP_NEIGHBOURS)
     group, k = usual[0] if group is None else group, usual[1] if k is None else k
     scale = typical_lengthscale(kernel, data.ndim)
-    binned = group == 1 and are_point_values(nodes)
-    groups = None if binned else ordered_groups(nodes, location_features(nodes, scale), group, k)
+    aggregates = group == 1 and are_point_values(nodes)
+    groups = None if aggregates else ordered_groups(nodes, location_features(nodes, scale), group, k)
     return ConditioningSets(nodes, groups, k, scale)
 
 
@@ -243,19 +204,19 @@ def choose_conditioning_sets(
 def vecchia_factor(
     kernel: Kernel, near: ConditioningSets, noise: Float[np.ndarray, " N"], dtype: Any = np.float64
 ) -> Vecchia:
-    """The factor S of the data's covariance plus `noise` (variances), from these neighbours."""
+    """Compute the Vecchia factor of the data's covariance plus the variances `noise`, from these conditioning sets."""
     noise = np.asarray(noise, float)
     if near.groups is not None:
         return _factor_of_groups(kernel, near.nodes, near.groups, noise, dtype)
     x = np.asarray(near.nodes.ends()[0])
-    alone = lambda nodes: ordered_groups(nodes, location_features(nodes, near.scale), 1, near.k)
-    bins = cluster_points(kernel, x, noise, near.scale)
-    if bins is None:
-        return _factor_of_groups(kernel, near.nodes, alone(near.nodes), noise, dtype)
-    means, spread = clusters_as_points(x, bins, noise)
-    inner = _factor_rows(kernel, means, alone(means), spread, np.float64)
-    logs = np.sum(np.log(noise)) - np.sum(np.log(spread)) + inner.log_determinant
-    factor = AggregatedFactor.of(inner.matrix(), bins, noise, dtype)
+    ungrouped = lambda nodes: ordered_groups(nodes, location_features(nodes, near.scale), 1, near.k)
+    clusters = cluster_points(kernel, x, noise, near.scale)
+    if clusters is None:
+        return _factor_of_groups(kernel, near.nodes, ungrouped(near.nodes), noise, dtype)
+    means, noise_of_means = clusters_as_points(x, clusters, noise)
+    inner = _factor_rows(kernel, means, ungrouped(means), noise_of_means, np.float64)
+    logs = np.sum(np.log(noise)) - np.sum(np.log(noise_of_means)) + inner.log_determinant
+    factor = AggregatedFactor.of(inner.matrix(), clusters, noise, dtype)
     return Vecchia(factor, jnp.asarray(logs, dtype), f"{inner.description} of {len(means)} clusters")
 
 
@@ -272,14 +233,14 @@ def _factor_of_groups(
 
 
 class _FactorRows(NamedTuple):
-    """The rows of S, group by group, and log|A| as they have it."""
+    """The rows of S, group by group, and the approximation of log|A|."""
 
     blocks: Float[AnyArray, "G b k"]
     log_determinant: float
     groups: Groups
 
     def matrix(self) -> Any:
-        """Of groups of one, the matrix, its rows in the order of the data: neighbours in memory are neighbours in space."""
+        """Return S of groups of one as a SciPy matrix, its rows in the order of the data, which is spatial."""
         order = np.argsort(self.groups.index[:, -1])
         blocks = np.asarray(self.blocks)
         entries = blocks[order].ravel(), self.groups.index[order].ravel()
@@ -302,14 +263,14 @@ def _factor_rows(
         kernel, nodes = jax.tree.map(lambda a: np.asarray(a, np.float32), (kernel, nodes))
     parts = list(_in_chunks(chunk, kernel, nodes, noise, groups.index, groups.used))
     logs = sum(float(np.sum(np.log(np.asarray(diagonal)[:n]))) for (_, diagonal), n in parts)
-    # those of points go to the host; blocks stay where they are
+    # rows of points go to the host; dense blocks stay on the device
     rows = [(np.asarray(blocks) if groups.group_size == 1 else blocks)[:n] for (blocks, _), n in parts]
-    together = np if groups.group_size == 1 else jnp
-    return _FactorRows(rows[0] if len(rows) == 1 else together.concatenate(rows), -2 * logs, groups)
+    xp = np if groups.group_size == 1 else jnp
+    return _FactorRows(rows[0] if len(rows) == 1 else xp.concatenate(rows), -2 * logs, groups)
 
 
 def _in_float32(kernel: Kernel, nodes: Nodes | Segments, noise: np.ndarray) -> bool:
-    """Whether covariances may be summed in float32, in 40% of the time: where there are many nodes, and noise hides rounding.
+    """Tell whether covariances may be summed in float32, in 40% of the time: for many nodes, where noise exceeds rounding.
 
     What is factored is in float64 in any case, and stays positive: a group's rounding is below 1e-4 of the largest variance.
     """

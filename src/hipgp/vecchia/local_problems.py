@@ -1,7 +1,7 @@
-"""Small problems cut out of the data: some observations, each with the nearest others, those that share a residual merged.
+"""Local problems: some observations, each with its nearest others, small enough to be solved densely.
 
-A residual is what the grid cannot see of an observation. Observations that are repeated, or crowd within a quarter of a
-cell, have nearly the same one. They are merged, their precisions added up, so that a few observations stand for all.
+Observations that are repeated, or crowd within a quarter of a cell, have nearly the same residual, the part of them that the
+grid misses. They are merged and their precisions added up, so that a few observations stand for many.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import Kernel, typical_lengthscale
 from hipgp.model.nodes import Nodes
-from hipgp.vecchia.group_covariances import typical_lengthscale
+from hipgp.vecchia.conditioning_sets import ordered_ends
 
 # local problems and observations in each, the first that PAIRS kernel evaluations allow
 SIZES = (
@@ -24,15 +24,15 @@ SIZES = (
     *((24, 20), (16, 16), (12, 16), (8, 16), (8, 12), (6, 10), (4, 8), (4, 6)),
 )
 PAIRS = 4e6
-TABLE = 2**20  # grid points up to which their covariances are looked up, not computed
-LOOKUP_COST = 0.25  # the price of one that is, to that of one computed
+TABLE = 2**20  # grid points up to which covariances between them are tabulated
+LOOKUP_COST = 0.25  # the cost of looking up a covariance, relative to computing it
 DENSE = 11  # sizes for which nodes are taken twice as dense as the grid has them
 MERGED_FROM = 8  # observations of one cell from which those of a quarter of it are merged
 MERGEABLE = (Points, Derivatives, LineIntegrals, BoxAverages, Functionals)
 
 
 class LocalProblems(NamedTuple):
-    """Local problems: `members` are numbers of observations in `data`, the first at the centre.
+    """Local problems; `members` holds the numbers in `data` of each problem's observations, the central one first.
 
     Each observation stands for `count` ones, of the `precision` that they have together. `shares` says how these are
     spread over blocks within which residuals are held jointly. `points` are grid points by the centres.
@@ -48,7 +48,7 @@ class LocalProblems(NamedTuple):
     density: int  # of nodes, where the grid decides on them, to that on the grid
 
     def pairs(self, grid: Grid) -> float:
-        """How many pairs of nodes there are in all, on a grid."""
+        """Count the pairs of nodes of all problems, on a grid."""
         most = max(
             nodes.per
             for nodes, _ in quadrature_nodes(grid, self.data, np.arange(len(self.rows)), self.density)
@@ -66,7 +66,7 @@ def local_problems(
     entries: int | None = None,
     block: Int[np.ndarray, " N"] | None = None,
 ) -> LocalProblems:
-    """Some observations, each with the nearest others.
+    """Choose some observations, half of them with the largest residuals, each with its nearest others.
 
     `noise` and `residual` are variances, `entries` is the usual length of a row of W, where it is known, and `stencil`
     its points per node and axis. Observations with the same `block` have their residuals held jointly.
@@ -96,7 +96,7 @@ def local_problems(
 
 
 def _grid_points(grid: Grid, data: Data, rows: Int[np.ndarray, " c"]) -> Float[np.ndarray, "c D"]:
-    """A grid point by the middle of each of some observations."""
+    """Return the grid point nearest to the middle node of each of some observations."""
     nodes = [part for row in rows for part, _ in quadrature_nodes(grid, data, np.array([row]), 1)]
     origin, spacing = np.asarray(grid.origin), np.asarray(grid.spacing)
     index = np.rint((np.array([n.x[0, n.per // 2] for n in nodes]) - origin) / spacing)
@@ -104,7 +104,7 @@ def _grid_points(grid: Grid, data: Data, rows: Int[np.ndarray, " c"]) -> Float[n
 
 
 def _centres(shared: Float[np.ndarray, " G"], count: int) -> Int[np.ndarray, " c"]:
-    """Those with the most residual variance for their noise, and as many others at random."""
+    """Choose the groups with the largest residual variance relative to their noise, and as many at random."""
     worst = np.argsort(-shared, kind="stable")[: count // 2]
     some = np.random.default_rng(0).permutation(len(shared))[: count // 2]
     return np.unique(np.concatenate([worst, some]))
@@ -113,7 +113,7 @@ def _centres(shared: Float[np.ndarray, " G"], count: int) -> Int[np.ndarray, " c
 def _affordable(
     grid: Grid, data: Data, rows: Int[np.ndarray, " n"], stencil: int, entries: int | None
 ) -> tuple[tuple[int, int], int]:
-    """How many problems of how many observations, and how dense their nodes."""
+    """Return how many problems of how many observations are affordable, and how dense their nodes may be."""
     some = rows[np.unique(np.linspace(0, len(rows) - 1, 16).astype(int))]
     for density, sizes in ((2, SIZES[:DENSE]), (1, SIZES)):
         nodes = max(part.per for part, _ in quadrature_nodes(grid, data, some, density))
@@ -126,18 +126,13 @@ def _affordable(
 
 
 def _end_points(data: Data, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N 2D"]:
-    """Where functionals begin and end, in lengthscales, in a fixed order."""
-    out = []
-    for block in data.blocks:
-        places = np.asarray(block.functional.places(), float) / scale
-        first, last = places[:, 0], places[:, -1]
-        swap = (first[:, 0] > last[:, 0])[:, None]
-        out.append(np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1))
-    return np.concatenate(out)
+    """Return where functionals begin and end, in units of `scale`."""
+    places = (np.asarray(block.functional.places(), float) / scale for block in data.blocks)
+    return np.concatenate([ordered_ends(x[:, 0], x[:, -1]) for x in places])
 
 
 def _merge_labels(data: Data, grid: Grid) -> Int[np.ndarray, " N"]:
-    """A number for each observation, the same for those that are repeated, or crowd within a quarter of a cell."""
+    """Label each observation; those that are repeated, or crowd within a quarter of a cell, share a label."""
     numbers, begin = [], 0
     for block in data.blocks:
         numbers.append(_block_merge_labels(block.functional, grid) + begin)
@@ -163,7 +158,7 @@ def _block_merge_labels(functional: Functional, grid: Grid) -> Int[np.ndarray, "
 
 
 def _row_labels(rows: Float[np.ndarray, "N c"]) -> Int[np.ndarray, " N"]:
-    """A number for each row, the same for equal rows; sums with random factors are faster to sort than rows."""
+    """Label rows so that equal rows share a label; sums with random factors are faster to sort than rows."""
     total = np.zeros(len(rows))
     for column, factor in zip(rows.T, np.random.default_rng(0).uniform(1, 2, rows.shape[1]), strict=True):
         total += factor * column
@@ -173,7 +168,7 @@ def _row_labels(rows: Float[np.ndarray, "N c"]) -> Int[np.ndarray, " N"]:
 def blocks_with_rows(
     data: Data, rows: Int[np.ndarray, " n"]
 ) -> Iterator[tuple[Observations, np.ndarray, np.ndarray]]:
-    """Each block that has some of the observations `rows`, their numbers in it, and their places in `rows`."""
+    """Yield each block that holds some of the observations `rows`, their numbers in it, and their places in `rows`."""
     begin = 0
     for block in data.blocks:
         at = np.flatnonzero((rows >= begin) & (rows < begin + len(block.y)))
@@ -183,7 +178,7 @@ def blocks_with_rows(
 
 
 def _subset(grid: Grid, data: Data, rows: Int[np.ndarray, " n"]) -> Data:
-    """Some of the observations, without their noise; `rows` ascend. Random nodes stay those of the whole."""
+    """Take some of the observations, in ascending order, without their noise; random nodes are kept as drawn."""
     out = []
     for block, numbers, _ in blocks_with_rows(data, rows):
         if _has_random_nodes(block.functional):
@@ -202,7 +197,7 @@ def _has_random_nodes(functional: Functional) -> bool:
 def quadrature_nodes(
     grid: Grid, data: Data, rows: Int[np.ndarray, " n"], density: int
 ) -> Iterator[tuple[Nodes, np.ndarray]]:
-    """The nodes of some observations, so many times as dense as on the grid where the grid decides on them."""
+    """Yield the nodes of some observations, `density` times as dense as on the grid where the grid decides on them."""
     for block, numbers, at in blocks_with_rows(data, rows):
         spacing = np.asarray(grid.spacing) / (1 if _has_random_nodes(block.functional) else density)
         yield block.functional.nodes_of(numbers, spacing), at

@@ -1,6 +1,5 @@
 """Dense covariance matrices between functionals, by quadrature that is refined to a stated accuracy."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.model.functionals import Functional
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import Kernel, shortest_lengthscale
 from hipgp.model.nodes import Nodes
+from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.progress import Report, silent
 from hipgp.weights.covariance import elementwise_covariance, prior_variances, transposed_nodes
@@ -25,7 +25,7 @@ FINEST = 64  # times finer, at which functionals whose nodes are given still hav
 def refine_quadrature(
     kernel: Kernel, functional: Functional, accuracy: float
 ) -> tuple[Functional, np.ndarray, float]:
-    """The functional in float64, a spacing of nodes for `accuracy`, and the error left, measured on some of them.
+    """Return the functional in float64, a spacing of its nodes for `accuracy`, and the error left, measured on some of them.
 
     Nodes that the user gave, random ones included, are what the functional is: they leave no error.
     """
@@ -34,7 +34,7 @@ def refine_quadrature(
         np.argmax(np.linalg.norm(np.ptp(exact.places(), axis=1), axis=1))
     )  # decides on the rule of all
     some = exact.take(np.unique([longest, *np.linspace(0, len(exact) - 1, TESTED).astype(int)]))
-    spacing, one = _shortest(kernel, functional.ndim), exact.take(np.array([longest]))
+    spacing, one = shortest_lengthscale(kernel, functional.ndim), exact.take(np.array([longest]))
     counts = [one.nodes_each(np.arange(1), spacing / finer) for finer in (1, FINEST)]
     if counts[0] == counts[1] or getattr(functional, "rule", "gauss") == "monte-carlo":
         return exact, spacing, 0.0
@@ -48,27 +48,27 @@ def refine_quadrature(
             break
         coarse, spacing = fine, spacing / 2
     if error > accuracy:
-        warnings.warn(
+        warn_caller(
             f"quadrature with {coarse.per} nodes leaves errors of {error:.2g} in the covariances of "
             f"{type(functional).__name__} (accuracy {accuracy:g}): the kernel is rough or short for them",
-            stacklevel=4,
         )
     return exact, spacing, error
 
 
-def _matrix(entries: Any, a: list[Nodes], b: list[Nodes], report: Report) -> Float[np.ndarray, "Na Nb"]:
-    """`entries(rows, columns)` of all pairs of functionals, some rows at a time."""
+def _matrix(block: Any, a: list[Nodes], b: list[Nodes], report: Report) -> Float[np.ndarray, "Na Nb"]:
+    """Fill a matrix with `block(rows, columns)` for all pairs of functionals, some rows at a time."""
     count, out = sum(map(len, a)), []
     size = max(1, ENTRIES_AT_ONCE // sum(map(len, b)))
     for part in a:
         for begin in range(0, len(part), size):
             some = part[begin : begin + size]
-            out.append(np.concatenate([np.asarray(entries(some, other)) for other in b], axis=1))
+            out.append(np.concatenate([np.asarray(block(some, other)) for other in b], axis=1))
             report(sum(map(len, out)), count)
     return np.concatenate(out)
 
 
 def covariance_matrix(kernel: Kernel, a: list[Nodes], b: list[Nodes], report: Report = silent) -> np.ndarray:
+    """Return the covariances between all functionals of `a` and all of `b`, block after block."""
     return _matrix(lambda some, other: _covariance_block(kernel, some, other), a, b, report)
 
 
@@ -81,7 +81,7 @@ def _covariance_block(kernel: Kernel, a: Nodes, b: Nodes) -> Float[Array, "Na Nb
 def covariance_derivative(
     kernel_of: Callable[[Any], Kernel], vector: Array, direction: Array, nodes: list[Nodes]
 ) -> Float[np.ndarray, "N N"]:
-    """The derivative of the covariances along one direction of the vector that the kernel is a function of."""
+    """Return the derivative of the covariances along `direction` of the vector of parameters that determines the kernel."""
     return _matrix(
         lambda a, b: _covariance_block_derivative(kernel_of, vector, direction, a, b), nodes, nodes, silent
     )
@@ -96,16 +96,12 @@ def _covariance_block_derivative(
 
 @bounded_jit(most=64)
 def compiled_prior_variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
+    """Return the variance of every functional under the prior, by a compiled program."""
     return prior_variances(kernel, nodes)
 
 
 def _difference(kernel: Kernel, a: Nodes, b: Nodes) -> float:
-    """The largest difference between two quadratures' covariances, relative to the standard deviations."""
+    """Return the largest difference between the covariances of two quadratures, relative to the standard deviations."""
     one, other = (np.asarray(_covariance_block(kernel, nodes, nodes)) for nodes in (a, b))
     std = np.sqrt(np.diag(other))
     return float(np.max(np.abs(one - other) / np.outer(std, std)))
-
-
-def _shortest(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
-    """The shortest lengthscale among the kernel's parts, per axis."""
-    return np.min([np.broadcast_to(np.asarray(p.lengthscale, float), (ndim,)) for p in kernel.parts], axis=0)

@@ -1,14 +1,13 @@
-"""Conditional weights: how each functional is read off the grid values u.
+"""The operator W, and exact weights: the conditional mean of each functional given the field's grid values u.
 
-Given u, a functional L_n f has mean w_n' u and residual variance v_n = Var(L_n f - w_n' u).
-
-Here *exact* ones, w_n = K^-1 k*_n by conjugate gradients with the circulant inverse as preconditioner (paper, section 3.2);
-each w_n touches the whole grid. Differentiable by the implicit rule (paper, appendix B.2; here in D dimensions, since the
-derivative is that of the Toeplitz product itself). *Local* ones are in `weights/stencils.py`.
+Given u, a functional L_n f has mean w_n'u and residual variance v_n = Var(L_n f - w_n'u). Exact weights are
+w_n = K^-1 k*_n; each touches the whole grid. They are found by conjugate gradients with the circulant inverse as
+preconditioner (paper, section 3.2), and are differentiable by the implicit rule (paper, appendix B.2; in D dimensions, since
+the derivative is that of the Toeplitz product itself). Local weights are in `weights/stencils.py`.
 """
 
 import abc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -17,7 +16,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.linalg.krylov import Solution, conjugate_gradients
-from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, SquaredExponential
@@ -25,34 +23,37 @@ from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.covariance import (
     covariance_with_points,
-    has_closed_form,
     line_covariance_with_points,
     line_variances,
     prior_variances,
+    residual_variance,
 )
 from hipgp.weights.toeplitz import Toeplitz
 
+if TYPE_CHECKING:
+    from hipgp.model.data import Data
+
 
 class Weights(eqx.Module):
-    """The operator W (one row w_n a functional) with its transpose and residual variances; batched in front."""
+    """The operator W with one row w_n per functional, its transpose, and the residual variances; batched in front."""
 
     residual: eqx.AbstractVar[Float[Array, " N"]]
 
     @abc.abstractmethod
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
-        """W u: every functional's conditional mean given grid values (flat, C order)."""
+        """Return W u, the conditional mean of every functional given grid values in C order."""
 
     @abc.abstractmethod
     def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        """W' a."""
+        """Return W'a."""
 
 
 class ExactWeights(Weights):
-    """W as a dense (N, M) array: the paper's weights, for problems small enough to hold them."""
+    """W as a dense array: the paper's weights, for problems small enough to hold them."""
 
     rows: Float[Array, "N M"]
     residual: Float[Array, " N"]
-    # solves that stopped short: their `residual` is right, their w not the best
+    # solves that did not converge: `residual` is right for the w they found, which is not the best
     unconverged: int = eqx.field(static=True, default=0)
 
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
@@ -65,7 +66,7 @@ class ExactWeights(Weights):
 def solve_grid(
     toeplitz: Toeplitz, rhs: Float[Array, "B M"], tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> Solution:
-    """K^-1 rhs by preconditioned conjugate gradients; differentiable in K and rhs by the implicit rule."""
+    """Solve K x = rhs by preconditioned conjugate gradients; differentiable in K and rhs by the implicit rule."""
     fixed = jax.lax.stop_gradient(toeplitz)
     precondition = lambda v: fixed.circulant_inverse(v.reshape(-1, *toeplitz.shape)).reshape(v.shape)
 
@@ -85,16 +86,26 @@ def solve_grid(
     return Solution(value, iterations.astype(jnp.int32), error, converged > 0)
 
 
+def _has_closed_form(kernel: Kernel, functional: Functional) -> bool:
+    """Tell whether the covariances of `functional` under `kernel` have a closed form, so that no quadrature is needed."""
+    gauss = (
+        isinstance(functional, LineIntegrals)
+        and functional.rule == "gauss"
+        and functional.nodes_per_ray is None
+    )
+    return gauss and type(kernel) is SquaredExponential
+
+
 def closed_form_or_nodes(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegrals | Nodes:
-    """What `grid_covariances` works from: the line integrals themselves where they have a closed form, else nodes."""
-    if has_closed_form(kernel, functional):
+    """Return the functional itself where its covariances have a closed form, and its nodes otherwise."""
+    if _has_closed_form(kernel, functional):
         assert isinstance(functional, LineIntegrals)
         return functional
     return jax.tree.map(lambda a: np.asarray(a, float), functional.nodes(grid.spacing))
 
 
 def grid_covariances(kernel: Kernel, source: LineIntegrals | Nodes, grid: Grid) -> tuple[Array, Array]:
-    """k* with every grid point, (N, M), and k**, (N,); in closed form where there is one."""
+    """Return k*, the covariances with every grid point, (N, M), and k**, (N,); in closed form where there is one."""
     points = jnp.asarray(grid.coordinates())
     if isinstance(source, LineIntegrals):
         assert isinstance(kernel, SquaredExponential)
@@ -107,21 +118,21 @@ def grid_covariances(kernel: Kernel, source: LineIntegrals | Nodes, grid: Grid) 
 def conditional_weights(
     toeplitz: Toeplitz, cross: Array, variance: Array, tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> tuple[Array, Array, Solution]:
-    """Exact weights w and residual variances v from k* and k**, with what the solve did.
+    """Return exact weights w and residual variances v from k* and k**, with the report of the solve.
 
-    v = k** - 2 w'k* + w'K w holds for any w, converged or not, and is never below the best one's.
+    v = k** - 2 w'k* + w'K w is right for any w, converged or not, and least for the exact one.
     """
     found = solve_grid(toeplitz, cross, tolerance, max_iterations)
     w = found.value
     product = toeplitz.flat_matmul(w)
-    v = variance - 2 * jnp.sum(w * cross, axis=-1) + jnp.sum(w * product, axis=-1)
-    return w, jnp.maximum(v, 0.0), found
+    v = residual_variance(variance, jnp.sum(w * cross, axis=-1), jnp.sum(w * product, axis=-1))
+    return w, v, found
 
 
 def exact_weights(
-    kernel: Kernel, toeplitz: Toeplitz, data: Data, tolerance: float = 1e-10, max_iterations: int = 1000
+    kernel: Kernel, toeplitz: Toeplitz, data: "Data", tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> ExactWeights:
-    """W by one solve per observation, in float64."""
+    """Compute W by one solve per observation, in float64."""
     size = len(data) * toeplitz.torus.grid.size
     if size > 2**30:
         raise ValueError(

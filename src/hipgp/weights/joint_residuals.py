@@ -1,9 +1,10 @@
-"""What the grid cannot see, jointly for points of one cell.
+"""Residuals of points held jointly within each grid cell: the partially independent conditional (PIC).
 
-Given the grid's values each point has a residual, f(x) - w'u. Those of two points that are read off the same grid points
-have the covariance V = k(x, x') - w'K_s w'; those of others count as independent (the partially independent conditional of
-Snelson and Ghahramani, AISTATS 2007). Where a field varies within a cell, this is what makes several houses of one street
-one measurement of the street and not noise, and what is left of it at a place is predicted from its neighbours.
+Given the grid's values u, a point has the residual f(x) - w'u. The residuals of two points with the same stencil s have the
+covariance V = k(x, x') - w'K_s w'; those of points in different cells count as independent (Snelson and Ghahramani, AISTATS
+2007). Adding the residual variances alone to the noise is FITC; VFE leaves them out of the noise and subtracts them from the
+bound. PIC matters where the field varies within a cell: several points of one cell then measure the same residual, which
+is predicted from them at another place of that cell.
 """
 
 import itertools
@@ -15,12 +16,11 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.linalg.csr import CSR
+from hipgp.linalg.csr import CSR, ranges
 from hipgp.linalg.sparse import SlicedEllpack, sliced_ellpack
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
-from hipgp.weights.stencils import stencil_offsets
-from hipgp.weights.toeplitz import kernel_at_differences
+from hipgp.model.kernels import Kernel, kernel_at_differences
+from hipgp.weights.stencil_geometry import stencil_offsets
 
 LARGEST_BLOCK = 32  # points taken together; of more, those that lie together in the order given
 PAIRS_AT_ONCE = 2**20
@@ -29,71 +29,72 @@ JITTER = 1e-10  # of a variance: points at one place have one residual
 
 
 class ResidualCovariance(eqx.Module):
-    """V of all data, and a root of it (root root' = V), to draw from."""
+    """The residual covariance V of all data, and a root of it, root root' = V, for random draws."""
 
     covariance: SlicedEllpack
     root: SlicedEllpack
 
     def draw(self, white: Float[Array, "s N"]) -> Float[Array, "s N"]:
+        """Turn white noise into draws of the residuals."""
         return self.root.matmul(white)
 
 
-class SameSizeBlocks(NamedTuple):
-    """All blocks of one size: which points they have, and the covariances of their residuals."""
+class _SameSizeBlocks(NamedTuple):
+    """All blocks of s points: the points of each, and the covariances of their residuals."""
 
     members: Int[np.ndarray, "n s"]
     covariance: Float[np.ndarray, "n s s"]
 
     @property
     def regularised(self) -> Float[np.ndarray, "n s s"]:
-        """The covariances, definite to rounding."""
+        """The covariances with a jitter that makes them positive definite to rounding."""
         largest = np.max(np.diagonal(self.covariance, axis1=1, axis2=2), axis=1)
         return self.covariance + JITTER * largest[:, None, None] * np.eye(self.members.shape[1])
 
 
 class ResidualRegression(NamedTuple):
-    """Residuals of targets beside those of the data: covariances, regression on them, and the variance that it leaves."""
+    """Residuals of T targets given those of the data: covariances, regression coefficients, and the conditional variance."""
 
     cross: Any  # (T, N), sparse
     coefficients: Any
     variance: Float[np.ndarray, " T"]
 
 
-class InterpolatedPoints(NamedTuple):
-    """Points as the grid sees them."""
+class _InterpolatedPoints(NamedTuple):
+    """Points with their cells and their weights on the grid."""
 
     x: Float[np.ndarray, "N D"]
     cell: Int[np.ndarray, " N"]
     w: Float[np.ndarray, "N P"]
-    k_w: Float[np.ndarray, "N P"]  # K_s w
+    k_w: Float[np.ndarray, "N P"]  # K_s w, the covariances of w'u with the stencil
 
 
 class CellBlocks(NamedTuple):
-    """Data by cell; blocks are cells, or parts of crowded ones."""
+    """The data in blocks whose residuals are held jointly: the points of one cell, or of a part of a crowded cell."""
 
     kernel: Kernel
     grid: Grid
     p: int
-    data: InterpolatedPoints
+    data: _InterpolatedPoints
     block: Int[np.ndarray, " N"]  # of each point
     order: Int[np.ndarray, " N"]  # points, block after block
     starts: Int[np.ndarray, " B+1"]
 
-    def blocks(self) -> list[SameSizeBlocks]:
-        """All blocks, by size."""
+    def blocks(self) -> list[_SameSizeBlocks]:
+        """Return all blocks, grouped by size."""
         sizes = np.diff(self.starts)
         return [self._block(np.flatnonzero(sizes == size)) for size in np.unique(sizes)]
 
-    def _block(self, some: Int[np.ndarray, " n"]) -> SameSizeBlocks:
-        """Blocks of one size."""
+    def _block(self, some: Int[np.ndarray, " n"]) -> _SameSizeBlocks:
+        """Return the blocks numbered `some`, which have one size."""
         size = int(self.starts[some[0] + 1] - self.starts[some[0]])
         members = self.order[self.starts[some][:, None] + np.arange(size)]
         step = max(1, PAIRS_AT_ONCE // size**2)
         parts = [self._matrices(members[i : i + step]) for i in range(0, len(members), step)]
-        return SameSizeBlocks(members, np.concatenate(parts))
+        return _SameSizeBlocks(members, np.concatenate(parts))
 
     def _matrices(self, members: Int[np.ndarray, "n s"]) -> Float[np.ndarray, "n s s"]:
-        """The covariances of the residuals of each row of points."""
+        """Return the covariances of the residuals of each row of points."""
         n, size = members.shape
         x, w, g = (a[members] for a in (self.data.x, self.data.w, self.data.k_w))
         gap = (x[:, :, None] - x[:, None]).reshape(n * size**2, -1)
@@ -101,45 +102,46 @@ class CellBlocks(NamedTuple):
         return (matrix + np.swapaxes(matrix, 1, 2)) / 2
 
     def covariance(self, dtype: Any) -> ResidualCovariance:
+        """Return V and its root as sparse operators of `dtype`."""
         found = self.blocks()
-        roots = [SameSizeBlocks(b.members, np.linalg.cholesky(b.regularised)) for b in found]
+        roots = [_SameSizeBlocks(b.members, np.linalg.cholesky(b.regularised)) for b in found]
         n = len(self.order)
         return ResidualCovariance(
             *(sliced_ellpack(CSR.from_scipy(_block_diagonal(m, n)), dtype) for m in (found, roots))
         )
 
     def cross(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Any:
-        """Covariances of targets' residuals with those of the data, (T, N), sparse; `matrix` is the targets' W.
+        """Return the covariances of targets' residuals with those of the data, (T, N), sparse; `matrix` is the targets' W.
 
-        Of a crowded cell each target sees the block that has the point nearest to it.
+        In a crowded cell a target belongs to the block of the point nearest to it.
         """
         return scipy.sparse.vstack([part for part, _ in self._parts(x, matrix)], format="csr")
 
     def regression(self, x: Float[np.ndarray, "T D"], matrix: Any) -> ResidualRegression:
-        """Residuals of targets beside those of the data."""
+        """Regress the residuals of targets on those of the data; `matrix` is the targets' W."""
         parts = [(cross, *self._regression(cross, targets)) for cross, targets in self._parts(x, matrix)]
         cross, given, variance = zip(*parts, strict=True)
         stacked = [scipy.sparse.vstack(a, format="csr") for a in (cross, given)]
         return ResidualRegression(stacked[0], stacked[1], np.concatenate(variance))
 
-    def _parts(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Iterator[tuple[Any, InterpolatedPoints]]:
-        """The same, some targets at a time."""
-        every = _interpolated(self.kernel, self.grid, self.p, x, matrix)
+    def _parts(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Iterator[tuple[Any, _InterpolatedPoints]]:
+        """Yield the rows of `cross` with their targets, some targets at a time."""
+        everything = _interpolated(self.kernel, self.grid, self.p, x, matrix)
         cells = self.data.cell[self.order]  # ascending
-        first, last = (np.searchsorted(cells, every.cell, side=side) for side in ("left", "right"))
+        first, last = (np.searchsorted(cells, everything.cell, side=side) for side in ("left", "right"))
         work = np.cumsum(last - first + PAIRS_PER_TARGET) // PAIRS_AT_ONCE
         edges = np.flatnonzero(np.diff(work, prepend=-1, append=-1))
         for begin, end in itertools.pairwise(edges):
-            targets = InterpolatedPoints(*(a[begin:end] for a in every))
+            targets = _InterpolatedPoints(*(a[begin:end] for a in everything))
             target, point = self._pairs(targets, first[begin:end], last[begin:end])
             values = _residual_covariances(self.kernel, targets, target, self.data, point)
             starts = np.searchsorted(target, np.arange(end - begin + 1))
             yield scipy.sparse.csr_array((values, point, starts), shape=(end - begin, len(cells))), targets
 
-    def _regression(self, cross: Any, targets: InterpolatedPoints) -> tuple[Any, Float[np.ndarray, " t"]]:
-        """Of targets' residuals on the data's, and the variance that it leaves."""
-        every = np.arange(len(targets.x))
-        own = _residual_covariances(self.kernel, targets, every, targets, every)
+    def _regression(self, cross: Any, targets: _InterpolatedPoints) -> tuple[Any, Float[np.ndarray, " t"]]:
+        """Return the coefficients of targets' residuals on those of the data, and the conditional variance."""
+        target = np.arange(len(targets.x))
+        prior = _residual_covariances(self.kernel, targets, target, targets, target)
         coefficients, sizes = np.zeros(cross.nnz), np.diff(cross.indptr)
         for size in np.unique(sizes[sizes > 0]):
             at = cross.indptr[:-1][sizes == size][:, None] + np.arange(size)
@@ -147,14 +149,14 @@ class CellBlocks(NamedTuple):
             factors = self._block(which).regularised[back]
             coefficients[at] = np.linalg.solve(factors, cross.data[at][..., None])[..., 0]
         given = scipy.sparse.csr_array((coefficients, cross.indices, cross.indptr), shape=cross.shape)
-        explained = np.bincount(np.repeat(every, sizes), coefficients * cross.data, len(every))
-        return given, np.maximum(own - explained, 0.0)
+        explained = np.bincount(np.repeat(target, sizes), coefficients * cross.data, len(target))
+        return given, np.maximum(prior - explained, 0.0)
 
     def _pairs(
-        self, targets: InterpolatedPoints, first: Int[np.ndarray, " t"], last: Int[np.ndarray, " t"]
+        self, targets: _InterpolatedPoints, first: Int[np.ndarray, " t"], last: Int[np.ndarray, " t"]
     ) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]]:
-        """Each target with every point of its block, in the block's order; its cell's are order[first:last]."""
-        target, places = _ranges(first, last - first)
+        """Pair each target with every point of its block; the points of its cell are order[first:last]."""
+        target, places = ranges(first, last - first)
         if len(target) == 0:
             return target, places
         gap = (targets.x[target] - self.data.x[self.order[places]]) / np.asarray(self.grid.spacing)
@@ -164,15 +166,15 @@ class CellBlocks(NamedTuple):
         nearest = np.full(len(targets.x), -1)
         nearest[target[far == least]] = self.block[self.order[places[far == least]]]
         near = np.flatnonzero(nearest >= 0)
-        own = nearest[near]
-        which, places = _ranges(self.starts[own], self.starts[own + 1] - self.starts[own])
+        block = nearest[near]
+        which, places = ranges(self.starts[block], self.starts[block + 1] - self.starts[block])
         return near[which], self.order[places]
 
 
 def cell_blocks(
     kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "N D"], matrix: Any
 ) -> CellBlocks | None:
-    """Points of one cell together, `matrix` their W; None where none has a neighbour in its own."""
+    """Group points by cell, `matrix` being their W; None where no cell holds two points."""
     data = _interpolated(kernel, grid, p, x, matrix)
     order = np.argsort(data.cell, kind="stable")
     _, first, count = np.unique(data.cell[order], return_index=True, return_counts=True)
@@ -187,38 +189,32 @@ def cell_blocks(
 
 def _interpolated(
     kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "n D"], matrix: Any
-) -> InterpolatedPoints:
+) -> _InterpolatedPoints:
     steps = stencil_offsets(grid, p)[0] * np.asarray(grid.spacing)
     between = (steps[:, None] - steps).reshape(-1, grid.ndim)
     k_stencil = kernel_at_differences(kernel, between).reshape(len(steps), -1)
     w = matrix.data.reshape(len(x), -1)
     cell = matrix.indices.reshape(w.shape)[:, 0]  # a point on a grid line has two: the one its weights are of
-    return InterpolatedPoints(x, cell, w, w @ k_stencil)
+    return _InterpolatedPoints(x, cell, w, w @ k_stencil)
 
 
 def _residual_covariances(
     kernel: Kernel,
-    a: InterpolatedPoints,
+    a: _InterpolatedPoints,
     i: Int[np.ndarray, " k"],
-    b: InterpolatedPoints,
+    b: _InterpolatedPoints,
     j: Int[np.ndarray, " k"],
 ) -> Float[np.ndarray, " k"]:
-    """Of the residuals of points a[i] and b[j], which are in one cell."""
+    """Return the covariances of the residuals of points a[i] and b[j], which are in one cell."""
     if len(i) == 0:
         return np.zeros(0)
     return kernel_at_differences(kernel, a.x[i] - b.x[j]) - np.einsum("kp,kp->k", a.k_w[i], b.w[j])
 
 
-def _block_diagonal(blocks: list[SameSizeBlocks], count: int) -> Any:
-    """A block-diagonal matrix."""
+def _block_diagonal(blocks: list[_SameSizeBlocks], count: int) -> Any:
+    """Assemble the blocks into one sparse matrix of `count` rows."""
     rows = np.concatenate([np.repeat(b.members, b.members.shape[1], axis=1).ravel() for b in blocks])
     columns = np.concatenate([np.tile(b.members, (1, b.members.shape[1])).ravel() for b in blocks])
     values = np.concatenate([b.covariance.ravel() for b in blocks])
     kept = values != 0  # of a root, the lower triangles
     return scipy.sparse.csr_array((values[kept], (rows[kept], columns[kept])), shape=(count, count))
-
-
-def _ranges(first: Int[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
-    """The places first, first + 1, ... of each stretch, with its number."""
-    number = np.repeat(np.arange(len(first)), count)
-    return number, first[number] + np.arange(len(number)) - np.repeat(np.cumsum(count) - count, count)

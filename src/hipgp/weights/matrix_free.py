@@ -1,13 +1,14 @@
-"""Line integrals traced through the grid anew in each product: W without its memory.
+"""Matrix-free weights of line integrals: W is computed anew in each product and never stored.
 
-A line of n cells has n nodes of equal weight, and each is read off the 2^D corners of its cell: multilinear interpolation,
-times a gain. Between grid points the interpolated field varies less than the field itself; the gain that makes the error
-least, t'k / t'K t with t the shares of the corners, makes up for it (a polynomial in the place within the cell, fitted once).
-Nothing is kept but the lines themselves, 10 numbers each where a stored row takes a thousand and more: what millions of
-lines through tens of millions of cells need. Each product costs 2^D gathers a node, and its transpose as many scattered
-additions, which a GPU does well; where W fits into memory, *local* weights (`weights/stencils.py`) are as accurate and faster.
-Residual variances are those of these very weights against the lines' own integrals, computed for some lines and
-interpolated in their length.
+A line of n cells has n nodes of equal weight, the midpoint rule. Each node is interpolated multilinearly from the 2^D corners
+of its cell, times a gain: between grid points the interpolated field varies less than the field itself. With t the corners'
+shares, k their covariances with the node and K_s those of the corners, the least squares gain is t'k / t'K_s t; it is
+fitted once by a polynomial of the place within the cell.
+
+Only ten numbers are stored for a line, where a stored row takes a thousand and more: this is for millions of lines through
+tens of millions of cells. Each product costs 2^D gathers a node, and its transpose as many scattered additions, which a GPU
+does well. Where W fits into memory, local weights (`weights/stencils.py`) are as accurate and faster. Residual variances are
+those of these weights against the exact line integrals, computed for some lines and interpolated in their length.
 """
 
 import itertools
@@ -20,66 +21,65 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from hipgp.linalg.csr import CSR
+from hipgp.linalg.csr import CSR, ranges
 from hipgp.model.data import Data
 from hipgp.model.functionals import LineIntegrals
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import Kernel, kernel_at_differences
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.exact import Weights
 from hipgp.weights.residual_variance import residual_variances
-from hipgp.weights.toeplitz import kernel_at_differences
 
-LINE_BATCHES = 24  # lines of like length are traced together
-SMALLEST_BATCH = 64  # of them
-NODES_PER_ITERATION = 4  # nodes, of the loop
+LINE_BATCHES = 24  # batches of lines of similar length
+SMALLEST_BATCH = 64  # lines
+NODES_PER_ITERATION = 4  # of the loop along a line, unrolled
 
 
 class MatrixFreeWeights(Weights):
-    """W of straight lines, in runs of like length, the longest first; the last run is filled up with lines of no weight."""
+    """W of straight lines in R batches of n lines of similar length, longest first; the last is padded with empty lines."""
 
     first: Float[Array, "R D n"]  # the first node, in cells from the grid's origin
     step: Float[Array, "R D n"]  # from one node to the next
     weight: Float[Array, "R n"]  # of each node
     counts: Int[Array, "R n"]  # nodes
     gain: Float[Array, " b"]
-    order: Int[Array, " Rn"]  # of the observations, in which the above are
-    back: Int[Array, " N"]
+    order: Int[Array, " Rn"]  # of the observations in the arrays above
+    inverse_order: Int[Array, " N"]
     residual: Float[Array, " N"]
     shape: tuple[int, ...] = eqx.field(static=True)
 
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
         sides = u.reshape(-1, u.shape[-1]).T  # a gather brings all sides of a point at once
 
-        def trace(_: None, run: tuple[Array, ...]) -> tuple[None, Array]:
+        def one_batch(_: None, batch: tuple[Array, ...]) -> tuple[None, Array]:
             def add(at: Array, share: Array, total: Array) -> Array:
                 return total + share[:, None] * jnp.take(sides, at, axis=0, mode="clip")
 
-            *lines, weight = run
-            nothing = jnp.zeros((len(weight), sides.shape[1]), u.dtype)
-            return None, weight[:, None] * self._along(lines, add, nothing)
+            *lines, weight = batch
+            zero = jnp.zeros((len(weight), sides.shape[1]), u.dtype)
+            return None, weight[:, None] * self._along(lines, add, zero)
 
-        runs = (self.first, self.step, self.counts, self.weight)
-        lines = jax.lax.scan(trace, None, runs)[1].reshape(-1, sides.shape[1])
-        return lines[self.back].T.reshape(*u.shape[:-1], -1)
+        batches = (self.first, self.step, self.counts, self.weight)
+        lines = jax.lax.scan(one_batch, None, batches)[1].reshape(-1, sides.shape[1])
+        return lines[self.inverse_order].T.reshape(*u.shape[:-1], -1)
 
     def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
         lines = a.reshape(-1, a.shape[-1]).T[self.order] * self.weight.reshape(-1, 1)
 
-        def trace(total: Array, run: tuple[Array, ...]) -> tuple[Array, None]:
-            *lines, values = run
+        def one_batch(total: Array, batch: tuple[Array, ...]) -> tuple[Array, None]:
+            *lines, values = batch
 
             def add(at: Array, share: Array, total: Array) -> Array:
                 return total.at[at].add(share[:, None] * values, mode="promise_in_bounds")
 
             return self._along(lines, add, total), None
 
-        nothing = jnp.zeros((int(np.prod(self.shape)), lines.shape[1]), a.dtype)
-        runs = (self.first, self.step, self.counts, lines.reshape(*self.weight.shape, -1))
-        return jax.lax.scan(trace, nothing, runs)[0].T.reshape(*a.shape[:-1], -1)
+        zero = jnp.zeros((int(np.prod(self.shape)), lines.shape[1]), a.dtype)
+        batches = (self.first, self.step, self.counts, lines.reshape(*self.weight.shape, -1))
+        return jax.lax.scan(one_batch, zero, batches)[0].T.reshape(*a.shape[:-1], -1)
 
     def _along(self, lines: list[Array], add: Any, total: Array) -> Array:
-        """`add` with the corners and shares of one node of each line after the other."""
+        """Fold `add` over the corners and shares of every node: all lines at once, node after node."""
         first, step, counts = lines
 
         def visit(turn: Array, total: Array) -> Array:
@@ -102,7 +102,7 @@ class MatrixFreeWeights(Weights):
 def _corners(
     corner: list[Any], within: list[Any], shape: tuple[int, ...], gain: Any
 ) -> list[tuple[Any, Any]]:
-    """The 2^D grid points around, numbered as the grid's, with their shares."""
+    """Return the 2^D corners of a cell in the grid's flat order, with their multilinear shares times the gain."""
     strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
     flat = sum(c * s for c, s in zip(corner, strides, strict=True))
     out = []
@@ -115,14 +115,14 @@ def _corners(
 
 
 def _basis(within: list[Any]) -> list[Any]:
-    """Polynomials of the place in a cell that do not change under reflections: those of s = t (1 - t) per axis."""
+    """Return the polynomials in s = t (1 - t), t the place in a cell per axis: they are symmetric under reflections."""
     s = [t * (1 - t) for t in within]
     pairs = [a * b for a, b in itertools.combinations_with_replacement(s, 2)]
     return [0 * s[0] + 1, *s, *pairs, *(a * b * c for a, b, c in itertools.combinations(s, 3))]
 
 
-def interpolation_gain(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
-    """Coefficients of the gain t'k / t'K t in `_basis`, fitted at Gauss-Legendre places in a cell."""
+def _interpolation_gain(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
+    """Return the coefficients of the gain t'k / t'K_s t in `_basis`, fitted at Gauss-Legendre places in a cell."""
     axis = (np.polynomial.legendre.leggauss(8)[0] + 1) / 2
     within = np.stack(np.meshgrid(*[axis] * grid.ndim, indexing="ij"), axis=-1).reshape(-1, grid.ndim)
     upper = np.array(list(itertools.product((0, 1), repeat=grid.ndim)))
@@ -136,8 +136,8 @@ def interpolation_gain(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
 
 @float64_available
 def matrix_free_weights(kernel: Kernel, grid: Grid, data: Data, dtype: Any = np.float64) -> MatrixFreeWeights:
-    """W of line integrals; other observations have no business here."""
-    lines, gain = _lines(data), interpolation_gain(kernel, grid)
+    """Compute the matrix-free W of data that are all line integrals; a ValueError otherwise."""
+    lines, gain = _lines(data), _interpolation_gain(kernel, grid)
     first, step, weight, counts = _midpoint_nodes(grid, lines)
     stored = lambda some: _sparse_rows(grid, gain, first[some], step[some], weight[some], counts[some])
     rows = lambda some: CSR.from_scipy(stored(some)).padded_rows(np.arange(len(some)))
@@ -145,9 +145,11 @@ def matrix_free_weights(kernel: Kernel, grid: Grid, data: Data, dtype: Any = np.
         kernel, grid, lines, rows, 2 ** (grid.ndim - 1) * counts, counts * weight**2
     )
     order = np.lexsort((*np.round(8 * step.T).astype(np.int8), -counts))  # like directions together
-    runs = min(LINE_BATCHES, -(-len(order) // SMALLEST_BATCH))
-    missing = -len(order) % runs
-    pad = lambda a: np.pad(a[order], [(0, missing)] + [(0, 0)] * (a.ndim - 1)).reshape(runs, -1, *a.shape[1:])
+    batches = min(LINE_BATCHES, -(-len(order) // SMALLEST_BATCH))
+    missing = -len(order) % batches
+    pad = lambda a: np.pad(a[order], [(0, missing)] + [(0, 0)] * (a.ndim - 1)).reshape(
+        batches, -1, *a.shape[1:]
+    )
     return MatrixFreeWeights(
         first=jnp.asarray(np.swapaxes(pad(first), 1, 2), dtype),
         step=jnp.asarray(np.swapaxes(pad(step), 1, 2), dtype),
@@ -155,14 +157,14 @@ def matrix_free_weights(kernel: Kernel, grid: Grid, data: Data, dtype: Any = np.
         counts=jnp.asarray(pad(counts), jnp.int32),
         gain=jnp.asarray(gain, dtype),
         order=jnp.asarray(np.pad(order, (0, missing)), jnp.int32),
-        back=jnp.asarray(np.argsort(order), jnp.int32),
+        inverse_order=jnp.asarray(np.argsort(order), jnp.int32),
         residual=jnp.asarray(residual, dtype),
         shape=grid.shape,
     )
 
 
 def stored_bytes(grid: Grid, data: Data, p: int) -> float:
-    """About how many bytes local weights of p points an axis take, if all data are lines; 0 otherwise."""
+    """Estimate how many bytes stored local weights of p points per axis take if all data are lines; 0 otherwise."""
     functionals = [block.functional for block in data.blocks]
     if not all(isinstance(f, LineIntegrals) for f in functionals):
         return 0.0
@@ -171,7 +173,7 @@ def stored_bytes(grid: Grid, data: Data, p: int) -> float:
 
 
 def _lines(data: Data) -> LineIntegrals:
-    """All observations as one set of lines."""
+    """Return all observations as one `LineIntegrals`."""
     parts = [block.functional for block in data.blocks]
     for f in parts:
         if not isinstance(f, LineIntegrals) or f.rule != "gauss" or f.nodes_per_ray is not None:
@@ -192,7 +194,7 @@ def _lines(data: Data) -> LineIntegrals:
 def _midpoint_nodes(
     grid: Grid, lines: LineIntegrals
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of each line: its first node in cells, the step to the next, the weight of each, and how many; one a cell."""
+    """Return each line's first node in cells, its step from node to node, the weight of a node, and the number of nodes."""
     start = (np.asarray(lines.start, float) - np.asarray(grid.origin)) / np.asarray(grid.spacing)
     whole = (np.asarray(lines.end, float) - np.asarray(lines.start, float)) / np.asarray(grid.spacing)
     counts = np.maximum(1, np.ceil(np.linalg.norm(whole, axis=1))).astype(int)
@@ -204,9 +206,8 @@ def _midpoint_nodes(
 def _sparse_rows(
     grid: Grid, gain: np.ndarray, first: np.ndarray, step: np.ndarray, weight: np.ndarray, counts: np.ndarray
 ) -> Any:
-    """These lines' rows of W as a sparse matrix."""
-    line = np.repeat(np.arange(len(counts)), counts)
-    nth = np.arange(len(line)) - np.repeat(np.cumsum(counts) - counts, counts)
+    """Return the rows of W of these lines as a SciPy matrix."""
+    line, nth = ranges(np.zeros_like(counts), counts)
     place = first[line] + nth[:, None] * step[line]
     corner = np.clip(np.floor(place).astype(int), 0, np.asarray(grid.shape) - 2)
     within = list((place - corner).T)

@@ -1,9 +1,11 @@
-"""What the grid cannot see of functionals of several nodes: residual variances of their rows of W.
+"""Residual variances of functionals of several nodes, from their rows of W.
 
-v_n = k** - 2 w'k* + w'K w takes (row length)^2 kernel evaluations. Where that is too much for all, some stand for the rest.
+The residual variance v = k** - 2 w'k* + w'K w is what the grid misses of a functional. It takes (row length)^2 kernel
+evaluations. Where that is too much for all functionals, it is computed for some of them and interpolated for the rest.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -11,14 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, differences
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.buckets import round_up_geometrically
+from hipgp.runtime.buckets import round_up_geometrically, round_up_to_power_of_two
 from hipgp.runtime.precision import AnyArray
-from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes
-from hipgp.weights.covariance import transposed_nodes as columns_of
+from hipgp.weights.covariance import (
+    TransposedNodes,
+    kernel_between_nodes,
+    residual_variance,
+    transposed_nodes,
+)
+
+if TYPE_CHECKING:
+    from hipgp.model.functionals import Functional
 
 ROWS_AT_ONCE = 64, 1024  # functionals side by side: on a CPU, on a GPU
 PAIR_BUDGET = 1e7  # kernel evaluations spent in all
@@ -27,15 +35,16 @@ PAIR_BUDGET = 1e7  # kernel evaluations spent in all
 def residual_variances(
     kernel: Kernel,
     grid: Grid,
-    functional: Functional,
+    functional: "Functional",
     rows: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     row_lengths: np.ndarray,
     independent: np.ndarray,
 ) -> np.ndarray:
-    """v of each; `rows` gives columns and values of some rows of W, about `counts` long, filled up with zeros.
+    """Return v of each functional; `rows` gives columns and values of some rows of W, padded with zeros.
 
-    Past PAIR_BUDGET in all, it is computed for as many functionals as fit, spread evenly over the row lengths, and its ratio to `alone` (v if the nodes' residuals were independent) is
-    interpolated in the row length for the rest: v is then right in the mean, and for one ray to 5 to 10%.
+    Past PAIR_BUDGET kernel evaluations, v is computed for as many functionals as fit, spread evenly over the row lengths.
+    Its ratio to `independent`, v as if the residuals of a functional's nodes were independent, is interpolated in the
+    row length for the rest: v is then right in the mean, and to 5 to 10% for one ray.
     """
     n = len(row_lengths)
     order = np.argsort(row_lengths, kind="stable")
@@ -46,13 +55,11 @@ def residual_variances(
     for begin in range(0, len(chosen), most):
         some = chosen[begin : begin + most]
         columns, values = rows(some)
-        grid_nodes = (
-            np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
-        )
+        points = np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
         part = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes_of(some, grid.spacing))
-        missing = min(most, max(16, 1 << (len(some) - 1).bit_length())) - len(some)
+        missing = min(most, max(16, round_up_to_power_of_two(len(some)))) - len(some)
         pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
-        v = _residual_variances(kernel, jax.tree.map(pad, _zero_padded(part)), pad(grid_nodes), pad(values))
+        v = _residual_variances(kernel, jax.tree.map(pad, _zero_padded(part)), pad(points), pad(values))
         parts.append((v, len(some)))  # not waited for: the next is prepared meanwhile
     found = np.concatenate([np.asarray(v)[:count] for v, count in parts])
     if stride == 1:
@@ -67,7 +74,7 @@ def residual_variances(
 
 
 def _zero_padded(nodes: Nodes) -> Nodes:
-    """With further nodes that have no weight, up to one of a few sizes."""
+    """Add nodes of no weight, up to one of a few sizes, to limit recompilation."""
     missing = round_up_geometrically(nodes.x.shape[1]) - nodes.x.shape[1]
     x = np.pad(nodes.x, ((0, 0), (0, missing), (0, 0)), mode="edge")
     return Nodes(x, np.pad(nodes.weights, ((0, 0), (0, missing))), nodes.value, nodes.direction)
@@ -75,18 +82,17 @@ def _zero_padded(nodes: Nodes) -> Nodes:
 
 @eqx.filter_jit
 def _residual_variances(kernel: Kernel, nodes: Nodes, points: AnyArray, w: AnyArray) -> Array:
-    """Many rows side by side; one fused pass per grid point and per node."""
-    own = columns_of(nodes)
+    """Compute v of many rows side by side, in one fused pass per grid point and per node."""
+    functional = transposed_nodes(nodes)
     on_grid = TransposedNodes(jnp.transpose(points, (2, 1, 0)), jnp.asarray(w).T, None, None)
-    with_both = _covariance_with_sum(kernel, on_grid, on_grid) - 2 * _covariance_with_sum(
-        kernel, on_grid, own
+    product = lambda a, b: jnp.sum(a.weights * _covariance_with_sum(kernel, a, b), axis=0)
+    return residual_variance(
+        product(functional, functional), product(on_grid, functional), product(on_grid, on_grid)
     )
-    found = jnp.sum(own.weights * _covariance_with_sum(kernel, own, own), axis=0)
-    return jnp.maximum(found + jnp.sum(on_grid.weights * with_both, axis=0), 0.0)
 
 
 def _covariance_with_sum(kernel: Kernel, a: TransposedNodes, b: TransposedNodes) -> Float[Array, "Q N"]:
-    """The covariance of each node of `a` with the whole of `b`, functional by functional."""
+    """Return the covariance of each node of `a` with the weighted sum over the nodes of `b`, for each functional."""
     k, at, across = kernel_between_nodes(kernel, a, b), list(a.x), list(b.x)
     add = lambda q, total: total + b.weights[q] * k(differences(at, [x[q] for x in across]))
     return jax.lax.fori_loop(0, b.weights.shape[0], add, jnp.zeros_like(a.weights))

@@ -1,7 +1,8 @@
-"""Local conditional weights: each node is read off the p^D grid points around it.
+"""Local weights: each node is interpolated from its stencil, the p^D grid points around it, by simple kriging.
 
-The grid is regular and the kernel stationary, so one small matrix serves every node, with no FFT and no solve:
-w = K_s^-1 k(s, x), and the residual variance as for any weights (`weights/exact.py`). Sums and derivatives of nodes follow.
+The grid is regular and the kernel stationary, so the covariance K_s of one stencil serves every node, with no FFT and no
+iteration: w = K_s^-1 k(s, x). A functional's row of W is the weighted sum of its nodes' weights; weights that fall on the
+same grid point are added up. Derivatives differentiate k(s, x) at the node.
 """
 
 from collections.abc import Callable
@@ -24,36 +25,37 @@ from hipgp.model.nodes import Nodes, Segments, with_zeros
 from hipgp.runtime.buckets import round_up_geometrically, round_up_to_power_of_two
 from hipgp.runtime.precision import AnyArray, float64_available, on_device
 from hipgp.runtime.threads import map_in_threads
-from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes
+from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes, residual_variance
 from hipgp.weights.exact import Weights
 from hipgp.weights.residual_variance import residual_variances
+from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 
 STENCIL = 4  # default p: grid points per axis that each node sees
 NODE_CHUNK = 2**14  # nodes whose weights are computed at once
-OUTPUT_PARTS = 8  # in which entries come: those that are not needed are let go
+OUTPUT_PARTS = 8  # arrays that entries come in, so that those that are not needed can be freed
 
 
 class WeightRows(NamedTuple):
-    """W's entries, in float64, and residual variances."""
+    """The matrix W in float64, and the residual variance of each row."""
 
     csr: CSR
     residual: Float[np.ndarray, " N"]
 
     @property
     def matrix(self) -> Any:
-        """As a CSR matrix on the host."""
+        """W as a SciPy matrix on the host."""
         return self.csr.to_scipy()
 
 
 class LocalWeights(Weights):
-    """W as a sparse matrix."""
+    """W as a sparse matrix, laid out for products on the device."""
 
     sparse: SparseMatrix
     residual: Float[Array, " N"]
 
     @staticmethod
     def from_rows(rows: WeightRows, dtype: Any, store_transpose: bool = True) -> "LocalWeights":
-        """`often`: whether products with W' are as many as with W."""
+        """Lay W out in `dtype`; with `store_transpose`, W' too, which costs memory and makes its products fast."""
         sparse = SparseMatrix.from_csr(rows.csr, dtype, store_transpose)
         return LocalWeights(sparse=sparse, residual=on_device(rows.residual, dtype))
 
@@ -65,32 +67,9 @@ class LocalWeights(Weights):
 
 
 def check_stencil(p: int) -> None:
+    """Raise a ValueError unless p is an even number of points, at least 2."""
     if p < 2 or p % 2:
         raise ValueError(f"stencil: expected an even number of points per axis, at least 2, got {p}")
-
-
-def stencil_shape(grid: Grid, p: int) -> tuple[int, ...]:
-    return tuple(min(p, n) for n in grid.shape)
-
-
-def stencil_offsets(grid: Grid, p: int) -> tuple[np.ndarray, np.ndarray]:
-    """From a stencil's first point to each of its points: in cells per axis, and in the grid's flat order."""
-    axes = [np.arange(w) for w in stencil_shape(grid, p)]
-    steps = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, grid.ndim)
-    return steps, np.asarray(np.ravel_multi_index(tuple(steps.T), grid.shape))
-
-
-def locate_stencils(grid: Grid, x: Float[AnyArray, "n D"], p: int, xp: Any = np) -> tuple[Any, Any]:
-    """For each node: where its stencil begins in the grid's flat order, and its offset from there in cells.
-
-    `xp` is NumPy or JAX's. Both find the same for a place on a grid line: XLA would make a product of a quotient.
-    """
-    position = (x - xp.asarray(grid.origin)) * xp.asarray(1 / np.asarray(grid.spacing))
-    width = np.asarray(stencil_shape(grid, p))
-    first = xp.clip(xp.floor(position) - (width // 2 - 1), 0, np.asarray(grid.shape) - width)
-    strides = np.cumprod((1, *grid.shape[:0:-1]))[::-1]
-    begin = sum(first[:, axis].astype(int) * int(stride) for axis, stride in enumerate(strides))
-    return begin, position - first
 
 
 def stencil_weights(
@@ -101,7 +80,7 @@ def stencil_weights(
     value: AnyArray | None,
     direction: AnyArray | None,
 ) -> tuple[Float[Array, "n P"], Float[Array, " n"]]:
-    """Weights of nodes at `offset` (in cells from their stencil's first point) and their residual variances."""
+    """Return weights of nodes at `offset` (in cells from their stencil's first point), and their residual variances."""
     spacing = jnp.asarray(grid.spacing)
     points = jnp.asarray(stencil_offsets(grid, p)[0]) * spacing
     k_stencil = kernel.evaluate(differences(points.T[:, :, None], points.T[:, None, :]))
@@ -115,12 +94,12 @@ def stencil_weights(
     cross = kernel_between_nodes(kernel, None, node)(differences(points.T[:, :, None], at[:, None, :]))
     variance = kernel_between_nodes(kernel, node, node)(jnp.zeros_like(at))
     w = inverse.T @ (inverse @ cross)  # two products with a small matrix: half the time of two solves
-    residual = variance - 2 * jnp.sum(w * cross, axis=0) + jnp.sum(w * (k_stencil @ w), axis=0)
-    return w.T, jnp.maximum(residual, 0.0)
+    explained, quadratic = jnp.sum(w * cross, axis=0), jnp.sum(w * (k_stencil @ w), axis=0)
+    return w.T, residual_variance(variance, explained, quadratic)
 
 
 @eqx.filter_jit
-def weights_at(
+def _weights_at(
     kernel: Kernel,
     grid: Grid,
     p: int,
@@ -128,32 +107,24 @@ def weights_at(
     value: AnyArray | None,
     direction: AnyArray | None,
 ) -> tuple[Int[Array, " n"], Float[Array, "n P"], Float[Array, " n"]]:
-    """Where the stencils of nodes at x begin, their weights and residual variances."""
+    """Return where the stencils of nodes at x begin, the nodes' weights and their residual variances."""
     begin, offset = locate_stencils(grid, x, p, jnp)
     return begin.astype(jnp.int32), *stencil_weights(kernel, grid, p, offset, value, direction)
 
 
 @float64_available
-def local_weights(
-    kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL, dtype: Any = np.float64
-) -> LocalWeights:
-    """W from p^D-point stencils, computed in float64 and kept in `dtype`."""
-    return LocalWeights.from_rows(local_weight_rows(kernel, grid, data, p), dtype)
-
-
-@float64_available
 def local_weight_rows(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL) -> WeightRows:
-    """W from p^D-point stencils."""
+    """Compute W from stencils of p points per axis, in float64, with the residual variances."""
     check_stencil(p)
     blocks = [_local_block(kernel, grid, block.functional, p) for block in data.blocks]
     if len(blocks) == 1:
         return blocks[0]
-    together = scipy.sparse.vstack([block.matrix for block in blocks], format="csr")
-    return WeightRows(CSR.from_scipy(together), np.concatenate([block.residual for block in blocks]))
+    stacked = scipy.sparse.vstack([block.matrix for block in blocks], format="csr")
+    return WeightRows(CSR.from_scipy(stacked), np.concatenate([block.residual for block in blocks]))
 
 
 def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> WeightRows:
-    """One block's rows and residual variances, some thousands of nodes at a time."""
+    """Compute the rows and residual variances of one block of the data, some thousands of nodes at a time."""
     if getattr(functional, "rule", "gauss") == "monte-carlo":  # drawn once, for all pieces
         drawn = functional.nodes(grid.spacing)
         functional = Functionals(drawn.x, drawn.weights)
@@ -162,33 +133,33 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
     least = most if len(pieces) > 1 else 64
     if functional.single:
         return _block_of_single_nodes(kernel, grid, functional, p, pieces, least)
-    merged, together = _merging_functions()
-    alone = np.zeros(len(functional))
+    merge_rows, concatenate = _merging_functions()
+    independent = np.zeros(len(functional))
 
     def piece(rows: np.ndarray) -> Any:
-        part, alone[rows] = merged(kernel, grid, functional, p, rows, least)
+        part, independent[rows] = merge_rows(kernel, grid, functional, p, rows, least)
         return part
 
     first = piece(pieces[0])  # the others find it compiled
     parts = [first, *map_in_threads(piece, ((rows,) for rows in pieces[1:]))]
-    entries = together(parts, len(functional), grid.size)
+    csr = concatenate(parts, len(functional), grid.size)
     return WeightRows(
-        entries, residual_variances(kernel, grid, functional, entries.padded_rows, entries.row_lengths, alone)
+        csr, residual_variances(kernel, grid, functional, csr.padded_rows, csr.row_lengths, independent)
     )
 
 
 def _merging_functions() -> tuple[Callable[..., tuple[Any, np.ndarray]], Callable[..., CSR]]:
-    """How rows of several nodes are merged, and how pieces of them are put together: on a GPU where they are computed."""
+    """Choose how rows of several nodes are merged and concatenated: on the host, or on a GPU where they are computed."""
     on_cpu = jax.default_backend() == "cpu"
     return (
-        (merged_rows_on_host, concatenate_on_host)
+        (_merged_rows_on_host, _concatenate_on_host)
         if on_cpu
-        else (merged_rows_on_device, concatenate_on_device)
+        else (_merged_rows_on_device, concatenate_on_device)
     )
 
 
-class FlatNodes(NamedTuple):
-    """Nodes of functionals that have `per` each, one after the other, filled up with some that have no weight."""
+class _FlatNodes(NamedTuple):
+    """The nodes of some functionals in one list, `per` nodes each, padded at the end with nodes of no weight."""
 
     x: Float[AnyArray, "n D"]
     value: Float[AnyArray, " n"] | None
@@ -197,15 +168,15 @@ class FlatNodes(NamedTuple):
     per: Int[AnyArray, ""]
 
     @staticmethod
-    def of(nodes: Nodes, least: int) -> "FlatNodes":
-        """As many as `least`, or the next power of two: few shapes, few compilations."""
+    def of(nodes: Nodes, least: int) -> "_FlatNodes":
+        """Flatten `nodes`, padded to `least` or to the next power of two, to limit recompilation."""
         rows, per, ndim = nodes.x.shape
         missing = _padded_size(rows * per, least) - rows * per
         pad = lambda a: np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1), mode="edge")
         spread = lambda a: None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))
         x = pad(np.asarray(nodes.x, float).reshape(-1, ndim))
         weights = np.pad(np.asarray(nodes.weights, float).ravel(), (0, missing))
-        return FlatNodes(x, spread(nodes.value), spread(nodes.direction), weights, np.asarray(per))
+        return _FlatNodes(x, spread(nodes.value), spread(nodes.direction), weights, np.asarray(per))
 
 
 def _padded_size(count: int, least: int) -> int:
@@ -220,20 +191,20 @@ def _block_of_single_nodes(
     pieces: list[Int[np.ndarray, " n"]],
     least: int,
 ) -> WeightRows:
-    """Rows of functionals of one node each, which all have as many entries, and come in order."""
+    """Compute the rows of functionals of one node each: every row has as many entries as a stencil has points."""
     steps, count = stencil_offsets(grid, p)[1].astype(np.int32), len(functional)
     columns, values = np.empty((count, len(steps)), np.int32), np.empty((count, len(steps)))
     residual = np.empty(count)
 
     def launch(rows: np.ndarray) -> tuple[np.ndarray, AnyArray, Array, Array, Array]:
-        x, value, direction, own, _ = FlatNodes.of(functional.nodes_of(rows, grid.spacing), least)
-        return rows, own, *weights_at(kernel, grid, p, x, value, direction)
+        x, value, direction, weights, _ = _FlatNodes.of(functional.nodes_of(rows, grid.spacing), least)
+        return rows, weights, *_weights_at(kernel, grid, p, x, value, direction)
 
-    def fill(rows: np.ndarray, own: AnyArray, begin: Array, w: Array, v: Array) -> None:
+    def fill(rows: np.ndarray, weights: AnyArray, begin: Array, w: Array, v: Array) -> None:
         here, n = slice(rows[0], rows[-1] + 1), len(rows)
         np.add(np.asarray(begin)[:n, None], steps, out=columns[here])
-        np.multiply(np.asarray(w)[:n], own[:n, None], out=values[here])
-        residual[here] = np.asarray(v)[:n] * own[:n] ** 2
+        np.multiply(np.asarray(w)[:n], weights[:n, None], out=values[here])
+        residual[here] = np.asarray(v)[:n] * weights[:n] ** 2
 
     for _ in map_in_threads(fill, map(launch, pieces)):
         pass
@@ -242,12 +213,15 @@ def _block_of_single_nodes(
     return WeightRows(CSR(columns.ravel(), values.ravel(), starts, grid.size), residual)
 
 
-def merged_rows_on_host(
+def _merged_rows_on_host(
     kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
 ) -> tuple[tuple[np.ndarray, Any], Float[np.ndarray, " n"]]:
-    """Some rows of W, nodes that see the same grid point added up; residual variances as if nodes had independent ones."""
-    x, value, direction, weights, per = FlatNodes.of(functional.nodes_of(rows, grid.spacing), least)
-    begin, w, v = weights_at(kernel, grid, p, x, value, direction)
+    """Compute some rows of W with SciPy, and the residual variances as if those of a functional's nodes were independent.
+
+    Weights of one functional's nodes on the same grid point are added up.
+    """
+    x, value, direction, weights, per = _FlatNodes.of(functional.nodes_of(rows, grid.spacing), least)
+    begin, w, v = _weights_at(kernel, grid, p, x, value, direction)
     n, per = len(rows), int(per)
     count = n * per
     columns = np.asarray(begin)[:count, None] + stencil_offsets(grid, p)[1].astype(np.int32)
@@ -258,10 +232,13 @@ def merged_rows_on_host(
     return (rows, matrix), np.sum((np.asarray(v) * weights**2)[:count].reshape(n, -1), axis=1)
 
 
-def merged_rows_on_device(
+def _merged_rows_on_device(
     kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
 ) -> tuple[RowChunk, Float[np.ndarray, " n"]]:
-    """The same, sorted and added up where the weights are computed, and left there."""
+    """Compute some rows of W where JAX computes and leave them there, with residual variances as `_merged_rows_on_host`.
+
+    Entries are sorted by row and grid point, and those of one grid point added up.
+    """
     if isinstance(functional, LineIntegrals) and functional.ruled:
         lines = functional.segments(grid.spacing, rows)
         size = _padded_size(len(rows) * lines.per, least)
@@ -273,51 +250,54 @@ def merged_rows_on_device(
     else:
         nodes = functional.nodes_of(rows, grid.spacing)
         found, weights = (
-            _merged(kernel, grid, p, FlatNodes.of(nodes, least)),
+            _merged(kernel, grid, p, _FlatNodes.of(nodes, least)),
             np.asarray(nodes.weights, float),
         )
     columns, values, ends, v = found
     starts = np.concatenate([[0], np.asarray(ends)[: len(rows)]])
     needed = -(-int(starts[-1]) // len(values[0]))  # many less are left than there were nodes
-    alone = np.sum(np.asarray(v)[: weights.size].reshape(weights.shape) * weights**2, axis=1)
-    return RowChunk(columns[:needed], values[:needed], rows, starts), alone
+    independent = np.sum(np.asarray(v)[: weights.size].reshape(weights.shape) * weights**2, axis=1)
+    return RowChunk(columns[:needed], values[:needed], rows, starts), independent
 
 
 @eqx.filter_jit
 def _merged_lines(
     kernel: Kernel, grid: Grid, p: int, lines: Segments, per: Int[AnyArray, ""], size: int
 ) -> tuple[list[Array], list[Array], Array, Array]:
-    """`_merged` of lines with `per` nodes each, laid out where it is done, filled up to `size` nodes."""
+    """Call `_merged` on the nodes of lines that share a quadrature rule of `per` nodes, padded to `size` nodes."""
     lines = jax.tree.map(jnp.asarray, lines)
     row, nth = jnp.divmod(jnp.arange(size), per)
     pick = lambda a: jnp.take(a, row, axis=0, mode="clip")  # the last of those filled in has no length
     x = pick(lines.start) + lines.t[nth, None] * pick(lines.delta)
-    return _merged(kernel, grid, p, FlatNodes(x, None, None, lines.c[nth] * pick(lines.size), per))
+    return _merged(kernel, grid, p, _FlatNodes(x, None, None, lines.c[nth] * pick(lines.size), per))
 
 
 @eqx.filter_jit
 def _merged(
-    kernel: Kernel, grid: Grid, p: int, nodes: FlatNodes
+    kernel: Kernel, grid: Grid, p: int, nodes: _FlatNodes
 ) -> tuple[list[Array], list[Array], Array, Array]:
-    """Columns and values row after row, in parts, where each row ends among them, and the nodes' residual variances."""
+    """Return the columns and values of rows of W in OUTPUT_PARTS arrays, each row's end, and the nodes' residual variances."""
     per, weights = nodes.per, jnp.asarray(nodes.weights)
-    begin, w, v = weights_at(kernel, grid, p, nodes.x, nodes.value, nodes.direction)
+    begin, w, v = _weights_at(kernel, grid, p, nodes.x, nodes.value, nodes.direction)
     steps = jnp.asarray(stencil_offsets(grid, p)[1])
-    every = jnp.arange(len(weights))
-    key = (every // per * grid.size + begin)[:, None] + steps
+    node = jnp.arange(len(weights))
+    key = (node // per * grid.size + begin)[:, None] + steps
     key, entries = jax.lax.sort((key.ravel(), (w * weights[:, None]).ravel()), num_keys=1)
     new = jnp.concatenate([jnp.ones(1, bool), key[1:] != key[:-1]])
     first = jnp.nonzero(new, size=len(key), fill_value=len(key))[0]
     columns = (jnp.take(key, first, mode="clip") % grid.size).astype(jnp.int32)
     sums = _sum_equal_keys(key, entries, longest=jnp.max(jnp.diff(first, append=len(key))))
     values = jnp.take(sums, first, mode="clip")
-    last = jnp.minimum((every + 1) * per, len(every)) - 1
+    last = jnp.minimum((node + 1) * per, len(node)) - 1
     ends = jnp.take(jnp.cumsum(new), last * len(steps) + len(steps) - 1)
     return jnp.split(columns, OUTPUT_PARTS), jnp.split(values, OUTPUT_PARTS), ends, v
 
 
 def _sum_equal_keys(key: Int[Array, " e"], entries: Float[Array, " e"], longest: Array) -> Float[Array, " e"]:
-    """From each entry on, the sum of those with its key, which lie together: over 1, 2, 4, ... of them."""
+    """Return for each entry the sum over it and the later entries of its key; equal keys are contiguous.
+
+    Sums over 1, 2, 4, ... entries are built from one another, up to the `longest` run of equal keys.
+    """
 
     def doubled(state: tuple[Array, Array]) -> tuple[Array, Array]:
         reach, total = state
@@ -328,8 +308,8 @@ def _sum_equal_keys(key: Int[Array, " e"], entries: Float[Array, " e"], longest:
     return jax.lax.while_loop(lambda state: state[0] < longest, doubled, (jnp.asarray(1), entries))[1]
 
 
-def concatenate_on_host(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> CSR:
-    """One matrix of `count` rows out of pieces of it on the host, which are let go one by one."""
+def _concatenate_on_host(pieces: list[tuple[np.ndarray, Any]], count: int, size: int) -> CSR:
+    """Concatenate pieces of a matrix, (row numbers, SciPy matrix) each, into one of `count` rows; frees pieces as it goes."""
     counts = np.zeros(count + 1, np.int64)
     for rows, piece in pieces:
         counts[rows + 1] = np.diff(piece.indptr)
@@ -344,5 +324,5 @@ def concatenate_on_host(pieces: list[tuple[np.ndarray, Any]], count: int, size: 
 
 
 def node_chunk_size() -> int:
-    """How many nodes' weights are computed together: more where there is a GPU to fill, and each transfer takes its time."""
+    """Return how many nodes' weights are computed together: more on a GPU, to fill it and to pay for each transfer."""
     return NODE_CHUNK if jax.default_backend() == "cpu" else 16 * NODE_CHUNK

@@ -1,4 +1,4 @@
-"""Hierarchical Toeplitz algebra: the grid covariance K inside a circulant C on a torus (paper, section 3.2).
+"""The grid covariance K as a hierarchical Toeplitz matrix inside a circulant C on a torus (paper, section 3.2).
 
 K_ij = k(x_i - x_j) on a regular grid is block-Toeplitz, and sits in the corner of a circulant C = F' D F on a torus of
 at least twice the size per axis (paper, algorithms 1 and 2); less will do where the kernel has died away before it comes
@@ -21,7 +21,7 @@ import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float
 
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
+from hipgp.model.kernels import Kernel, kernel_at_differences
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available, on_device
 
@@ -29,12 +29,11 @@ CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which the torus gro
 STEEPEST_DECAY = 1e3
 FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
 SMALLER_SIZES = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
-CHUNK_SIZES = 2**15, 2**18  # differences at which a kernel is evaluated together, if there are many more
 GROWTH = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
 
 
 class Torus(eqx.Module):
-    """The shape of an embedding: points per axis, and whether lags beyond the grid are flattened."""
+    """The torus of a circulant embedding: points per axis, and whether lags beyond the grid are flattened."""
 
     grid: Grid
     shape: tuple[int, ...] = eqx.field(static=True)
@@ -45,17 +44,17 @@ class Torus(eqx.Module):
         return int(np.prod(self.shape, dtype=np.int64))
 
     def lags(self) -> tuple[np.ndarray, ...]:
-        """The distance that each torus point stands for, per axis; exact for every pair of grid points."""
+        """Return the lag of each torus point, per axis: the exact one for every pair of grid points."""
         per_axis = zip(self.shape, self.grid.shape, self.grid.spacing, strict=True)
-        return tuple(h * _wrapped(m, n, self.flattened) for m, n, h in per_axis)
+        return tuple(h * _wrapped_lags(m, n, self.flattened) for m, n, h in per_axis)
 
     def multiplicity(self) -> np.ndarray:
-        """How many of the full spectrum's modes each of rfftn's half stands for, along the last axis."""
+        """Return how many modes of the full spectrum each mode of rfftn stands for, along the last axis."""
         return _rfft_multiplicity(self.shape[-1])
 
 
 def _rfft_multiplicity(m: int) -> np.ndarray:
-    """How many of m modes each of the first half and one stands for."""
+    """Return how many of m modes each of the m // 2 + 1 modes of a real FFT stands for."""
     twice = np.full(m // 2 + 1, 2.0)
     twice[0] = 1.0
     if m % 2 == 0:
@@ -63,7 +62,7 @@ def _rfft_multiplicity(m: int) -> np.ndarray:
     return twice
 
 
-def _wrapped(m: int, n: int, flattened: bool) -> np.ndarray:
+def _wrapped_lags(m: int, n: int, flattened: bool) -> np.ndarray:
     lag = np.minimum(np.arange(m), m - np.arange(m)).astype(float)
     last, far = n - 1, m / 2
     if not flattened or far <= last:
@@ -86,30 +85,30 @@ class Toeplitz(eqx.Module):
         return self.torus.grid.shape
 
     def matmul(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
-        """K v (paper, algorithm 2)."""
+        """Return K v (paper, algorithm 2)."""
         return self._crop(self.filter(self.eigenvalues, v))
 
     def flat_matmul(self, v: Float[Array, "... M"]) -> Float[Array, "... M"]:
-        """K v, the grid in C order."""
+        """Return K v for vectors whose grid axes are flattened in C order."""
         return self.matmul(v.reshape(-1, *self.shape)).reshape(v.shape)
 
     def root(self, e: Float[Array, "..."]) -> Float[Array, "..."]:
-        """R e: white noise on the torus to a draw of the prior on the grid."""
+        """Return R e, which turns white noise on the torus into a draw of the prior on the grid."""
         return self._crop(self.filter(self.amplitudes(), e))
 
     def root_transpose(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
-        """R' u: from the grid to the torus."""
+        """Return R'u, from the grid to the torus."""
         return self.filter(self.amplitudes(), u)
 
     def circulant_inverse(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The corner of C^-1, applied: the paper's preconditioner for K.
+        """Apply the corner of C^-1, the paper's preconditioner for K.
 
-        Eigenvalues that stand for nothing in K are lifted: that shapes the preconditioner, never the answer.
+        Eigenvalues too small to say anything of K are raised first: that shapes the preconditioner, never the answer.
         """
-        return self._crop(self.filter(1 / jnp.maximum(self.eigenvalues, self._useful()), v))
+        return self._crop(self.filter(1 / jnp.maximum(self.eigenvalues, self._smallest_useful()), v))
 
-    def _useful(self) -> Float[Array, ""]:
-        """The eigenvalue below which C^-1 says nothing of K^-1.
+    def _smallest_useful(self) -> Float[Array, ""]:
+        """Return the eigenvalue below which C^-1 says nothing of K^-1.
 
         Rounding: where the smallest are below eps of the largest (or the size of those that were clipped), sqrt(eps) of
         the largest, or noise would be amplified without end. Leakage: a vector on the grid cannot follow a spectrum
@@ -132,27 +131,27 @@ class Toeplitz(eqx.Module):
         return jnp.max(jnp.stack(floors))
 
     def amplitudes(self) -> Float[Array, "..."]:
-        """Square roots of the eigenvalues, with derivative zero, not NaN, where one was clipped."""
+        """Return the square roots of the eigenvalues, with derivative zero, not NaN, where one was clipped."""
         positive = self.eigenvalues > 0
         return jnp.where(positive, jnp.sqrt(jnp.where(positive, self.eigenvalues, 1.0)), 0.0)
 
     def first_row(self) -> Float[Array, "..."]:
-        """Covariances of the first grid point with all others: all that K is made of."""
+        """Return the covariances of the first grid point with all grid points, which determine K."""
         return self._crop(jnp.fft.irfftn(self.eigenvalues, s=self.torus.shape))
 
     def astype(self, dtype: Any) -> "Toeplitz":
         return Toeplitz(self.torus, self.eigenvalues.astype(dtype), self.clipped_mass)
 
     def filter(self, spectrum: Array, v: Array) -> Array:
-        """The circulant with eigenvalues `spectrum`, applied on the torus."""
+        """Apply the circulant with eigenvalues `spectrum` to v, padded with zeros on the torus."""
         return self._on_torus(spectrum * self.modes(v))
 
     def modes(self, v: Float[Array, "..."]) -> Array:
-        """The Fourier modes of v on the torus, padded with zeros."""
+        """Return the Fourier modes of v, padded with zeros on the torus."""
         return jnp.fft.rfftn(v, s=self.torus.shape, axes=tuple(range(-len(self.torus.shape), 0)))
 
     def from_modes(self, modes: Array) -> Float[Array, "..."]:
-        """Back to the grid."""
+        """Return the grid's part of the field with these Fourier modes."""
         return self._crop(self._on_torus(modes))
 
     def _on_torus(self, modes: Array) -> Array:
@@ -163,7 +162,7 @@ class Toeplitz(eqx.Module):
 
 
 def toeplitz_on_torus(kernel: Kernel, torus: Torus) -> Toeplitz:
-    """K of `kernel` on a given torus; to be traced: differentiable in the kernel's parameters."""
+    """Return K of `kernel` on a given torus, differentiable in the kernel's parameters; for use inside jit."""
     lags = tuple(jnp.asarray(a) for a in torus.lags())
     row = kernel.evaluate(jnp.stack(jnp.meshgrid(*lags, indexing="ij")))
     raw = jnp.fft.rfftn(row).real
@@ -172,7 +171,7 @@ def toeplitz_on_torus(kernel: Kernel, torus: Torus) -> Toeplitz:
 
 @float64_available
 def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0) -> Toeplitz:
-    """K of `kernel` on `grid`, on the smallest torus that is positive to CLIP_TOLERANCE.
+    """Return K of `kernel` on `grid`, on the smallest torus whose negative eigenvalues stay below CLIP_TOLERANCE.
 
     Where none is, within 8 times the least size, the one with the least clipped mass. The least size is twice the grid's,
     or less where the correlation of grid points that are then as near around the torus, and of all farther apart, stays
@@ -204,14 +203,14 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
 
 @float64_available
 def smallest_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> tuple[int, ...]:
-    """The smallest torus that `embed` may take, without computing anything of its size."""
+    """Return the shape of the smallest torus that `embed` may take, without computing anything of that size."""
     return _torus_shape(_torus_sizes(kernel, grid, wrap), FAR_CORRELATIONS[0])
 
 
 def _orthant(kernel: Kernel, torus: Torus) -> Float[np.ndarray, "..."]:
-    """C's eigenvalues on a torus of even size, computed without compiling anew for each shape.
+    """Return one orthant of C's eigenvalues on a torus of even size, without compiling anew for each shape.
 
-    Lags are even too: one orthant of them has everything, and its cosine transform one orthant of the eigenvalues.
+    C is even in each lag, so the cosine transform of one orthant of the lags has one orthant of the eigenvalues.
     """
     half = [lag[: len(lag) // 2 + 1] for lag in torus.lags()]
     points = np.stack(np.meshgrid(*half, indexing="ij"), axis=-1).reshape(-1, len(half))
@@ -219,35 +218,23 @@ def _orthant(kernel: Kernel, torus: Torus) -> Float[np.ndarray, "..."]:
     return np.asarray(scipy.fft.dctn(row, type=1, workers=-1, overwrite_x=True))
 
 
-def kernel_at_differences(kernel: Kernel, differences: Float[np.ndarray, "n D"]) -> Float[np.ndarray, " n"]:
-    """The kernel at many differences, in chunks of two sizes so that it is compiled twice at most."""
-    n, d = differences.shape
-    chunk = CHUNK_SIZES[n > CHUNK_SIZES[1]]
-    padded = np.zeros((-(-n // chunk) * chunk, d))
-    padded[:n] = differences
-    return np.concatenate([_evaluate(kernel, part) for part in padded.reshape(-1, chunk, d)])[:n]
-
-
-@eqx.filter_jit
-def _evaluate(kernel: Kernel, differences: Array | np.ndarray) -> Array:
-    return kernel.evaluate(jnp.asarray(differences).T)
-
-
 @float64_available
 def _torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int], np.ndarray]]:
-    """Per axis: FFT-friendly sizes from the least that will do on, and the correlation left on the far side of each."""
+    """Return, per axis, the FFT-friendly sizes to try, and the correlation left on the far side of each."""
     out = []
     for axis, n in enumerate(grid.shape):
         left = _correlations(kernel, grid, axis, np.arange(n))
-        farther = np.maximum.accumulate(left[::-1])[::-1]  # the most from here on
-        less = [m for m in (_fast_size(n, g) for g in SMALLER_SIZES) if farther[min(m - n + 1, n - 1)] < wrap]
-        sizes = less + [_fast_size(n, g) for g in GROWTH]
+        farther = np.maximum.accumulate(left[::-1])[::-1]  # the largest from here on
+        smaller = [
+            m for m in (_fast_size(n, g) for g in SMALLER_SIZES) if farther[min(m - n + 1, n - 1)] < wrap
+        ]
+        sizes = smaller + [_fast_size(n, g) for g in GROWTH]
         out.append((sizes, _correlations(kernel, grid, axis, np.array(sizes) / 2)))
     return out
 
 
 def _fast_size(n: int, growth: float) -> int:
-    """At least that many times twice the grid's cells, even, and with small factors."""
+    """Return an even size with small factors, at least `growth` times twice the cells of n grid points."""
     half: Any = scipy.fft.next_fast_len(int(np.ceil(max(n - 1, 1) * growth)), real=True)
     return 2 * int(half)
 
@@ -260,21 +247,21 @@ def _correlations(kernel: Kernel, grid: Grid, axis: int, cells: np.ndarray) -> F
 
 
 def _torus_shape(sizes: list[tuple[list[int], np.ndarray]], far: float) -> tuple[int, ...]:
-    """The smallest size per axis with at most the correlation `far` on its far side: thin axes grow, wide ones stay."""
+    """Return the smallest size per axis with at most the correlation `far` on its far side."""
     enough = [correlation <= far for _, correlation in sizes]
     return tuple(s[int(np.argmax(ok)) if ok.any() else -1] for (s, _), ok in zip(sizes, enough, strict=True))
 
 
-def _negative_share(raw: Any, times: list[np.ndarray], xp: Any) -> Any:
-    """Negative eigenvalues' share of the total; `times` says how often each counts, along the last axes."""
+def _negative_share(raw: Any, multiplicity: list[np.ndarray], xp: Any) -> Any:
+    """Return the share of negative eigenvalues in the sum of all; `multiplicity` counts each along the last axes."""
     negative, total = xp.maximum(-raw, 0.0), xp.abs(raw)
-    for along in reversed(times):
+    for along in reversed(multiplicity):
         negative, total = negative @ along, total @ along
     return xp.sum(negative) / xp.sum(total)
 
 
 def check_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> None:
-    """Refuse a grid on whose torus no solve fits into memory."""
+    """Raise a ValueError for a grid on whose torus no solve fits into memory."""
     torus = smallest_torus(kernel, grid, wrap)
     what = f"{' x '.join(map(str, grid.shape))} grid points on a torus of {' x '.join(map(str, torus))}"
     memory.check(

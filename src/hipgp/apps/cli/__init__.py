@@ -203,13 +203,13 @@ def info(map: MapFile, quiet: Quiet = False, json: AsJson = False) -> None:
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Which experiment; see --list.", show_default=False)] = "",
+    name: Annotated[str, typer.Argument(help="Which experiment, or all; see --list.", show_default=False)] = "",
     data: Annotated[Path | None, typer.Option(envvar="HIPGP_DATA", help="Folder of the data sets.")] = None,
     size: Annotated[str, typer.Option(help="small (one or two minutes on two cores) or paper (the paper's).")] = "small",
     output: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for figures and tables [./hipgp-reproduce-NAME].")
     ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the tables to this file as well.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the tables to this file as well; with all, a folder.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -220,6 +220,8 @@ def reproduce(
     with voice.guarded():
         if list_ or not name:
             voice.result("hipgp reproduce NAME", reproducing.listed())
+        elif name == "all":
+            reproducing.reproduce_all(size, data, output or Path("hipgp-reproduce-all"), json, voice)
         else:
             reproducing.reproduce(name, size, data, output or Path(f"hipgp-reproduce-{name}"), json, voice)
 

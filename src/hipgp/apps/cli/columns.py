@@ -1,7 +1,7 @@
-"""Which columns of a table mean what: as told, and otherwise by their names.
+"""Which columns of a table are coordinates, values and errors: as the user says, and otherwise by their names.
 
-A name fits the column that is spelt like it. Where there is none, it fits a column that differs in case alone, if there
-is only one such column.
+A name matches the column of exactly that name. Where there is none, it matches a column that differs in case alone, if
+there is only one such column.
 """
 
 import difflib
@@ -35,7 +35,7 @@ PAIRS = (("rays", "{}0", "{}1"), ("rays", "start_{}", "end_{}"), ("rays", "{}_st
 
 
 class Columns(NamedTuple):
-    """Which columns mean what."""
+    """The columns of coordinates, values and errors, and the kind of functional that they describe."""
 
     kind: str  # points, rays, averages, sky
     first: tuple[
@@ -78,8 +78,8 @@ class Names:
         found = [own for own in self.names if own.lower() == name.lower()]
         if len(found) > 1:
             raise BadInput(
-                f"{self.path}: {name!r} fits the columns {' and '.join(map(repr, found))}; write it as the column is "
-                "spelt, or rename the others"
+                f"{self.path}: {name!r} fits the columns {' and '.join(map(repr, found))}; write it exactly "
+                "as the column, or rename the others"
             )
         return found[0] if found else None
 
@@ -122,7 +122,7 @@ def infer(
     lower: Sequence[str] = (), upper: Sequence[str] = (), value: str | None = None, error: str | None = None,
     need_value: bool = True, path: Any = "table",
 ) -> Columns:  # fmt: skip
-    """What the columns mean: as told, and otherwise by their names."""
+    """The columns that the user names, and otherwise those that their names suggest."""
     names = Names(sheet.frame.columns, path)
     get = lambda told: tuple(names.find(n) for n in told)
     if end:

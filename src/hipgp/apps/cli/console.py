@@ -1,4 +1,4 @@
-"""How the command speaks: results on stdout (a table, or JSON), everything else on stderr, one line for an error."""
+"""What the command prints: results on stdout (a table, or JSON), all else on stderr, one line for an error."""
 
 import contextlib
 import json
@@ -19,11 +19,11 @@ BAD_INPUT, INTERRUPTED = 2, 130
 
 
 class BadInput(Exception):
-    """Something the user can put right; the message says how."""
+    """An error in what the user gave; the message says how to correct it."""
 
 
 class Voice:
-    """Says things in the way that was asked for."""
+    """Prints notes, results and errors as --quiet and --json ask."""
 
     def __init__(self, quiet: bool, as_json: bool):
         self.quiet, self.as_json = quiet, as_json
@@ -31,19 +31,19 @@ class Voice:
         self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """A remark on what is being done."""
+        """Print what is being done, unless quiet or in JSON."""
         if self.progress:
             self.errors.print(text, style="dim", markup=False)
 
     def result(self, title: str, rows: Mapping[str, Any]) -> None:
-        """The result: a table, or one JSON object."""
+        """Print the result: a table, or one JSON object."""
         if self.as_json:
             print(json.dumps(rows, default=str))
         elif not self.quiet:
             table = Table("", "", title=title, show_header=False, title_justify="left", title_style="bold")
             for name, value in rows.items():
                 if value is not None:
-                    table.add_row(Text(spoken(name)), Text(shown(value)))
+                    table.add_row(Text(_spoken(name)), Text(_shown(value)))
             Console(highlight=False).print(table)
 
     @contextlib.contextmanager
@@ -64,7 +64,7 @@ class Voice:
         except BrokenPipeError:  # nobody reads on
             raise typer.Exit(1) from None
         except (BadInput, ValueError, ImportError, OSError, MemoryError) as error:
-            self._fail(explained(error))
+            self._fail(_explained(error))
 
     def _fail(self, message: str) -> None:
         if self.as_json:
@@ -79,7 +79,8 @@ class Voice:
         return "stopped; nothing was written"
 
 
-def explained(error: BaseException) -> str:
+def _explained(error: BaseException) -> str:
+    """What went wrong and what to do, in one line."""
     if isinstance(error, PermissionError):
         return f"{error.filename}: may not be written here; choose another place with --output"
     if isinstance(error, OSError) and error.errno == 28:
@@ -89,8 +90,8 @@ def explained(error: BaseException) -> str:
     return str(error)
 
 
-def spoken(name: str) -> str:
-    """error_rms -> error (rms): a key as people read it."""
+def _spoken(name: str) -> str:
+    """A key as a heading: "error_rms" becomes "error (rms)"."""
     words = name.replace("coverage95", "coverage of 95% intervals").replace("_rms", " (rms)")
     return (
         words.replace("_percent", " [%]")
@@ -100,18 +101,20 @@ def spoken(name: str) -> str:
     )
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, dict):
+        return "\n".join(str(v) for v in value.values())
     if isinstance(value, list | tuple):
         return " x ".join(str(v) for v in value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def check_output(path: pathlib.Path, overwrite: bool) -> None:
-    """Before any work is done: may this file be written?"""
+    """Raise BadInput, before any work is done, where this file cannot be written."""
     folder = path.parent if str(path.parent) else pathlib.Path(".")
     signals.folders.add(str(folder.absolute()))
     if path.is_dir():
@@ -129,7 +132,7 @@ def check_output(path: pathlib.Path, overwrite: bool) -> None:
 
 
 def keep_compilations() -> None:
-    """Compiled code is kept between runs of the command, in the user's cache folder."""
+    """Keep compiled code between runs of the command, in the user's cache folder."""
     import jax
 
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"

@@ -12,8 +12,8 @@ from hipgp.apps.cli.settings import Settings, parse_kernel
 from hipgp.files.labels import Labels
 
 
-class Loaded(NamedTuple):
-    """Every table's rows as measurements, in one data set, and what they are called and measured in."""
+class _Loaded(NamedTuple):
+    """The observations of all tables, with the names and units of their columns."""
 
     data: hg.Data
     columns: tables.Columns
@@ -26,7 +26,7 @@ class Loaded(NamedTuple):
         return Labels.of(self.data.ndim, names, axis, s.name or self.columns.value, field)
 
 
-def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> Loaded:
+def _load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
     data, columns, units = None, None, tables.Units(s.axis_unit, s.unit)
     for path in paths:
         sheet = tables.read_table(path)
@@ -45,19 +45,19 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> Loaded:
         one = hg.observe(functional, rest[:, 0], noise)
         data = one if data is None else data + one
     assert data is not None and columns is not None
-    return Loaded(data, columns, units)
+    return _Loaded(data, columns, units)
 
 
 def fit(
     paths: list[pathlib.Path], output: pathlib.Path, s: Settings, overwrite: bool, resume: bool, voice: Voice
 ) -> None:
-    """The whole job; the map is written at the end, all at once."""
+    """Read the tables, learn, condition, and write the map, whole, at the end."""
     check_output(output, overwrite)
     checkpoint, of_learning = checkpoints_of(output)
     if not resume:
         checkpoint.unlink(missing_ok=True)
         of_learning.unlink(missing_ok=True)
-    loaded = load_data(paths, s, voice)
+    loaded = _load_data(paths, s, voice)
     data = loaded.data
     loaded.labels(s)  # a name that no map can have is refused before the work
     kernel = parse_kernel(s.kernel, data.ndim, s)
@@ -73,30 +73,29 @@ def fit(
         voice.note("learned: " + ", ".join(f"{n} {v:.4g}" for n, v in pairs))
     if given is None:
         learned = gp.learned
-        gp = hg.GP(gp.kernel, grids.fitted(data, gp), gp.noise, trend)
-        gp = with_learned(gp, learned)
+        grid = grids.fitted(data, gp)
+        gp = _with_learned(hg.GP(gp.kernel, grid, gp.noise, trend), learned)
         voice.note(
-            f"grid: {' x '.join(map(str, gp.grid.shape))} points, "
-            f"spacing {', '.join(f'{h:.3g}' for h in gp.grid.spacing)}"
+            f"grid: {' x '.join(map(str, grid.shape))} points, spacing {', '.join(f'{h:.3g}' for h in grid.spacing)}"
         )
-    finish(gp, loaded, output, checkpoint, s, voice, overwrite)
+    _finish(gp, loaded, output, checkpoint, s, voice, overwrite)
     of_learning.unlink(missing_ok=True)
 
 
-def with_learned(gp: hg.GP, learned: Any) -> hg.GP:
+def _with_learned(gp: hg.GP, learned: Any) -> hg.GP:
     import equinox as eqx
 
     return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
 
 
 def checkpoints_of(output: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Of the solve, and of learning."""
+    """The checkpoint files of the solve and of learning."""
     return output.with_name(output.name + ".checkpoint"), output.with_name(output.name + ".learning")
 
 
-def finish(
+def _finish(
     gp: hg.GP,
-    loaded: Loaded,
+    loaded: _Loaded,
     output: pathlib.Path,
     checkpoint: pathlib.Path,
     s: Settings,

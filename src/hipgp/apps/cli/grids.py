@@ -4,12 +4,14 @@ import numpy as np
 
 import hipgp as hg
 from hipgp.apps.cli.console import BadInput
+from hipgp.model.kernels import shortest_lengthscale
 from hipgp.runtime import memory
 
-POINTS = 200_000  # grid points taken unasked
+POINTS = 200_000  # most points of a grid that the user did not ask for
 
 
-def extent(data: hg.Data) -> tuple[np.ndarray, np.ndarray]:
+def _extent(data: hg.Data) -> tuple[np.ndarray, np.ndarray]:
+    """The corners of the box that holds all data."""
     places = np.concatenate([b.functional.places().reshape(-1, data.ndim) for b in data.blocks])
     low, high = places.min(axis=0), places.max(axis=0)
     flat = high <= low
@@ -22,15 +24,16 @@ def extent(data: hg.Data) -> tuple[np.ndarray, np.ndarray]:
 
 def wanted(data: hg.Data, spacing: tuple[float, ...], shape: tuple[int, ...]) -> hg.Grid:
     """The grid that covers the data with the given spacing, or the given shape."""
-    low, high = extent(data)
+    low, high = _extent(data)
     if shape:
         grid = hg.Grid.cover(low, high, shape=shape[0] if len(shape) == 1 else shape)
     else:
         grid = hg.Grid.cover(low, high, spacing=spacing[0] if len(spacing) == 1 else spacing)
-    return checked(grid)
+    return _checked(grid)
 
 
-def checked(grid: hg.Grid) -> hg.Grid:
+def _checked(grid: hg.Grid) -> hg.Grid:
+    """The grid, if what it needs fits into memory."""
     have, need = memory.bytes_available(), memory.torus_bytes(2.0**grid.ndim * grid.size)
     if not memory.fits(need):
         factor = (need / (0.5 * have)) ** (1 / grid.ndim)
@@ -43,21 +46,19 @@ def checked(grid: hg.Grid) -> hg.Grid:
 
 
 def first(data: hg.Data) -> hg.Grid:
-    """A grid to learn on: it only bounds the lengthscale."""
-    low, high = extent(data)
+    """A grid to learn on, which only sets the bounds of the lengthscale."""
+    low, high = _extent(data)
     points = {1: 1000, 2: 100, 3: 40, 4: 16}[data.ndim]
     return hg.Grid.cover(
         low, high, spacing=_spacing(high - low, np.full(data.ndim, np.max(high - low) / points))
     )
 
 
-def fitted(data: hg.Data, kernel: hg.GP) -> hg.Grid:
-    """Three points a lengthscale, as far as POINTS allows."""
-    low, high = extent(data)
-    shortest = np.min(
-        [np.broadcast_to(np.asarray(p.lengthscale, float), (data.ndim,)) for p in kernel.kernel.parts], axis=0
-    )
-    return checked(hg.Grid.cover(low, high, spacing=_spacing(high - low, shortest / 3)))
+def fitted(data: hg.Data, gp: hg.GP) -> hg.Grid:
+    """Three points to the shortest lengthscale, or fewer where that would take more than POINTS."""
+    low, high = _extent(data)
+    shortest = shortest_lengthscale(gp.kernel, data.ndim)
+    return _checked(hg.Grid.cover(low, high, spacing=_spacing(high - low, shortest / 3)))
 
 
 def _spacing(size: np.ndarray, step: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What can be done with a map: predict, sample, plot, info."""
+"""The commands that read a map: predict, sample, plot and info."""
 
 import pathlib
 from typing import Any
@@ -10,8 +10,8 @@ import hipgp as hg
 from hipgp.apps import plots
 from hipgp.apps.cli import tables
 from hipgp.apps.cli.console import BadInput, Voice
-from hipgp.apps.demos.outcome import describe_kernel
 from hipgp.files import io
+from hipgp.model.kernels import describe
 
 
 def predict(
@@ -22,8 +22,8 @@ def predict(
     std: str,
     voice: Voice,
 ) -> None:
-    """Mean and std of every row's functional, beside the row."""
-    check_ending(output, (".csv", ".parquet", ".pq"))
+    """Write the table again, with the mean and std of each row's functional in two more columns."""
+    _check_ending(output, (".csv", ".parquet", ".pq"))
     post = hg.load(path)
     sheet = tables.read_table(table)
     if not any(columns[k] for k in ("coordinates", "end", "lower")):
@@ -38,7 +38,7 @@ def predict(
     p = post.predict(functional, std=std, progress=voice.progress)  # type: ignore[arg-type]
     frame = sheet.frame.loc[good].reset_index(drop=True)
     frame["mean"], frame["std"] = p.mean, p.std
-    write_table(frame, output)
+    _write_table(frame, output)
     summary = {
         "output": str(output),
         "rows": len(frame),
@@ -48,7 +48,7 @@ def predict(
     voice.result(f"{len(frame)} predictions written to {output}", summary)
 
 
-def write_table(frame: pd.DataFrame, output: pathlib.Path) -> None:
+def _write_table(frame: pd.DataFrame, output: pathlib.Path) -> None:
     with io.atomic(output) as file:
         if output.suffix.lower() in (".parquet", ".pq"):
             frame.to_parquet(file)
@@ -56,15 +56,15 @@ def write_table(frame: pd.DataFrame, output: pathlib.Path) -> None:
             frame.to_csv(file, index=False)
 
 
-def check_ending(output: pathlib.Path, endings: tuple[str, ...]) -> None:
-    """Before any work is done: does the name say which kind of file to write?"""
+def _check_ending(output: pathlib.Path, endings: tuple[str, ...]) -> None:
+    """Raise BadInput, before any work is done, where the name's ending is none of these."""
     if output.suffix.lower() not in endings:
         raise BadInput(f"{output}: expected a name that ends in {' or '.join(endings)}")
 
 
 def sample(path: pathlib.Path, count: int, seed: int, output: pathlib.Path, voice: Voice) -> None:
     """Draws of the whole map: NetCDF for xarray, or a plain .npy array."""
-    check_ending(output, (".nc", ".npy"))
+    _check_ending(output, (".nc", ".npy"))
     if count < 1:
         raise BadInput(f"count: expected a positive number of draws, got {count}")
     post = hg.load(path)
@@ -77,8 +77,8 @@ def sample(path: pathlib.Path, count: int, seed: int, output: pathlib.Path, voic
     voice.result(f"{count} draws written to {output}", {"output": str(output), "shape": list(draws.shape)})
 
 
-def fields(path: pathlib.Path, post: hg.Posterior) -> dict[str, np.ndarray]:
-    """What the file holds on the grid: mean, and std and draws where they were kept."""
+def _fields(path: pathlib.Path, post: hg.Posterior) -> dict[str, np.ndarray]:
+    """The arrays on the grid in the file: the mean, and std and draws where they were saved."""
     stored = io.read(path).fields
     return {str(name): np.asarray(stored[name]) for name in stored.data_vars} | {"mean": post.mean}
 
@@ -86,38 +86,18 @@ def fields(path: pathlib.Path, post: hg.Posterior) -> dict[str, np.ndarray]:
 def plot(path: pathlib.Path, output: pathlib.Path, voice: Voice) -> None:
     """A picture of the map: a curve, a map, or slices."""
     post = hg.load(path)
-    fig = picture(post, fields(path, post))
+    fig = plots.overview(_fields(path, post), post.grid, post.labels)
+    if fig is None:
+        raise BadInput(
+            "plot: expected a map in one, two or three dimensions, got four; take a slice with to_xarray()"
+        )
     with io.atomic(output) as file:
         fig.savefig(file, format=output.suffix[1:] or "png", dpi=150)
     voice.result(f"Picture written to {output}", {"output": str(output)})
 
 
-def picture(post: hg.Posterior, held: dict[str, np.ndarray]) -> Any:
-    labels, grid = post.labels, post.grid
-    panels = {"posterior mean": held["mean"]}
-    if "samples" in held:
-        panels["one draw"] = held["samples"][0]
-    if "std" in held:
-        panels["std"] = held["std"]
-    if grid.ndim == 1:
-        std = held.get("std", np.zeros_like(held["mean"]))
-        thin = slice(None, None, max(1, grid.size // 5000))
-        draws = None if "samples" not in held else held["samples"][:5, thin]
-        return plots.profile(
-            grid.axes[0][thin], held["mean"][thin], std[thin], samples=draws,
-            xlabel=labels.axis(0), ylabel=labels.value(),
-        )  # fmt: skip
-    if grid.ndim == 2:
-        return plots.maps(panels, grid, labels)
-    if grid.ndim == 3:
-        return plots.slices(panels, grid, labels)
-    raise BadInput(
-        "plot: expected a map in one, two or three dimensions, got four; take a slice with to_xarray()"
-    )
-
-
 def info(path: pathlib.Path, voice: Voice) -> None:
-    """What is in a file."""
+    """The field, grid, kernel and origin of the map in a file."""
     record = io.read(path)
     post = hg.load(path)
     kept = [str(n) for n in record.fields.data_vars]
@@ -129,11 +109,12 @@ def info(path: pathlib.Path, voice: Voice) -> None:
         "lower": ", ".join(f"{v:.4g}" for v in post.grid.lower),
         "upper": ", ".join(f"{v:.4g}" for v in post.grid.upper),
         "observations": told.get("observations"),
-        "kernel": describe_kernel(post.kernel),
+        "kernel": describe(post.kernel),
         "noise": post.noise,
         "engine": told.get("engine"),
         "converged": told.get("converged"),
         "kl_nats": told.get("kl_nats"),
+        "decisions": told.get("decisions"),
         "kept": ", ".join(kept),
         "created": record.model["provenance"]["created"],
         "hipgp": record.model["provenance"]["packages"]["hipgp"],

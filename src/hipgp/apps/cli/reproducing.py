@@ -43,17 +43,54 @@ def reproduce(
     name: str, size: str, data: pathlib.Path | None, folder: pathlib.Path, target: pathlib.Path | None, voice: Voice
 ) -> None:  # fmt: skip
     """Run it; tables go to the screen, to `folder` and, as JSON, to `target`."""
+    found = _run(name, size, data, folder, target, voice)
+    if not voice.quiet:
+        for table in found.all_tables():
+            _show(table)
+    written = [folder / "tables.md", *found.figures, *([] if target is None else [target])]
+    voice.note("written: " + "  ".join(str(p) for p in written))
+
+
+def reproduce_all(
+    size: str, data: pathlib.Path | None, folder: pathlib.Path, target: pathlib.Path | None, voice: Voice
+) -> None:  # fmt: skip
+    """Run every experiment whose data are at hand, and show what became of the paper's conclusions.
+
+    Figures and tables of each go to a folder of its name in `folder`; the JSON of each to the folder `target`.
+    """
     experiments = package()
-    found = experiments.run(name, size, data, folder, voice.progress)
+    summary = experiments.Table("The paper's conclusions")
+    for name in experiments.EXPERIMENTS:
+        if reason := experiments.missing(name, data):
+            voice.note(reason)
+            summary.add(
+                experiment=name, conclusion="", paper="", here="", verdict="not run: its data are missing"
+            )
+            continue
+        voice.note(f"{name} ...")
+        file = None if target is None else target / f"{name}.json"
+        found = _run(name, size, data, folder / name, file, voice)
+        for row in found.conclusions.rows:
+            summary.add(experiment=name, **row)
+    (folder / "summary.md").write_text(summary.markdown() + "\n")
+    if target is not None:
+        kept = {"command": experiments.command("all", size), "conclusions": summary.rows}
+        (target / "summary.json").write_text(json.dumps(kept, indent=1) + "\n")
+    if not voice.quiet:
+        _show(summary)
+    voice.note(f"written: {folder / 'summary.md'}, and a folder for each experiment beside it")
+
+
+def _run(
+    name: str, size: str, data: pathlib.Path | None, folder: pathlib.Path, target: pathlib.Path | None, voice: Voice
+) -> Any:  # fmt: skip
+    """One experiment's result, its tables in `folder` and, as JSON, in `target`."""
+    found = package().run(name, size, data, folder, voice.progress)
     (folder / "tables.md").write_text(found.markdown())
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(found.record(name, size), indent=1, default=str) + "\n")
-    if not voice.quiet:
-        for table in found.tables:
-            _show(table)
-    written = [folder / "tables.md", *found.figures, *([] if target is None else [target])]
-    voice.note("written: " + "  ".join(str(p) for p in written))
+    return found
 
 
 def _show(table: Any) -> None:

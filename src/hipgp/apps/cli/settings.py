@@ -1,4 +1,4 @@
-"""What `hipgp fit` can be told, by flags and by a TOML file; all of it is checked before any work is done."""
+"""The settings of `hipgp fit`, by flags and by a TOML file, all checked before any work is done."""
 
 import math
 import pathlib
@@ -11,11 +11,12 @@ from hipgp.model.kernels import Kernel, elementary
 
 TRENDS = ("none", "constant", "linear")
 ENGINES = ("batch", "variational")
+OWN_STD = ("auto", "none")  # what an engine with one way to standard deviations can be told
 STDS = ("auto", "vecchia", "samples", "exact", "none")
 
 
 class Settings(NamedTuple):
-    """Everything `fit` can be told; the names are those of the flags and of the TOML file."""
+    """All settings of `fit`, under the names of the flags and of the TOML file."""
 
     coordinates: tuple[str, ...] = ()
     start: tuple[str, ...] = ()
@@ -44,7 +45,7 @@ class Settings(NamedTuple):
 
 
 def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
-    """The file's settings, overruled by the flags that were given: None, () and False stand for flags that were not."""
+    """The file's settings, overruled by the flags that were given; None, () and False mean that a flag was not given."""
     told: dict[str, Any] = {}
     if config is not None:
         try:
@@ -55,11 +56,17 @@ def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
     if unknown:
         raise BadInput(f"{config}: unknown setting {unknown[0]!r}; there are {', '.join(Settings._fields)}")
     told |= {k: v for k, v in flags.items() if v is not None and v != () and v is not False}
-    return Settings(**{name: CHECKS[name](name, value) for name, value in told.items()})
+    found = Settings(**{name: CHECKS[name](name, value) for name, value in told.items()})
+    if found.engine == "variational" and found.std not in OWN_STD:
+        raise BadInput(
+            f"std: expected {' or '.join(OWN_STD)} with --engine variational, which has one way to standard deviations, "
+            f"got {found.std!r}; leave out --engine to choose how they are computed"
+        )
+    return found
 
 
 def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel:
-    """ "Matern32", or "Matern12 + Matern32": names of kernels, without regard to case."""
+    """The kernel that `text` names, such as "Matern12 + Matern32"; case does not matter."""
     lengths: Any = s.lengthscale if len(s.lengthscale) > 1 else (s.lengthscale or (1.0,))[0]
     variance = 1.0 if s.variance is None else s.variance
     total: Kernel | None = None

@@ -12,17 +12,17 @@ from hipgp.apps.cli.columns import Columns, infer
 from hipgp.apps.cli.console import BadInput
 from hipgp.apps.cli.reading import Sheet, read_table
 
-__all__ = ["UNSAID", "Columns", "Sheet", "Units", "functional", "infer", "numbers", "read_table"]
+__all__ = ["NO_UNITS", "Columns", "Sheet", "Units", "functional", "infer", "numbers", "read_table"]
 
 
 class Units(NamedTuple):
-    """What the coordinates and the field are in, as the user or the first file says; empty where nobody does."""
+    """The units of the coordinates and of the field, from the user or the first file; empty where neither gives one."""
 
     axis: str = ""
     field: str = ""
 
     def completed(self, sheet: Sheet, columns: Columns, average: bool, path: Any = "table") -> "Units":
-        """With what the file says where nothing else was said."""
+        """These units, with those of the file where one is empty."""
         places = columns.first + columns.second
         if not self.axis and columns.kind != "sky":
             _check_all_or_none(sheet, places, "--axis-unit", path)
@@ -35,11 +35,11 @@ class Units(NamedTuple):
         return Units(axis, self.field or value)
 
     def of_values(self, columns: Columns, average: bool) -> tuple[str, ...]:
-        """What measured values are in: the product of these."""
+        """The units whose product is that of the measured values."""
         return (self.field, self.axis) if columns.integrates(average) else (self.field,)
 
 
-UNSAID = Units()
+NO_UNITS = Units()
 
 
 def _check_all_or_none(sheet: Sheet, names: Sequence[str], flag: str, path: Any) -> None:
@@ -56,7 +56,7 @@ def _check_all_or_none(sheet: Sheet, names: Sequence[str], flag: str, path: Any)
 def numbers(
     sheet: Sheet, names: Sequence[str], drop_nan: bool, path: Any = "table"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The columns as float64, and which rows are used. Cells that are no numbers are named by their row."""
+    """The columns as float64, and which rows are used; BadInput names the rows whose cells are no numbers."""
     columns = []
     for name in names:
         raw = sheet.frame[name]
@@ -87,7 +87,7 @@ def numbers(
 def _converted(
     sheet: Sheet, names: Sequence[str], table: np.ndarray, units: tuple[str, ...], path: Any
 ) -> np.ndarray:
-    """Columns that the file gives in another unit, in the product of these; in the first column's, if not all are known."""
+    """The columns converted to the product of `units`, or to the first column's unit if one of those is empty."""
     factors = np.ones(len(names))
     if not all(units):
         units = tuple(sheet.units[name] for name in names if name in sheet.units)[:1]
@@ -112,7 +112,7 @@ def functional(
     drop_nan: bool,
     average: bool,
     path: Any = "table",
-    units: Units = UNSAID,
+    units: Units = NO_UNITS,
 ) -> tuple[Any, np.ndarray, np.ndarray]:
     """The functional of every row, the value and error columns' numbers, and which rows are used; in `units`."""
     extra = [c for c in (columns.value, columns.error) if c]
@@ -134,13 +134,13 @@ def functional(
     if columns.kind == "averages":
         return hg.BoxAverages(one, two), rest, good
     if columns.kind == "sky":
-        ends = from_sky(sheet, columns, one, path, units.axis or "kpc")
+        ends = _from_sky(sheet, columns, one, path, units.axis or "kpc")
         return hg.LineIntegrals(np.zeros(3), ends, average=average), rest, good
     start = one if n else np.zeros(two.shape[1])
     return hg.LineIntegrals(start, two, average=average), rest, good
 
 
-def from_sky(sheet: Sheet, columns: Columns, rows: np.ndarray, path: Any, length: str) -> np.ndarray:
+def _from_sky(sheet: Sheet, columns: Columns, rows: np.ndarray, path: Any, length: str) -> np.ndarray:
     """Galactic Cartesian coordinates with the Sun at the origin, in the unit `length`, through astropy."""
     try:
         import astropy.units as u

@@ -44,9 +44,9 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     columns = {"truth": truth, "posterior mean": post.mean, "one draw": draws[0], "std": std}
     pictures = [
         plots.save(plots.slices(columns, grid, LABELS, title="Dust around the Sun"), folder / "slices.png"),
-        plots.save(whole_sky(post, draws, sky), folder / "sky.png"),
-        plots.save(line_of_sight(post, draws, sky), folder / "line-of-sight.png"),
-        plots.save(held_out(sky, held, test), folder / "residuals.png"),
+        plots.save(_whole_sky(post, draws, sky), folder / "sky.png"),
+        plots.save(_line_of_sight(post, draws, sky), folder / "line-of-sight.png"),
+        plots.save(_held_out(sky, held, test), folder / "residuals.png"),
         plots.save(
             plots.calibration(post.mean, std, truth, "Is the map as sure as it says?"),
             folder / "calibration.png",
@@ -55,23 +55,25 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     return Outcome("Dust density from starlight", numbers, pictures)
 
 
-def held_out(sky: simulate.Dust, held: hg.Prediction, test: np.ndarray) -> plots.Figure:
+def _held_out(sky: simulate.Dust, held: hg.Prediction, test: np.ndarray) -> plots.Figure:
+    """Measured against predicted extinctions of the stars in `test`."""
     expected = np.hypot(held.std, sky.noise[test])
     title = f"Extinction of {int(test.sum())} stars that were held back"
     return plots.residuals(sky.measured[test], held.mean, expected, "extinction [mag]", title)
 
 
-def to_the_edge(direction: np.ndarray) -> np.ndarray:
+def _to_the_edge(direction: np.ndarray) -> np.ndarray:
     """Where a ray from the Sun leaves the box."""
     reach = np.min(np.array([1.0, 1.0, 0.4]) / np.maximum(np.abs(direction), 1e-9), axis=-1)
     return direction * reach[..., None]
 
 
-def whole_sky(post: hg.Posterior, draws: np.ndarray, sky: simulate.Dust) -> plots.Figure:
+def _whole_sky(post: hg.Posterior, draws: np.ndarray, sky: simulate.Dust) -> plots.Figure:
+    """The extinction from the Sun to the edge of the box in every direction: truth, mean and std."""
     longitude, latitude = np.linspace(-178, 178, 90), np.linspace(-88, 88, 45)
     lon, lat = np.meshgrid(np.deg2rad(longitude), np.deg2rad(latitude), indexing="ij")
     direction = np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=-1)
-    ends = to_the_edge(direction).reshape(-1, 3)
+    ends = _to_the_edge(direction).reshape(-1, 3)
 
     def extinction(axes: tuple[np.ndarray, ...], density: np.ndarray) -> np.ndarray:
         along = lambda x: simulate.interpolate(axes, density, x)
@@ -87,8 +89,9 @@ def whole_sky(post: hg.Posterior, draws: np.ndarray, sky: simulate.Dust) -> plot
     )
 
 
-def line_of_sight(post: hg.Posterior, draws: np.ndarray, sky: simulate.Dust) -> plots.Figure:
-    end = to_the_edge(np.array([np.cos(0.6), np.sin(0.6), 0.04]))
+def _line_of_sight(post: hg.Posterior, draws: np.ndarray, sky: simulate.Dust) -> plots.Figure:
+    """The density along one line from the Sun, with draws and the truth."""
+    end = _to_the_edge(np.array([np.cos(0.6), np.sin(0.6), 0.04]))
     places = np.linspace(0, 1, 120)[:, None] * end
     along = lambda field: simulate.interpolate(post.grid.axes, field, places)
     each = np.stack([along(d) for d in draws])

@@ -28,7 +28,7 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
 
     numbers = against_truth(p.mean, p.std, seen.truth(places)) | facts(gp, post, seconds)
     fig, both = plots.stacked(2, height=3.3)
-    for ax, (low, high) in zip(both, ((0.0, SPAN), zoom(seen.places[:, 0])), strict=True):
+    for ax, (low, high) in zip(both, ((0.0, SPAN), _zoom(seen.places[:, 0])), strict=True):
         part = (places[:, 0] >= low) & (places[:, 0] <= high)
         data_part = (seen.places[:, 0] >= low) & (seen.places[:, 0] <= high)
         thin = slice(None, None, max(1, int(part.sum()) // 4000))
@@ -46,7 +46,7 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     return Outcome("A signal on a million grid points", numbers, pictures)
 
 
-def zoom(t: np.ndarray) -> tuple[float, float]:
+def _zoom(t: np.ndarray) -> tuple[float, float]:
     """Forty days around the longest gap."""
     widest = int(np.argmax(np.diff(t)))
     middle = float(np.clip((t[widest] + t[widest + 1]) / 2, 20, SPAN - 20))

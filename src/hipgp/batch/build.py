@@ -1,0 +1,162 @@
+"""From a problem and settings to the linear system: the decisions are taken in turn, and carried out."""
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.batch import decisions, interpolation
+from hipgp.batch.decisions import Decision, all_points
+from hipgp.batch.grid_space import grid_system, largest_unresolved_gain
+from hipgp.batch.interpolation import Rows
+from hipgp.batch.systems import DataSystem, System
+from hipgp.engines import Problem
+from hipgp.runtime.precision import on_device
+from hipgp.runtime.threads import run_both
+from hipgp.vecchia import factor as vecchia
+from hipgp.vecchia.factor import ConditioningSets
+from hipgp.vecchia.grid_check import GridModel, wide_stencil
+from hipgp.weights.joint_residuals import CellBlocks
+from hipgp.weights.stencils import LocalWeights, WeightRows
+from hipgp.weights.toeplitz import Toeplitz, embed
+
+if TYPE_CHECKING:
+    from hipgp.batch.engine import Batch
+
+WRAPPED = 1e-9  # correlation that may come back around the torus
+
+
+class Built(NamedTuple):
+    """The system of a problem, and what its building told."""
+
+    system: System
+    cells: CellBlocks | None  # the data by grid cell, where their residuals are joint
+    diagnostics: dict[str, Any]
+    seen: GridModel  # what the grid sees of the data
+
+
+def build(problem: Problem, method: "Batch") -> Built:
+    """The linear system of a problem, its data in the order given."""
+    kernel, grid, data, noise, _ = problem
+    kernel.check_dimension(grid.ndim)
+    rows, description, near, toeplitz = _rows_beside(problem, method)
+    variance = np.asarray(data.noise_std(noise), float) ** 2
+    residual = np.asarray(rows.residual, float)
+    ratio = float(np.mean(residual / variance))
+    of_residual = decisions.residual(method, data, ratio, in_one_cell=True)
+    total = variance if of_residual.choice == "bound" else variance + residual
+    gain = lambda: largest_unresolved_gain(toeplitz, total)
+    where = decisions.space(method, data, grid.size, of_residual.choice == "joint", gain)
+    cells = interpolation.cells(method, problem, rows) if of_residual.choice == "joint" else None
+    if cells is None:
+        of_residual = decisions.residual(method, data, ratio, in_one_cell=False)
+    else:
+        total = variance
+    if where.choice == "grid":
+        assert isinstance(rows, WeightRows)
+        system: System = grid_system(toeplitz, rows, total, points=all_points(data))
+    else:
+        system = _data_system(problem, method, toeplitz, rows, total, cells, near)
+    taken: dict[str, Decision[Any]] = {
+        "weights": decisions.weights(method),
+        "residual": of_residual,
+        "space": where,
+        "preconditioner": decisions.preconditioner(method, where.choice, system.preconditioner_size),
+    }
+    if method.weights != "exact":
+        functionals = [block.functional for block in data.blocks]
+        taken["stencil"] = decisions.stencil(method, functionals, data.ndim)
+    told: dict[str, Any] = {"weights": description, "residual_to_noise": ratio}
+    told |= {name: taken[name].choice for name in ("residual", "space", "preconditioner")}
+    told["decisions"] = {name: decision.reason for name, decision in taken.items()}
+    facts = _sizes(problem, toeplitz) | told
+    return Built(system, cells, facts, _seen(problem, method, rows, residual, cells))
+
+
+def _sizes(problem: Problem, toeplitz: Toeplitz) -> dict[str, Any]:
+    """Diagnostics of the problem itself."""
+    grid, data = problem.grid, problem.data
+    return {
+        "engine": "batch",
+        "observations": len(data),
+        "grid": grid.shape,
+        "grid_points": grid.size,
+        "torus": toeplitz.torus.shape,
+        "clipped_mass": float(toeplitz.clipped_mass),
+        "dtype": str(data.dtype),
+    }
+
+
+def system_later(problem: Problem, method: "Batch") -> System:
+    """The system of a map from a file, built as in a fit."""
+    with jax.enable_x64(True):
+        return build(problem, method).system
+
+
+def cells_later(problem: Problem, method: "Batch") -> CellBlocks | None:
+    """The data by grid cell, for a map from a file whose residuals are joint: W is computed, and no system is built."""
+    embedded = lambda: embed(problem.kernel, problem.grid, problem.data.dtype, WRAPPED)
+    with jax.enable_x64(True):
+        rows, _ = interpolation.rows_of(method, problem.kernel, problem.grid, problem.data, embedded)
+        return interpolation.cells(method, problem, rows)
+
+
+def _rows_beside(problem: Problem, method: "Batch") -> tuple[Rows, str, ConditioningSets | None, Toeplitz]:
+    """W, its description, conditioning sets and K, computed side by side.
+
+    The conditioning sets of points are None: the noise, with W's residual variances, decides on them.
+    """
+    kernel, grid, data, _, _ = problem
+    beside = method.neighbours != 0 and method.weights == "local" and not all_points(data)
+    if beside:
+        where = decisions.space(method, data, grid.size, joint=False, largest_unresolved_gain=lambda: 0.0)
+        beside = where.choice == "data"
+    near_whom = lambda: vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if beside else None
+    embedded = functools.cache(lambda: embed(kernel, grid, data.dtype, WRAPPED))
+    if method.weights == "exact":
+        embedded()  # W needs it
+    with_w = lambda: interpolation.rows_of(method, kernel, grid, data, embedded)
+    ((rows, description), near), toeplitz = run_both(lambda: run_both(with_w, near_whom), embedded)
+    return rows, description, near, toeplitz
+
+
+def _data_system(
+    problem: Problem,
+    method: "Batch",
+    toeplitz: Toeplitz,
+    rows: Rows,
+    variance: Float[np.ndarray, " N"],
+    cells: CellBlocks | None,
+    near: ConditioningSets | None,
+) -> DataSystem:
+    """The system in data space, with its Vecchia preconditioner and W in a layout for products, side by side."""
+    kernel, data, k = problem.kernel, problem.data, method.neighbours
+    if near is None and k != 0:
+        near = vecchia.choose_conditioning_sets(kernel, data, k)
+    factor, weights = run_both(
+        lambda: None if near is None else vecchia.vecchia_factor(kernel, near, variance, data.dtype),
+        lambda: LocalWeights.from_rows(rows, data.dtype) if isinstance(rows, WeightRows) else rows,
+    )
+    shared = None if cells is None else cells.covariance(data.dtype)
+    noise = on_device(variance, data.dtype)
+    return DataSystem(toeplitz=toeplitz, weights=weights, noise=noise, vecchia=factor, residuals=shared)
+
+
+def _seen(
+    problem: Problem,
+    method: "Batch",
+    rows: Rows,
+    residual: Float[np.ndarray, " N"],
+    cells: CellBlocks | None,
+) -> GridModel:
+    stencil = interpolation.points_per_axis(method, problem.data)
+    return GridModel(
+        rows if isinstance(rows, WeightRows) else None,
+        residual,
+        stencil if method.weights != "exact" else wide_stencil(problem.grid),
+        residual_as_noise=method.residual != "bound",
+        vecchia_std=all_points(problem.data),
+        block=None if cells is None else cells.block,
+    )

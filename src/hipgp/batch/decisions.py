@@ -1,0 +1,200 @@
+"""What the batch engine decides for the user: pure functions, each of which returns its choice and the reason for it.
+
+The reasons are whole sentences with the numbers they were taken on. `post.diagnostics["decisions"]` has them by name, and
+so have reports and `hipgp info`.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from hipgp.model.data import Data
+from hipgp.model.functionals import Functional, LineIntegrals, Points
+from hipgp.weights.stencils import STENCIL
+
+if TYPE_CHECKING:
+    from hipgp.batch.engine import Batch
+    from hipgp.batch.systems import System
+
+Choice = TypeVar("Choice")
+
+# observations per grid point from which the grid-space form is the faster one
+MANY_POINTS, MANY_OTHERS = 2, 10
+STEPS_SAVED = 6  # how many times more steps grid space may take with each observation per grid point
+# Mean residual variances, in noise variances, that are worth holding jointly. Beyond, the certificate would be loose: it
+# takes what the noise alone leaves of the solve's residual.
+SHARED = 0.05, 100.0
+FACTORED = 10_000  # rows of a matrix that may be written down and factored: 800 MB
+CHEAP = 1e8  # points of the torus, times products: some seconds on two cores
+
+
+class Decision(NamedTuple, Generic[Choice]):
+    """A choice, and a sentence that says why it was made."""
+
+    choice: Choice
+    reason: str
+
+
+class Work(NamedTuple):
+    """What exact standard deviations would take: a factorisation of `rows` rows, or solves of `iterations` products each."""
+
+    rows: int
+    iterations: int
+    torus_size: int
+
+
+def work(system: "System", iterations: int) -> Work:
+    """What exact standard deviations take, where the mean's solve took so many iterations."""
+    rows = system.grid_size if system.grid_is_smaller else len(system.noise)
+    return Work(rows, iterations, system.toeplitz.torus.size)
+
+
+def all_points(data: Data) -> bool:
+    """Whether all observations are values at points."""
+    return all(isinstance(block.functional, Points) for block in data.blocks)
+
+
+def weights(method: "Batch") -> Decision[str]:
+    """How the weights W are had: what the user asked for."""
+    if method.weights == "local":
+        return Decision("local", "local weights: the default, from the grid points around each node")
+    return Decision(
+        method.weights, f'{method.weights} weights: Batch(weights="{method.weights}") asks for them'
+    )
+
+
+def stencil(method: "Batch", functionals: list[Functional], ndim: int) -> Decision[int]:
+    """Grid points per axis that a node is read off."""
+    if method.stencil is not None:
+        p = method.stencil
+        return Decision(p, f"{p} grid points per axis and node: Batch(stencil={p}) asks for them")
+    if ndim <= 2:
+        return Decision(STENCIL, f"{STENCIL} grid points per axis and node: the default in {ndim} dimensions")
+    if all(functional.single for functional in functionals):
+        return Decision(
+            STENCIL, f"{STENCIL} grid points per axis and node: all observations have a single node"
+        )
+    reason = (
+        f"2 grid points per axis and node: in {ndim} dimensions sums over many nodes make up for fewer points"
+    )
+    return Decision(2, reason)
+
+
+def residual(method: "Batch", data: Data, residual_to_noise: float, in_one_cell: bool) -> Decision[str]:
+    """What becomes of the variance that the grid misses of each observation.
+
+    `in_one_cell` says that there are points which share a cell of the grid.
+    """
+    low, high = SHARED
+    ratio = f"the mean residual variance is {residual_to_noise:.2g} noise variances"
+    if method.residual == "bound":
+        return Decision("bound", 'residuals only in the bound: Batch(residual="bound") asks for it')
+    if method.residual == "noise":
+        return Decision("noise", 'residuals as independent noise: Batch(residual="noise") asks for it')
+    if not all_points(data):
+        return Decision("noise", "residuals as independent noise: not all observations are values at points")
+    if method.space == "grid" or method.weights != "local":
+        return Decision(
+            "noise", "residuals as independent noise: only data space with local weights holds them jointly"
+        )
+    if residual_to_noise <= low:
+        return Decision(
+            "noise", f"residuals as independent noise: {ratio}, too few to matter (at most {low:g})"
+        )
+    if residual_to_noise >= high:
+        return Decision(
+            "noise", f"residuals as independent noise: {ratio}, too many to certify (at least {high:g})"
+        )
+    if not in_one_cell:
+        return Decision("noise", "residuals as independent noise: no two points share a cell of the grid")
+    return Decision("joint", f"residuals joint within each cell: {ratio}, between {low:g} and {high:g}")
+
+
+def space(
+    method: "Batch", data: Data, grid_points: int, joint: bool, largest_unresolved_gain: Callable[[], float]
+) -> Decision[str]:
+    """Whether the unknowns are the data's or the grid's.
+
+    `largest_unresolved_gain` is asked only of points that are many: what they tell of the largest mode that the
+    preconditioner leaves to the iteration, whose root the number of steps grows with.
+    """
+    if method.space != "auto":
+        if method.space == "grid" and method.weights != "local":
+            raise ValueError(
+                f'space: expected "data" or "auto" unless weights="local", got "grid" and "{method.weights}"'
+            )
+        return Decision(method.space, f'{method.space} space: Batch(space="{method.space}") asks for it')
+    if method.neighbours is not None:
+        return Decision("data", "data space: Batch(neighbours=...) is given, which grid space does not have")
+    if method.weights != "local":
+        return Decision("data", f"data space: grid space needs local weights, not {method.weights} ones")
+    many, points = len(data) / grid_points, all_points(data)
+    kind = "points" if points else "observations"
+    counts = f"{len(data):,} {kind} are {many:.2g} for each of the {grid_points:,} grid points"
+    enough = MANY_POINTS if points else 1 if data.ndim <= 2 else MANY_OTHERS
+    if many <= enough:
+        return Decision("data", f"data space: {counts}, and grid space pays beyond {enough}")
+    if not points:
+        return Decision("grid", f"grid space: {counts}, more than {enough}")
+    if joint:
+        return Decision("data", f"data space: {counts}, but residuals are joint, which needs data space")
+    gain, most = largest_unresolved_gain(), (STEPS_SAVED * many) ** 2
+    mode = f"the largest mode left to the iteration has gain {gain:.2g}"
+    if gain < most:
+        return Decision("grid", f"grid space: {counts}, and {mode}, below {most:.2g}")
+    return Decision("data", f"data space: {counts}, but {mode}, not below {most:.2g}")
+
+
+def preconditioner(method: "Batch", space: str, description: str | None) -> Decision[str]:
+    """The name of the preconditioner; `description` says of what size it is, None that there is none."""
+    if space == "grid":
+        name = f"{description} and a circulant"
+        reason = (
+            "the solve is in grid space, where few modes are hard and the others see an even density of data"
+        )
+        return Decision(name, f"{name}: {reason}")
+    if description is None:
+        return Decision("none", "no preconditioner: Batch(neighbours=0) asks for none")
+    name = f"Vecchia, {description}"
+    if method.neighbours is not None:
+        return Decision(
+            name, f"{name}: the solve is in data space, and Batch(neighbours={method.neighbours}) is given"
+        )
+    return Decision(name, f"{name}: the default in data space for observations of this kind")
+
+
+def exact_by_factor(work: Work, targets: int, solves: int) -> bool:
+    """Whether to factor: where that takes fewer products for so many targets than so many solves do, or few."""
+    products = work.rows + targets
+    shorter = products <= solves * max(1, work.iterations)
+    return work.rows <= FACTORED and (shorter or products * work.torus_size <= CHEAP)
+
+
+def standard_deviations(
+    data: Data,
+    target: Functional,
+    count: int,
+    samples: int,
+    work: Callable[[], Work],
+    from_one_place: Callable[[list[Functional]], bool],
+) -> Decision[str]:
+    """The way to standard deviations of `count` targets of one kind that is right and takes the fewest seconds.
+
+    The nearest observations tell all but a few percent of points given points, and of lines given such from the same
+    place. Of a line given others that cross it, of values given slopes, and of one kind given another they tell less.
+    `work` is asked only where they do.
+    """
+    functionals = [*(block.functional for block in data.blocks), target]
+    kinds = {type(functional) for functional in functionals}
+    if kinds == {Points}:
+        return Decision("vecchia", "from the nearest observations: points given points")
+    if kinds == {LineIntegrals} and from_one_place(functionals):
+        return Decision("vecchia", "from the nearest observations: lines given lines from the same place")
+    least = "the nearest observations tell too little of one kind of functional given others"
+    if kinds == {LineIntegrals}:
+        least = "the nearest observations tell too little of lines that do not start from one place"
+    needed = work()
+    rows = f"the factor of a matrix of {needed.rows:,} rows"
+    if exact_by_factor(needed, count, samples):
+        return Decision("exact", f"exact: {least}, and {rows} is within reach")
+    limit = f"at most {FACTORED:,}" if needed.rows > FACTORED else "it takes more products than the samples"
+    return Decision("samples", f"from {samples} samples: {least}, and {rows} is out of reach ({limit})")

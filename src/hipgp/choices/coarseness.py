@@ -1,0 +1,55 @@
+"""Where a kernel that was learned wants to be shorter than the grid's spacing allows: which grid would do, in words."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hipgp.batch.engine import Batch
+from hipgp.choices.grid import grid_for
+from hipgp.learning.search import Learned
+from hipgp.model.data import Data
+from hipgp.model.grid import Grid
+
+SHORTEST = 0.3  # the shortest lengthscale that learning tries on a grid, in its spacing
+
+
+def at_grid_bound(learned: Learned, grid: Grid, user_bounds: dict[str, Any] | None) -> list[str]:
+    """Lengthscales that were found at the bound which the grid's spacing sets them; those with a user's bound are not."""
+    spacing, found = np.asarray(grid.spacing), []
+    for name, value in zip(learned.names, learned.values, strict=True):
+        own = name.split(".")[-1]
+        axis = int(own.split("[")[1][:-1]) if "[" in own else None
+        if own.split("[")[0] != "lengthscale" or {name, name.split("[")[0], own, "lengthscale"} & set(
+            user_bounds or {}
+        ):
+            continue
+        least = SHORTEST * (np.min(spacing) if axis is None else spacing[axis])
+        if value <= 1.01 * least:
+            found.append(name)
+    return found
+
+
+def too_coarse(
+    learned: Learned, names: list[str], grid: Grid, data: Data, again: Callable[[], Learned]
+) -> tuple[str | None, list[str]]:
+    """Words for a grid that is too coarse to learn on, or None; and the parameters that the data do not determine.
+
+    `again` learns without the grid's bound. Where the lengthscale is at a bound even then, it is not the grid's fault.
+    """
+    free = again()
+    if set(names) & set(free.undetermined):
+        return None, learned.undetermined
+    values = dict(zip(free.names, free.values, strict=True))
+    wanted = ", ".join(f"{name} {values[name]:.3g}" for name in names)
+    spacing = ", ".join(f"{h:.3g}" for h in grid.spacing)
+    try:
+        cost = grid_for(Batch(), free.kernel, data, data.noise_std(free.noise)).said
+    except ValueError as error:
+        cost = f"no grid that fits into memory would do ({error})"
+    said = (
+        f"the grid is too coarse for these data: the likelihood is best at the shortest lengthscale that a spacing of "
+        f"({spacing}) allows; without that limit it is best at {wanted}, which needs {cost}. Give such a grid, or none: "
+        "GP(kernel) chooses one"
+    )
+    return said, free.undetermined

@@ -1,0 +1,113 @@
+"""The box that a grid must cover, its margin, and the grids that need no accuracy: to learn on, and to show a map on."""
+
+import numpy as np
+import scipy  # its submodules are imported when they are first used
+from jaxtyping import Float
+
+from hipgp.model.data import Data
+from hipgp.model.functionals import Functional
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel, shortest_lengthscale, typical_lengthscale
+
+# Of the data's extent on every side. One lengthscale from the data the posterior is most of the way back to its prior,
+# so a wider margin shows nothing new.
+LEAST_MARGIN, MOST_MARGIN = 0.05, 0.25
+SHOWN = 2_500  # points of a map: a joint draw takes the cube of it
+FEWEST, MOST_ACROSS = 8, 500  # points along an axis
+LEARNED_ON = 20_000  # places among which the nearest are looked for
+MOST_LEARNED = 2**24  # points of a grid that learning takes bounds of lengthscales from
+
+
+def extent(data: Data) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
+    """The lower and the upper corner of the data's places."""
+    places = [np.asarray(b.functional.places(), float).reshape(-1, data.ndim) for b in data.blocks]
+    return np.min([p.min(axis=0) for p in places], axis=0), np.max([p.max(axis=0) for p in places], axis=0)
+
+
+def domain(
+    kernel: Kernel, data: Data, margin: float | None = None
+) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
+    """The data's box with a margin of one lengthscale, but between a twentieth and a quarter of its extent.
+
+    `margin` is a share of the extent that takes its place. An axis along which all data lie at one place gets a
+    lengthscale on either side.
+    """
+    lower, upper = extent(data)
+    size, length = upper - lower, typical_lengthscale(kernel, data.ndim)
+    usual = np.clip(length, LEAST_MARGIN * size, MOST_MARGIN * size)
+    wide = usual if margin is None else margin * size
+    flat = size <= 1e-9 * np.maximum(length, np.maximum(np.abs(lower), np.abs(upper)))
+    wide = np.where(flat, np.maximum(length, 1e-6 * np.abs(lower)), wide)
+    return lower - wide, upper + wide
+
+
+def covering(
+    lower: Float[np.ndarray, " D"],
+    upper: Float[np.ndarray, " D"],
+    step: Float[np.ndarray, " D"],
+    most: float,
+) -> Grid:
+    """The box on points about `step` apart, or farther where there would be more than `most`; FEWEST an axis at least."""
+    size = upper - lower
+    points = lambda factor: np.maximum(np.ceil(size / (factor * step) - 1e-9) + 1, FEWEST)
+    factor = 1.0
+    while np.prod(points(factor)) > most and np.any(points(factor) > FEWEST):
+        factor *= 1.02 if np.prod(points(factor)) < 2 * most else 1.2
+    shape = tuple(int(n) for n in points(factor))
+    return Grid.cover(lower, upper, shape=shape)
+
+
+def map_grid(kernel: Kernel, data: Data) -> Grid:
+    """The grid that a map is shown on where the engine needs none: equally fine along each axis, in lengthscales."""
+    lower, upper = domain(kernel, data)
+    step = shortest_lengthscale(kernel, data.ndim)
+    finest = step * np.min((upper - lower) / step) / MOST_ACROSS
+    return covering(lower, upper, finest, SHOWN)
+
+
+def learning_grid(data: Data) -> Grid:
+    """The grid whose extent and spacing bound the lengthscale while it is learned; nothing is computed on it.
+
+    Its spacing is the usual distance between nearest neighbours, or half of what as many observations would have in
+    rows and columns, whichever is less: data cannot tell of anything much shorter. Distances are in units of the
+    extent along each axis, so that axes may be in different units.
+    """
+    lower, upper = extent(data)
+    size, count = upper - lower, len(data)
+    scale = np.maximum(np.abs(lower), np.abs(upper))
+    flat = size <= 1e-12 * scale
+    whole = float(np.max(size)) if np.any(~flat) else 1.0
+    size = np.where(flat, whole, size)
+    lower = np.where(flat, lower - whole / 2, lower)
+    spacing = min(0.5 / count ** (1 / data.ndim), _apart(data, lower, size))
+    return covering(lower, lower + size, spacing * size, MOST_LEARNED)
+
+
+def _apart(data: Data, lower: np.ndarray, size: np.ndarray) -> float:
+    """The median distance of a place to the nearest other one, in units of the extent; infinite for a single place."""
+    x = np.concatenate([_corners(b.functional, data.ndim) for b in data.blocks])
+    x = np.unique((x - lower) / size, axis=0)
+    if len(x) < 2:
+        return float("inf")
+    some = np.random.default_rng(0).permutation(len(x))[:LEARNED_ON]
+    return float(np.median(scipy.spatial.KDTree(x).query(x[some], k=2)[0][:, 1]))
+
+
+def _corners(functional: Functional, ndim: int) -> Float[np.ndarray, "n D"]:
+    return np.asarray(functional.places(), float).reshape(-1, ndim)
+
+
+def grown(grid: Grid, functional: Functional, most: float) -> Grid:
+    """The grid with whole cells added on every side until it covers `functional`; its own points stay."""
+    spacing = np.asarray(grid.spacing)
+    places = _corners(functional, grid.ndim)
+    below = np.maximum(np.ceil((np.asarray(grid.lower) - places.min(axis=0)) / spacing), 0)
+    above = np.maximum(np.ceil((places.max(axis=0) - np.asarray(grid.upper)) / spacing), 0)
+    shape = np.asarray(grid.shape) + below + above
+    if np.prod(shape) > most:
+        raise ValueError(
+            f"functional: expected places near the data, got some so far out that a grid of {np.prod(shape):.2g} points "
+            f"would be needed where {most:.2g} are the most; predict values at Points there, which need no grid, or use "
+            "method=Exact()"
+        )
+    return Grid(np.asarray(grid.lower) - below * spacing, spacing, tuple(int(n) for n in shape))

@@ -1,0 +1,176 @@
+"""The grid of inducing points for an engine that needs one: as coarse as leaves the posterior what it is without a grid.
+
+First the spacing, in lengthscales, is made small enough for the grid to see nearly all of what the data see: what it
+leaves unseen of an observation counts as noise, so it is compared with the noise. That takes covariances of a few
+observations with the grid points around them. Then local kriging with the grid's covariances is held against local
+kriging with the kernel's own (`vecchia/grid_error.py`), and the spacing is reduced while they differ. Memory, and what a
+step of the solve takes, limit the number of points.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.batch.build import WRAPPED
+from hipgp.batch.decisions import SHARED
+from hipgp.choices.domain import covering, domain
+from hipgp.engines import Method
+from hipgp.model.data import Data, Observations
+from hipgp.model.functionals import Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel, shortest_lengthscale
+from hipgp.runtime import memory
+from hipgp.runtime.precision import float64_available
+from hipgp.runtime.threads import one_blas_thread
+from hipgp.vecchia.grid_check import by_cell
+from hipgp.vecchia.grid_error import grid_error, stencil_approximation, unseen_variances
+from hipgp.vecchia.local_problems import local_problems
+from hipgp.weights.toeplitz import smallest_torus
+
+MOST_POINTS = 2.0**19  # a solve of a hundred steps then takes half a minute or so on two cores
+UNSEEN = 0.02  # of the noise variance, on average, that the grid may leave unseen
+NEAR_ENOUGH = (
+    0.08  # of a posterior standard deviation: error of the mean, and relative error of the std itself
+)
+COARSEST, FINEST, STEP = 0.5, 0.12, 2**-0.5  # spacings tried before the local kriging, in lengthscales
+REFINEMENTS = 5  # after it, of at most LARGEST_STEP in one
+LARGEST_STEP, MARGIN = 0.25, 0.7  # and aimed at so much of what is near enough
+USUAL, SLOWEST, FASTEST = 2.0, 0.5, 6.0  # orders in the spacing at which errors are taken to fall
+SAMPLE = 48  # observations looked at
+HOPELESS = 0.5  # of the variance of the data: with more unseen there is no map
+
+
+class ChosenGrid(NamedTuple):
+    """A grid, and why it is as it is."""
+
+    grid: Grid
+    said: str
+
+
+@one_blas_thread
+@float64_available
+def grid_for(
+    method: Method,
+    kernel: Kernel,
+    data: Data,
+    std: Float[np.ndarray, " N"],
+    margin: float | None = None,
+    most: float = MOST_POINTS,
+) -> ChosenGrid:
+    """The grid on which `method` conditions on `data`, whose noise has the standard deviations `std`."""
+    box = domain(kernel, data, margin)
+    length, variance = shortest_lengthscale(kernel, data.ndim), np.asarray(std, float) ** 2
+    some, rows = _sample(data)
+    grid, spacing = _grid(kernel, box, COARSEST * length, most), COARSEST
+    stencil = method.points_per_axis(data)
+    while True:
+        unseen, prior = unseen_variances(kernel, grid, some, stencil)
+        share = float(np.mean(unseen / variance[rows]))
+        if share <= UNSEEN or spacing * STEP < FINEST:
+            break
+        finer = _grid(kernel, box, spacing * STEP * length, most)
+        if finer.size <= grid.size:
+            break
+        grid, spacing = finer, spacing * STEP
+    grid, found = _refined(
+        kernel, grid, data, variance, stencil, share, lambda by: _grid(kernel, box, by * length, most)
+    )
+    unseen, prior = unseen_variances(kernel, grid, some, stencil)
+    _check(grid, float(np.mean(unseen) / np.mean(prior)), length)
+    return ChosenGrid(grid, _said(kernel, grid, float(np.mean(unseen / variance[rows])), found[0]))
+
+
+def _refined(
+    kernel: Kernel,
+    grid: Grid,
+    data: Data,
+    variance: Float[np.ndarray, " N"],
+    stencil: int,
+    share: float,
+    with_spacing: Callable[[float], Grid],
+) -> tuple[Grid, tuple[float, float]]:
+    """The first grid that is near enough by local kriging, the next spacing from how the error fell; or the finest."""
+    spacing = float(np.max(np.asarray(grid.spacing) / shortest_lengthscale(kernel, grid.ndim)))
+    found, order = _error(kernel, grid, data, variance, stencil, share), USUAL
+    for _ in range(REFINEMENTS):
+        if (worst := max(found)) <= NEAR_ENOUGH:
+            break
+        by = float(np.clip((MARGIN * NEAR_ENOUGH / worst) ** (1 / order), LARGEST_STEP, STEP))
+        finer = with_spacing(by * spacing)
+        if finer.size <= grid.size:
+            break
+        ratio = float(np.max(np.asarray(finer.spacing) / np.asarray(grid.spacing)))
+        grid, spacing, share = finer, spacing * ratio, share * ratio
+        found = _error(kernel, grid, data, variance, stencil, share)
+        order = float(np.clip(np.log(max(found) / worst) / np.log(ratio), SLOWEST, FASTEST))
+    return grid, found
+
+
+def _grid(
+    kernel: Kernel, box: tuple[np.ndarray, np.ndarray], step: Float[np.ndarray, " D"], most: float
+) -> Grid:
+    """The box on points `step` apart, or as close as memory and `most` allow."""
+    while True:
+        grid = covering(*box, step, most)
+        needed = memory.torus_bytes(np.prod(smallest_torus(kernel, grid, WRAPPED), dtype=float))
+        if memory.fits(needed) or grid.size <= 2**grid.ndim:
+            return grid
+        most = min(most, grid.size) / 1.5
+        if most < 2**grid.ndim:
+            return grid  # the engine says what is too much
+
+
+def _sample(data: Data) -> tuple[Data, np.ndarray]:
+    """Some observations of every block, and their numbers."""
+    blocks, rows, begin = [], [], 0
+    each = max(4, SAMPLE // len(data.blocks))
+    for block in data.blocks:
+        some = np.unique(np.linspace(0, len(block.y) - 1, each).astype(int))
+        blocks.append(Observations(block.functional.take(some), block.y[some], None))
+        rows.append(begin + some)
+        begin += len(block.y)
+    return Data(tuple(blocks)), np.concatenate(rows)
+
+
+def _error(
+    kernel: Kernel, grid: Grid, data: Data, variance: np.ndarray, stencil: int, share: float
+) -> tuple[float, float]:
+    """Errors of mean and std that the grid brings about. Residuals of points are joint where the engine has them so."""
+    problems = local_problems(kernel, grid, data, variance, None, stencil)
+    view = stencil_approximation(kernel, grid, problems, stencil, True)
+    plain = all(isinstance(block.functional, Points) for block in data.blocks)
+    if plain and SHARED[0] < share < SHARED[1]:
+        problems = problems._replace(shares=by_cell(view))
+    found = grid_error(kernel, grid, problems, view, plain)
+    return found.mean, found.std
+
+
+def _check(grid: Grid, unseen: float, length: Float[np.ndarray, " D"]) -> None:
+    """Raise a ValueError where even the finest grid that can be is far too coarse for the kernel."""
+    if unseen <= HOPELESS:
+        return
+    times = float(np.max(np.asarray(grid.spacing) / length))
+    raise ValueError(
+        f"grid: expected a kernel that a grid in memory can carry over the data's extent, but the finest one, "
+        f"{_shape(grid)} points with a spacing of {_spacing(grid)}, leaves {unseen:.0%} of the variance of the data "
+        f"unseen: the spacing is {times:.2g} of the kernel's lengthscales; use method=Exact() if the data are few, fit "
+        "smaller regions one by one, or give a kernel with a longer lengthscale"
+    )
+
+
+def _said(kernel: Kernel, grid: Grid, share: float, off: float) -> str:
+    size = memory.torus_bytes(np.prod(smallest_torus(kernel, grid, WRAPPED), dtype=float))
+    return (
+        f"grid {_shape(grid)}, spacing {_spacing(grid)}: the grid leaves {share:.2g} of the noise variance unseen, and "
+        f"puts the mean off by about {off:.1g} standard deviations at worst; {max(size / 2**20, 0.1):,.1f} MiB"
+    )
+
+
+def _shape(grid: Grid) -> str:
+    return " x ".join(map(str, grid.shape))
+
+
+def _spacing(grid: Grid) -> str:
+    return ", ".join(f"{h:.3g}" for h in grid.spacing)

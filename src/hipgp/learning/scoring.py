@@ -1,0 +1,143 @@
+"""Fisher scoring: Newton's steps with the Fisher information for the second derivatives, within bounds.
+
+All work on a vector of log-parameters. The information is positive semidefinite everywhere, comes with each evaluation, and
+is the inverse of the parameters' own covariance, so that steps are good from afar and along the ridge between a
+variance and its lengthscale. What the data have that the model has not is learned from step to step (BFGS).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.engines import Slope
+from hipgp.learning.likelihood import Evaluation
+from hipgp.learning.parameters import Bounds
+
+FLATTEST = 1e-8  # no direction is taken to be flatter than this share of the steepest
+LEAST_CURVED = 0.2  # of what was expected along a step: the most that one step takes from it
+REMEMBERED = 6  # steps, for what they told of the second derivatives
+NEAR = 30.0  # times what is enough: a step that promised less tells of the second derivatives near the best point
+FIRST_RADIUS, LARGEST_RADIUS = 1.0, 3.0  # of a step, in each parameter's logarithm
+BOUND_STEPS = 5
+WORTHWHILE = 0.3  # nats: what a step on the bound must promise
+
+Report = Callable[[np.ndarray, float], None]
+Vector = Float[np.ndarray, " q"]
+
+
+class Model(NamedTuple):
+    """Second derivatives: the information, corrected by the gradient's change along the steps taken."""
+
+    information: Float[np.ndarray, "q q"]
+    steps: tuple[tuple[Vector, Vector], ...] = ()  # steps and changes, those of the last few
+
+    def after(self, step: Vector, change: Vector) -> "Model":
+        """With one more step and the gradient's change along it."""
+        return self._replace(steps=(*self.steps, (step, change))[-REMEMBERED:])
+
+    def hessian(self) -> Float[np.ndarray, "q q"]:
+        """Positive definite."""
+        values, vectors = np.linalg.eigh(self.information)
+        found = (vectors * np.maximum(values, FLATTEST * np.max(np.abs(values), initial=1e-300))) @ vectors.T
+        for s, y in self.steps:
+            seen = found @ s
+            expected, change = s @ seen, s @ y
+            if change < LEAST_CURVED * expected:  # not convex there, or far from a parabola: Powell's damping
+                share = (1 - LEAST_CURVED) * expected / (expected - change)
+                y = share * y + (1 - share) * seen
+            found = found + np.outer(y, y) / (y @ s) - np.outer(seen, seen) / expected
+        return found
+
+    def step(self, vector: Vector, gradient: Vector, box: Bounds, radius: float) -> tuple[Vector, float]:
+        """The best step within the bounds and `radius`, and by how much the value will fall by it."""
+        from scipy.optimize import lsq_linear
+
+        hessian = self.hessian()
+        scale = 1 / np.sqrt(np.diag(hessian))
+        values, vectors = np.linalg.eigh(hessian * scale[:, None] * scale)
+        root = np.sqrt(np.maximum(values, FLATTEST * values[-1]))
+        lower, upper = np.maximum(box.lower - vector, -radius), np.minimum(box.upper - vector, radius)
+        limits = np.minimum(lower, 0.0) / scale, np.maximum(upper, 0.0) / scale + 1e-300
+        target = -(vectors.T @ (gradient * scale)) / root
+        step = scale * lsq_linear(root[:, None] * vectors.T, target, limits, method="bvls").x
+        return step, float(-gradient @ step - 0.5 * step @ hessian @ step)
+
+
+def descend(
+    vector: Vector,
+    evaluate: Callable[[Vector], Evaluation],
+    box: Bounds,
+    most: int,
+    enough: float,
+    report: Report,
+) -> tuple[Vector, Evaluation]:
+    """Steps that go down, each within a region in which the last ones went as foreseen.
+
+    Ends after `most` of them, or where the next one promises less than `enough`, in the value's own unit.
+    """
+    vector = box.clip(vector)
+    here = evaluate(vector)
+    report(vector, here.value)
+    model, radius = Model(here.information), FIRST_RADIUS
+    for _ in range(most if here.finite else 0):
+        step, promised = model.step(vector, here.gradient, box, radius)
+        if promised < enough:
+            break
+        there = evaluate(box.clip(vector + step))
+        report(vector + step, there.value)
+        gained = here.value - there.value if there.finite else -np.inf
+        size = float(np.max(np.abs(step)))
+        if gained > 0.75 * promised and size > 0.9 * radius:
+            radius = min(2 * radius, LARGEST_RADIUS)
+        elif gained < 0.25 * promised:
+            radius = 0.3 * size
+        if there.finite and promised < NEAR * enough:
+            model = model.after(step, there.gradient - here.gradient)
+        if gained > 0:
+            vector, here = box.clip(vector + step), there
+            model = model._replace(information=here.information)
+    return vector, here
+
+
+def climb(
+    vector: Vector,
+    slope: Callable[[Vector], Slope],
+    model: Model,
+    box: Bounds,
+    count: int,
+    report: Report,
+) -> tuple[Vector, float]:
+    """The same on the log-evidence of `count` observations while steps promise anything, and keep it."""
+    here = slope(vector)
+    report(vector, -here.evidence.value / count)
+    for _ in range(BOUND_STEPS):
+        step, promised = model.step(vector, -here.gradient.values / count, box, FIRST_RADIUS)
+        if promised * count < WORTHWHILE:
+            break
+        trial = box.clip(vector + step)
+        there = slope(trial)
+        report(trial, -there.evidence.value / count)
+        kept = there.evidence.value > here.evidence.value - there.evidence.error
+        if not kept or not np.all(np.isfinite(there.gradient.values)):
+            break
+        model = model.after(step, (here.gradient.values - there.gradient.values) / count)
+        vector, here = trial, there
+    return vector, -here.evidence.value / count
+
+
+def uncertainty(information: Float[np.ndarray, "q q"], count: int, fixed: np.ndarray) -> Vector:
+    """Standard deviations of the log-parameters given `count` observations of this information each.
+
+    Parameters on a bound have none, and count as known in those of the others; where the data leave a direction open,
+    those along it have none either.
+    """
+    free = np.flatnonzero(~fixed)
+    out = np.full(len(fixed), np.inf)
+    if len(free) and np.all(np.isfinite(information)):
+        values, vectors = np.linalg.eigh(information[np.ix_(free, free)])
+        flat = values <= 1e-14 * values[-1]
+        variance = vectors[:, ~flat] ** 2 @ (1 / (count * values[~flat]))
+        out[free] = np.where(np.sum(vectors[:, flat] ** 2, axis=1) > 0.1, np.inf, np.sqrt(variance))
+    return out

@@ -1,0 +1,240 @@
+"""What is known of the field after the data: `Posterior`, and `load` for maps from files."""
+
+import os
+from typing import Any, Literal, overload
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.batch import estimates
+from hipgp.choices.problem import reaching
+from hipgp.engines import (
+    EVIDENCE_PROBES,
+    Estimate,
+    FittedPosterior,
+    Gradient,
+    Prediction,
+    StdMethod,
+    StdOptions,
+    as_key,
+)
+from hipgp.files import io, persistence
+from hipgp.files.labels import Labels
+from hipgp.learning.search import Learned
+from hipgp.model import scaling
+from hipgp.model.arguments import check_whole
+from hipgp.model.functionals import Functional, Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.runtime.progress import Progress
+from hipgp.scores import LeaveOut
+
+
+class Posterior(eqx.Module):
+    """The field after the data: means, standard deviations and samples of any functional.
+
+    The engine computes in units of 2^unit of y; 0 unless the numbers are extreme (`scaling.py`).
+    """
+
+    engine: FittedPosterior
+    learned: Learned | None = None  # how the kernel was found, where it was learned
+    named: Labels | None = eqx.field(static=True, default=None)
+    unit: int = eqx.field(static=True, default=0)
+
+    @property
+    def labels(self) -> Labels:
+        """Names and units, for files and pictures."""
+        return Labels.of(self.grid.ndim) if self.named is None else self.named
+
+    def labelled(
+        self, axes: Any = None, axis_units: Any = None, name: str | None = None, unit: str | None = None
+    ) -> "Posterior":
+        """The same posterior with names and units: `labelled(("X", "Y"), "kpc", "density", "mag/kpc")`.
+
+        Each is one line of at most 200 characters; an axis cannot be called mean, std, sample or samples.
+        """
+        labels = Labels.of(self.grid.ndim, axes, axis_units, name, unit)
+        return Posterior(self.engine, self.learned, labels, self.unit)
+
+    def to_xarray(self, std: Any = None, samples: Any = None) -> Any:
+        """The map as an xarray.Dataset with coordinates and units: the mean, and std and draws where given."""
+        given = {"mean": self.mean, "std": std, "samples": samples}
+        fields = {name: np.asarray(values) for name, values in given.items() if values is not None}
+        return io.dataset(self.grid, self.labels, fields)
+
+    def to_fits(self, path: str | os.PathLike[str], std: Any = None, *, overwrite: bool = False) -> None:
+        """A FITS cube with a linear WCS (needs astropy): the mean, and std as an extension where given."""
+        io.write_fits(path, self.to_xarray(std), overwrite)
+
+    def save(
+        self, path: str | os.PathLike[str], std: Any = None, samples: Any = None, *, overwrite: bool = False
+    ) -> None:
+        """Write the whole map into one file, which `load` brings back; give std and draws to keep them with it.
+
+        A file of that name is replaced only with `overwrite=True`, and only once the new one is complete.
+        """
+        io.check_free(path, overwrite)  # before the work
+        arrays, model = persistence.pack(self.engine, self.learned)
+        model["unit"] = self.unit
+        io.write(path, io.Record(self.to_xarray(std, samples), arrays, model, self.labels), overwrite)
+
+    @property
+    def kernel(self) -> Kernel:
+        return scaling.scaled_kernel(self.engine.kernel, self.unit) if self.unit else self.engine.kernel
+
+    @property
+    def grid(self) -> Grid:
+        return self.engine.grid
+
+    @property
+    def noise(self) -> float | None:
+        return scaling.scaled_noise(self.engine.noise, self.unit)
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """What the engine did: iterations, KL to the exact posterior on the grid, clipped mass, seconds, sizes."""
+        return self.engine.diagnostics
+
+    @property
+    def mean(self) -> Float[np.ndarray, "..."]:
+        """The posterior mean on the grid, in its shape."""
+        return np.ldexp(self.engine.grid_mean(), self.unit)
+
+    @overload
+    def std(
+        self,
+        method: StdMethod = ...,
+        *,
+        samples: int = ...,
+        key: Any = ...,
+        progress: bool = ...,
+        return_error: Literal[False] = ...,
+    ) -> np.ndarray: ...
+
+    @overload
+    def std(
+        self,
+        method: StdMethod = ...,
+        *,
+        samples: int = ...,
+        key: Any = ...,
+        progress: bool = ...,
+        return_error: Literal[True],
+    ) -> tuple[np.ndarray, np.ndarray | None]: ...
+
+    def std(
+        self,
+        method: StdMethod = "auto",
+        *,
+        samples: int = 64,
+        key: Any = 0,
+        progress: bool = True,
+        return_error: bool = False,
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray | None]:
+        """The posterior standard deviation on the grid, in its shape; `method` as in `predict`.
+
+        With `return_error`, also its Monte Carlo error where it was estimated from samples, and None otherwise.
+        """
+        with Progress("standard deviations", progress) as bar:
+            std, error = self.engine.grid_std(StdOptions(method, samples, key, None, bar.done))
+        std = np.ldexp(std, self.unit)
+        error = None if error is None else np.ldexp(error, self.unit)
+        return (std, error) if return_error else std
+
+    def predict(
+        self,
+        functional: Functional,
+        std: StdMethod = "auto",
+        *,
+        samples: int = 64,
+        key: Any = 0,
+        columns: Any = None,
+        progress: bool = True,
+    ) -> Prediction:
+        """Mean and std of any functional, observed or not.
+
+        `std` says how: "vecchia" (deterministic, given the nearest observations), "samples" (the mean square error
+        over simulated data, with its Monte Carlo error stated) or "exact" (one solve each, or one factorisation); "auto" is the
+        first for points given points and for lines given such from the same place, of which the nearest observations
+        tell nearly all; otherwise the last or the second, whichever takes fewer products. `columns` are the user's own
+        trend columns for these functionals.
+        """
+        estimates.check_places(functional)
+        if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
+            return self._in_unit(Prediction(*self.engine.at_points(functional.x, True)))  # type: ignore[arg-type]
+        engine = self._reaching(functional, progress)
+        with Progress("standard deviations", progress) as bar:
+            found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
+        return self._in_unit(found)
+
+    def sample(
+        self,
+        count: int,
+        key: Any = 0,
+        at: Functional | None = None,
+        columns: Any = None,
+        progress: bool = True,
+    ) -> np.ndarray:
+        """`count` draws of the posterior: (count, *grid.shape), or (count, N) of the functionals `at`."""
+        check_whole("count", count, 1)
+        engine = self.engine if at is None else self._reaching(at, progress)
+        itemsize = np.dtype(self.engine.dtype).itemsize
+        estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
+        with Progress("drawing", progress) as bar:
+            return np.ldexp(engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
+
+    def log_evidence(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Estimate:
+        """The log-probability of the data under this model, with its Monte Carlo error: to choose between models.
+
+        Of the variational engine its bound, which is below it.
+        """
+        found = self.engine.log_evidence(probes, as_key(key))
+        if self.unit == 0:
+            return found
+        per_unit = self.diagnostics["observations"] * self.unit * float(np.log(2))  # a density in each of y
+        return Estimate(found.value - per_unit, found.error)
+
+    def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
+        """The gradient of the log evidence in the logarithm of each parameter, by name, from `Exact` and `Batch`.
+
+        That of `Batch` is an estimate from random probes, whose error falls with the root of their number.
+        """
+        return self.engine.log_evidence_gradient(probes, as_key(key))
+
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        """Each observation, its noise included, predicted from all the others without a refit; and scores of that.
+
+        Those with the same label in `groups` are left out together. Kernel and noise stay as they are. The exact
+        engine is exact here, the batch engine as near as `std_error` of the result says.
+        """
+        found = self.engine.leave_out(groups)
+        y, mean, std = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
+        return LeaveOut(y, mean, std, found.groups, found.std_error)
+
+    def _beyond(self, functional: Functional) -> bool:
+        """Whether it reaches beyond a grid that was not the user's choice, and that the engine computes on."""
+        on_grid = "grid_chosen" in self.diagnostics and self.engine.method.on_grid
+        return on_grid and bool(np.any(self.grid.outside(functional.places()) > 0))
+
+    def _reaching(self, functional: Functional, progress: bool) -> FittedPosterior:
+        """The engine, conditioned again on a wider grid where the chosen one does not reach `functional`."""
+        engine = reaching(self.engine, functional, progress) if self._beyond(functional) else self.engine
+        engine.method.check(engine.kernel, engine.grid, functional)
+        return engine
+
+    def _in_unit(self, found: Prediction) -> Prediction:
+        if self.unit == 0:
+            return found
+        return Prediction(*(None if a is None else np.ldexp(a, self.unit) for a in found))  # type: ignore[arg-type]
+
+
+def load(path: str | os.PathLike[str]) -> Posterior:
+    """The map that was saved; it predicts any functional as it did before.
+
+    A file that is damaged, incomplete or not a map is a ValueError that names it.
+    """
+    record = io.read(path)
+    with io.damaged(path):
+        engine, learned = persistence.unpack(record.arrays, record.model)
+        return Posterior(engine, learned, record.labels, int(record.model["unit"]))

@@ -1,0 +1,151 @@
+"""The paper's bound on the log evidence, its terms by minibatches, and what one pass over the data says of it.
+
+With k_n = R' w_n, s_n^2 the noise and v_n the residual variance (paper, eq. whitened-elbo),
+
+    bound = sum_n [ log N(y_n | k_n'm, s_n^2) - (v_n + k_n' S k_n) / (2 s_n^2) ] - KL(N(m, S) || N(0, I)).
+
+Observations are numbered within the blocks of the data; a minibatch takes its share of every block, so that an epoch
+sees each observation once and (number of minibatches) x (sum over one of them) is unbiased.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from hipgp.model.data import Data
+from hipgp.model.kernels import Kernel
+from hipgp.variational.families import Gaussian
+from hipgp.variational.minibatch_weights import (
+    NO_SOLVES,
+    Selection,
+    SolveSummary,
+    WeightSource,
+    minibatches,
+    starts_of,
+)
+from hipgp.variational.whitening import Whitening
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+class Problem(eqx.Module):
+    """A whitened prior, observations, and where their weights come from; `variance` is that of the noise."""
+
+    source: WeightSource
+    kernel: Kernel
+    whitening: Whitening
+    y: Float[Array, " N"]
+    variance: Float[Array, " N"]
+    counts: tuple[int, ...] = eqx.field(static=True)  # observations in each block of the data
+    batches: int = eqx.field(static=True)  # minibatches in an epoch
+    residual: str = eqx.field(static=True)
+
+    @staticmethod
+    def of(
+        source: WeightSource,
+        kernel: Kernel,
+        whitening: Whitening,
+        data: Data,
+        noise_std: Float[np.ndarray, " N"],
+        residual: str,
+        batch_size: int,
+    ) -> "Problem":
+        y, variance = jnp.asarray(data.y, float), jnp.asarray(noise_std, float) ** 2
+        counts = tuple(len(b.y) for b in data.blocks)
+        batches = max(1, -(-len(data) // batch_size))
+        return Problem(source, kernel, whitening, y, variance, counts, batches, residual)
+
+    def minibatches(self, rng: np.random.Generator | None = None) -> Iterator[Selection]:
+        """All observations once; in their own order, or shuffled by `rng`."""
+        return minibatches(self.counts, self.batches, rng)
+
+    def numbers(self, selection: Selection) -> Array:
+        """Where the selected observations are in `y`."""
+        return selection.flat(starts_of(self.counts))
+
+
+class Terms(NamedTuple):
+    """All that the bound needs of some observations."""
+
+    k: Float[Array, "n T"]
+    y: Float[Array, " n"]
+    variance: Float[Array, " n"]  # s_n^2
+    penalty: Float[Array, " n"]  # v_n where it is not part of the noise
+    mask: Bool[Array, " n"]  # False for padding
+
+    @property
+    def precision(self) -> Float[Array, " n"]:
+        """1 / s_n^2, and zero for padding."""
+        return self.mask / self.variance
+
+    def expected_log_likelihood(self, q: Gaussian) -> Float[Array, ""]:
+        """The sum over n of E_q log p(y_n | e) (paper, a'_n)."""
+        error = (self.y - self.k @ q.mean) ** 2 + q.variances(self.k) + self.penalty
+        return -0.5 * jnp.sum(self.mask * (LOG_2PI + jnp.log(self.variance) + error / self.variance))
+
+    def likelihood_gradient(self, mean: Float[Array, " T"]) -> Float[Array, " T"]:
+        """The gradient of the expected log-likelihood in m, sum_n k_n (y_n - k_n'm) / s_n^2."""
+        return (self.precision * (self.y - self.k @ mean)) @ self.k
+
+
+def terms(problem: Problem, selection: Selection) -> tuple[Terms, SolveSummary]:
+    """The terms of the selected observations, and how the solves for their weights went."""
+    rows = problem.source.weights(problem.kernel, problem.whitening, selection.index)
+    where = problem.numbers(selection)
+    noise = problem.variance[where]
+    added, penalty = (rows.v, jnp.zeros_like(rows.v)) if problem.residual == "noise" else (0.0, rows.v)
+    k = problem.whitening.root_transpose(rows.w)
+    found = Terms(k, problem.y[where], noise + added, penalty, selection.mask)
+    return found, SolveSummary.of(rows, selection.mask)
+
+
+@eqx.filter_jit
+def divergence(q: Gaussian) -> Array:
+    """KL(q || N(0, I))."""
+    return q.divergence()
+
+
+def epoch_bound(expected: float, q: Gaussian) -> float:
+    """The bound at the end of an epoch, from the expected log-likelihoods that its minibatches saw on the way."""
+    bound = expected - float(divergence(q))
+    if not np.isfinite(bound):
+        raise FloatingPointError(
+            "the bound is not finite: the weights or the kernel's parameters have overflowed; rescale the data, or use "
+            "float64"
+        )
+    return bound
+
+
+class _FullPass(NamedTuple):
+    """The bound at some q, its gradient b - Lambda m, and the diagonal blocks of Lambda if asked for."""
+
+    bound: float
+    gradient: Float[Array, " T"]
+    precision: Float[Array, "B n n"] | None
+    solves: SolveSummary
+
+
+def full_pass(q: Gaussian, problem: Problem, blocks: bool = False) -> _FullPass:
+    """The bound and its gradient exactly, minibatch by minibatch; with `blocks` also those of Lambda."""
+    expected, gradient, solves = 0.0, -q.mean, NO_SOLVES
+    precision = q.blocks.identity() if blocks else None
+    for number, selection in enumerate(problem.minibatches()):
+        log, g, gram, solved = _sums(q, problem, selection, jnp.asarray(blocks))
+        expected, gradient = expected + float(log), gradient + g
+        precision = None if precision is None else precision + gram
+        solves = solves.merged(solved, 1 / (number + 1))
+    return _FullPass(expected - float(divergence(q)), gradient, precision, solves)
+
+
+@eqx.filter_jit
+def _sums(
+    q: Gaussian, problem: Problem, selection: Selection, blocks: Array
+) -> tuple[Array, Array, Array, SolveSummary]:
+    t, solves = terms(problem, selection)
+    gram = jax.lax.cond(blocks, lambda: q.blocks.gram(t.k, t.precision), lambda: jnp.zeros_like(q.precision))
+    return t.expected_log_likelihood(q), t.likelihood_gradient(q.mean), gram, solves

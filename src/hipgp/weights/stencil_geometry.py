@@ -1,0 +1,34 @@
+"""Where the stencil of a node lies: the p^D grid points around it."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.model.grid import Grid
+from hipgp.runtime.precision import AnyArray
+
+
+def stencil_shape(grid: Grid, p: int) -> tuple[int, ...]:
+    """Return how many points a stencil has along each axis: p, or all of a shorter axis."""
+    return tuple(min(p, n) for n in grid.shape)
+
+
+def stencil_offsets(grid: Grid, p: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offsets from a stencil's first point to all its points: in cells per axis, and in the grid's flat order."""
+    axes = [np.arange(w) for w in stencil_shape(grid, p)]
+    cells = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, grid.ndim)
+    return cells, np.asarray(np.ravel_multi_index(tuple(cells.T), grid.shape))
+
+
+def locate_stencils(grid: Grid, x: Float[AnyArray, "n D"], p: int, xp: Any = np) -> tuple[Any, Any]:
+    """Return, for each node, its stencil's first point in the grid's flat order, and the node's offset from it in cells.
+
+    `xp` is NumPy or JAX's. Both find the same for a place on a grid line: XLA would make a product of a quotient.
+    """
+    position = (x - xp.asarray(grid.origin)) * xp.asarray(1 / np.asarray(grid.spacing))
+    width = np.asarray(stencil_shape(grid, p))
+    first = xp.clip(xp.floor(position) - (width // 2 - 1), 0, np.asarray(grid.shape) - width)
+    strides = np.cumprod((1, *grid.shape[:0:-1]))[::-1]
+    begin = sum(first[:, axis].astype(int) * int(stride) for axis, stride in enumerate(strides))
+    return begin, position - first

@@ -1,0 +1,97 @@
+"""What a posterior keeps, and what it builds how often: nothing of it changes once it is made."""
+
+import copy
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import hipgp as hg
+from batch_problem import GRID, KERNEL, mixture, pair
+from hipgp.batch import build, interpolation
+
+# grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
+
+ROUGH = hg.Matern12(lengthscale=0.5)  # on this grid, with residuals that are held jointly
+
+
+@pytest.fixture
+def built_rows(monkeypatch):
+    """How many rows of W each call computed."""
+    counted, rows_of = [], interpolation.rows_of
+
+    def counting(method, kernel, grid, data, toeplitz):
+        counted.append(len(data))
+        return rows_of(method, kernel, grid, data, toeplitz)
+
+    monkeypatch.setattr(interpolation, "rows_of", counting)
+    return counted
+
+
+@pytest.mark.parametrize("std", ["samples", "exact"])
+def test_the_weights_of_data_and_of_targets_are_computed_once(built_rows, std):
+    data = mixture(("points",))[0]
+    post = hg.GP(ROUGH, GRID).condition(data)
+    assert post.diagnostics["residual"] == "joint" and built_rows == [24]
+    post.predict(pair("points", 90, 10)[0], std=std, samples=2)
+    assert built_rows == [24, 10]
+
+
+def test_the_grid_needs_no_weights_where_the_nearest_observations_serve(built_rows):
+    post = hg.GP(KERNEL, GRID).condition(mixture(("points",))[0])
+    post.std()
+    assert built_rows == [24]
+
+
+def test_nothing_changes_by_asking():
+    post = hg.GP(KERNEL, GRID).condition(mixture(("points",))[0])
+    before = copy.deepcopy(post.diagnostics)
+    post.sample(2)
+    post.predict(pair("points", 90, 5)[0], std="samples", samples=2)
+    assert post.diagnostics == before
+
+
+def test_threads_may_predict_at_once_from_one_posterior(monkeypatch):
+    """A copy from a file or a pickle has no system yet: it is built once, and all get the right answers."""
+    at = pair("rays", 90, 10)[0]
+    post = hg.GP(ROUGH, GRID).condition(mixture(("points",))[0])
+    want = post.predict(at, std="exact")
+    fresh, builds, found = pickle.loads(pickle.dumps(post)), [], []
+    whole = build.build
+    monkeypatch.setattr(build, "build", lambda *given: builds.append(1) or whole(*given))
+
+    def ask():
+        found.append(fresh.predict(at, std="exact", progress=False))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(builds) == 1 and len(found) == 3
+    for prediction in found:
+        np.testing.assert_allclose(prediction.mean, want.mean, rtol=1e-9)
+        np.testing.assert_allclose(prediction.std, want.std, rtol=1e-9)
+
+
+def test_the_reasons_are_told_and_kept(tmp_path):
+    post = hg.GP(KERNEL, GRID).condition(mixture(("points",))[0])
+    reasons = post.diagnostics["decisions"]
+    assert set(reasons) == {
+        "weights",
+        "stencil",
+        "residual",
+        "space",
+        "preconditioner",
+        "standard deviations on the grid",
+    }
+    assert reasons["space"].startswith("data space: 24 points are 0.38 for each of the 63 grid points")
+    assert "Vecchia, 20 neighbours" in reasons["preconditioner"]
+    post.save(tmp_path / "map")
+    assert hg.load(tmp_path / "map").diagnostics["decisions"] == reasons
+    many = hg.GP(KERNEL, hg.Grid.cover(GRID.lower, GRID.upper, shape=(4, 3))).condition(mixture(("rays",))[0])
+    assert many.diagnostics["decisions"]["space"].startswith(
+        "grid space: 24 observations are 2 for each of the 12"
+    )

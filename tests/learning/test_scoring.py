@@ -1,0 +1,71 @@
+"""Steps on functions whose minimum is known."""
+
+import numpy as np
+import pytest
+
+from hipgp.learning.likelihood import Evaluation
+from hipgp.learning.parameters import Bounds
+from hipgp.learning.scoring import Model, descend, uncertainty
+
+HESSIAN = np.array([[4.0, 1.9], [1.9, 1.0]])
+BEST = np.array([0.5, -0.3])
+WIDE = Bounds(np.full(2, -10.0), np.full(2, 10.0))
+
+
+def parabola(information):
+    def at(v):
+        d = v - BEST
+        return Evaluation(float(0.5 * d @ HESSIAN @ d), HESSIAN @ d, information)
+
+    return at
+
+
+def run(at, box=WIDE, start=(1.0, 0.9), enough=1e-12):
+    seen = []
+    found = descend(np.array(start), at, box, 60, enough, lambda v, value: seen.append((v, value)))
+    return *found, seen
+
+
+def test_with_the_true_second_derivatives_it_takes_one_step_in_reach():
+    vector, here, seen = run(parabola(HESSIAN), start=(0.9, -0.9))
+    np.testing.assert_allclose(vector, BEST, atol=1e-10)
+    assert here.value < 1e-20 and len(seen) == 2
+
+
+@pytest.mark.parametrize("factor", [0.4, 1.0, 2.5])
+def test_a_wrong_information_is_made_good(factor):
+    """With 0.4 of the curvature a step goes two and a half times too far: taken as it is, for ever."""
+    _, here, seen = run(parabola(factor * HESSIAN), enough=1e-5)
+    assert here.value < 1e-5 and len(seen) < 20
+
+
+def test_values_never_rise_and_bounds_hold():
+    """The best point on the box is where its one free parameter has no slope."""
+    box = Bounds(np.array([-10.0, 0.0]), np.array([10.0, 10.0]))
+    vector, _, seen = run(parabola(HESSIAN), box)
+    free = BEST[0] + HESSIAN[0, 1] * BEST[1] / HESSIAN[0, 0]
+    np.testing.assert_allclose(vector, [free, 0.0], atol=1e-9)
+    assert all(np.all(v >= box.lower - 1e-12) for v, _ in seen)
+
+
+def test_a_point_without_a_likelihood_is_stepped_back_from():
+    def at(v):
+        value = parabola(0.1 * HESSIAN)(v)
+        return value if v[0] > 0.2 else Evaluation(float("nan"), value.gradient, value.information)
+
+    _, here, _ = run(at, enough=1e-5)
+    assert here.finite and here.value < 2e-4
+
+
+def test_uncertainty_inverts_the_information_of_what_is_free():
+    none = np.zeros(2, bool)
+    np.testing.assert_allclose(uncertainty(HESSIAN, 7, none), np.sqrt(np.diag(np.linalg.inv(7 * HESSIAN))))
+    np.testing.assert_allclose(uncertainty(HESSIAN, 7, np.array([False, True])), [1 / np.sqrt(28), np.inf])
+    flat = np.array([[1.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_allclose(uncertainty(flat, 4, none), [0.5, np.inf])
+
+
+def test_the_model_learns_the_curvature_along_a_step():
+    step = np.array([0.3, -0.1])
+    model = Model(np.eye(2)).after(step, HESSIAN @ step)
+    np.testing.assert_allclose(model.hessian() @ step, HESSIAN @ step)
