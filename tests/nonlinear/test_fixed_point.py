@@ -113,3 +113,19 @@ def test_integrals_of_an_exponential_come_close_to_their_true_posterior():
     found = post.predict(hg.Functionals(PLACES, SHARES))
     np.testing.assert_allclose(found.mean, true_mean, atol=0.2 * np.max(true_std))
     np.testing.assert_allclose(found.std, true_std, rtol=0.12)
+
+
+def test_a_field_as_rough_as_its_counts_settles():
+    """Each count alone decides on its place, where standard deviations would go to and fro between rounds."""
+    x = np.linspace(0.02, 0.98, 16)
+    y = np.array([0, 5, 0, 30, 0, 0, 1, 0, 12, 0, 0, 0, 2, 0, 60, 0.0])
+    data = hg.observe(hg.Points(x), y, likelihood=hg.Poisson(0.5))
+    kernel = hg.Matern12(9.0, 0.003)
+    method = hg.Linearised(EXACT, tolerance=1e-4)
+    post = hg.GP(kernel, GRID, link="exp").condition(data, method=method, progress=False)
+    assert post.diagnostics["converged"] and post.diagnostics["rounds"] < 40
+    prior = np.asarray(kernel(x[:, None], x[:, None]))
+    mean, std = dense_nonlinear.vi(np.zeros(16), prior, lambda f: st.poisson.logpmf(y, 0.5 * np.exp(f)))
+    f = post.engine.post.predict(hg.Points(x))
+    np.testing.assert_allclose(f.mean, mean, atol=0.05)
+    np.testing.assert_allclose(f.std, std, rtol=0.03)

@@ -26,7 +26,7 @@ from hipgp.model.packing import Arrays, Json, check_shapes, unpack_data
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of
 from hipgp.nonlinear.importance import pareto_facts
-from hipgp.nonlinear.iteration import Result, Settings, iterate, warn_if_unsettled
+from hipgp.nonlinear.iteration import SOLVE, Result, Settings, iterate, warn_if_unsettled
 from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior
 from hipgp.runtime.precision import float64_available
@@ -214,7 +214,7 @@ class Linearised(Method):
             states.append(State(*(np.asarray(arrays[f"state{number}_{n}"], float) for n in State._fields)))
             stand_ins.append(_stand_in_of(block, block.stand_in(like, False), arrays, f"stand_in{number}"))
         inner = Problem(kernel, grid, Data(tuple(s.observations for s in stand_ins)), None, prepared.trend)
-        post = self.method.refit(inner, 0.1 * self.tolerance)
+        post = self.method.refit(inner, SOLVE * self.tolerance)
         return self._posterior(problem, prepared, post, states, stand_ins, model["diagnostics"])
 
 

@@ -23,7 +23,8 @@ STEPS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.06, 0.03, 0.01)  # shares of 
 CALM = (
     1.0  # nats: a smaller step is in the region where the true curvature and fresh standard deviations serve
 )
-SOLVE = 0.1  # of the tolerance, to which each Gaussian solve is taken
+SOLVE = 0.02  # of the tolerance, to which each Gaussian solve is taken
+LEAST_SHARE = 0.25  # of new standard deviations
 STALLED = 2  # rounds that do not come nearer, after which steps are halved
 
 
@@ -69,7 +70,7 @@ def iterate(
     `constant`: the states are of a constant field, in whose metric the first step is known.
     """
     energy, rounds = 0.0, []
-    fresh, shrink = False, 1.0
+    fresh, shrink, share = False, 1.0, 1.0
     post: Any = None
     stand_ins: list[StandIn] = []
     converged = False
@@ -93,13 +94,15 @@ def iterate(
         energy = _mixed(energies, step)
         rounds.append(Round(nats, step, bound, int(post.diagnostics.get("iterations", 0)), fresh))
         report(number + 1, nats)
-        if nats < settings.tolerance and fresh:
+        if nats < settings.tolerance * share**2 and fresh:
             converged = True
             break
         shrink = _shrunk(shrink, rounds)
         fresh = nats * step**2 < CALM or number % 4 == 3
         if fresh:
-            states = [b.refreshed(s, post, reader) for b, s in zip(blocks, states, strict=True)]
+            share = _share(share, rounds)
+            refreshed = [b.refreshed(s, post, reader) for b, s in zip(blocks, states, strict=True)]
+            states = [_mixed_spreads(s, r, share) for s, r in zip(states, refreshed, strict=True)]
     return Result(post, states, stand_ins, rounds, converged)
 
 
@@ -168,6 +171,21 @@ def _search(
         elif best > before:
             break
     return (at, best) if best > before or not np.isfinite(before) else (STEPS[-1], bound(STEPS[-1]))
+
+
+def _share(share: float, rounds: list[Round]) -> float:
+    """How much of new standard deviations to take: half as much where the steps after them do not fall fast.
+
+    A large std makes a large expected count, that a small std, and so on to and fro.
+    """
+    after = [r.nats for r in rounds if r.fresh]
+    return max(0.5 * share, LEAST_SHARE) if len(after) > 1 and after[-1] > 0.3 * after[-2] else share
+
+
+def _mixed_spreads(old: State, new: State, share: float) -> State:
+    """Between old standard deviations and new ones, on a logarithmic scale; the new ones where there were none."""
+    between = lambda a, b: np.where(a > 0, np.where(a > 0, a, 1.0) ** (1 - share) * b**share, b)
+    return State(new.mean, between(old.std, new.std), between(old.spread, new.spread))
 
 
 def _shrunk(shrink: float, rounds: list[Round]) -> float:
