@@ -1,5 +1,6 @@
 """The page on the architecture agrees with the code: its picture, its table, and every file that it names."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -57,3 +58,41 @@ def test_every_diagnostic_on_the_page_is_there():
     code = "".join(file.read_text() for file in SOURCE.rglob("*.py"))
     for key in re.findall(r'diagnostics\["(\w+)"\]', PAGE.read_text()):
         assert f'"{key}"' in code, key
+
+
+def test_no_chain_of_imports_is_longer_than_fifteen_modules():
+    """Of imports at the top of a module: those inside functions wait until they are needed."""
+    trees = {
+        ".".join(("hipgp", *file.relative_to(SOURCE).with_suffix("").parts)): ast.parse(file.read_text())
+        for file in SOURCE.rglob("*.py")
+        if file.stem != "__init__"
+    }
+    assert len(_longest_chain(trees)) <= 15, _longest_chain(trees)
+
+
+def test_the_longest_chain_is_found():
+    code = {
+        "a": "import b",
+        "b": "from c import x\nif TYPE_CHECKING:\n    import d",
+        "c": "",
+        "d": "import a",
+    }
+    assert _longest_chain({name: ast.parse(text) for name, text in code.items()}) == list("dabc")
+
+
+def _longest_chain(trees):
+    found = {}
+
+    def chain(name):
+        if name not in found:
+            named = {n for node in trees[name].body for n in _imported(node)}
+            found[name] = [name, *max((chain(n) for n in named & set(trees)), key=len, default=[])]
+        return found[name]
+
+    return max((chain(name) for name in trees), key=len)
+
+
+def _imported(node):
+    if isinstance(node, ast.ImportFrom):
+        return {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()

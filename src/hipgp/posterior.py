@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.batch import estimates
-from hipgp.choices.problem import reaching
+from hipgp.choices.domain import reaching
 from hipgp.engines import (
     EVIDENCE_PROBES,
     Estimate,

@@ -17,15 +17,14 @@ from hipgp.runtime.precision import on_device
 from hipgp.runtime.threads import run_both
 from hipgp.vecchia import factor as vecchia
 from hipgp.vecchia.factor import ConditioningSets
-from hipgp.vecchia.grid_check import GridModel, wide_stencil
+from hipgp.vecchia.grid_error import GridModel
 from hipgp.weights.joint_residuals import CellBlocks
+from hipgp.weights.stencil_geometry import wide_stencil
 from hipgp.weights.stencils import LocalWeights, WeightRows
-from hipgp.weights.toeplitz import Toeplitz, embed
+from hipgp.weights.toeplitz import WRAPPED, Toeplitz, embed
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
-
-WRAPPED = 1e-9  # correlation that may come back around the torus
 
 
 class Built(NamedTuple):

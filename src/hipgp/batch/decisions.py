@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
-from hipgp.weights.stencils import STENCIL
+from hipgp.weights.stencil_geometry import STENCIL
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hipgp.batch import estimates, evidence, exact_variances, interpolation, variances
-from hipgp.batch.build import WRAPPED, Built, build, cells_later, system_later
+from hipgp.batch.build import Built, build, cells_later, system_later
 from hipgp.batch.checkpoint import Checkpoint
 from hipgp.batch.least_squares import TrendSolution, combine, right_hand_sides, row_tolerances
 from hipgp.batch.ordering import in_order
@@ -37,7 +37,7 @@ from hipgp.runtime.precision import float64_available, on_device
 from hipgp.runtime.progress import Progress
 from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse
 from hipgp.weights.stencils import check_stencil
-from hipgp.weights.toeplitz import check_torus
+from hipgp.weights.toeplitz import WRAPPED, check_torus
 
 STATE = "direction and rho of the step before"  # what a solve's checkpoint holds: another kind is refused
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hipgp.batch import decisions
-from hipgp.engines import Problem
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
@@ -19,6 +18,7 @@ from hipgp.weights.toeplitz import Toeplitz
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
+    from hipgp.engines import Problem
 
 MUCH = 2**34  # bytes of weights from which a warning says that there is another way
 
@@ -48,7 +48,7 @@ def rows_of(
     return local_weight_rows(kernel, grid, data, p), f"local, stencil {p}"
 
 
-def cells(method: "Batch", problem: Problem, rows: Rows) -> CellBlocks | None:
+def cells(method: "Batch", problem: "Problem", rows: Rows) -> CellBlocks | None:
     """Points by grid cell, given their rows of W; None where no two of them share one."""
     if not isinstance(rows, WeightRows):
         return None

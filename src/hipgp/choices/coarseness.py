@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from hipgp.batch.engine import Batch
 from hipgp.choices.grid import grid_for
+from hipgp.engines import Method
 from hipgp.learning.search import Learned
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
@@ -31,11 +31,16 @@ def at_grid_bound(learned: Learned, grid: Grid, user_bounds: dict[str, Any] | No
 
 
 def too_coarse(
-    learned: Learned, names: list[str], grid: Grid, data: Data, again: Callable[[], Learned]
+    learned: Learned,
+    names: list[str],
+    grid: Grid,
+    data: Data,
+    method: Method,
+    again: Callable[[], Learned],
 ) -> tuple[str | None, list[str]]:
     """Words for a grid that is too coarse to learn on, or None; and the parameters that the data do not determine.
 
-    `again` learns without the grid's bound. Where the lengthscale is at a bound even then, it is not the grid's fault.
+    `method` is the engine that a finer grid would be for. `again` learns without the grid's bound. Where the lengthscale is at a bound even then, it is not the grid's fault.
     """
     free = again()
     if set(names) & set(free.undetermined):
@@ -44,7 +49,7 @@ def too_coarse(
     wanted = ", ".join(f"{name} {values[name]:.3g}" for name in names)
     spacing = ", ".join(f"{h:.3g}" for h in grid.spacing)
     try:
-        cost = grid_for(Batch(), free.kernel, data, data.noise_std(free.noise)).said
+        cost = grid_for(method, free.kernel, data, data.noise_std(free.noise)).said
     except ValueError as error:
         cost = f"no grid that fits into memory would do ({error})"
     said = (

@@ -4,16 +4,19 @@ import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float
 
+from hipgp.engines import FittedPosterior
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, shortest_lengthscale, typical_lengthscale
+from hipgp.runtime.progress import Progress
 
 # Of the data's extent on every side. One lengthscale from the data the posterior is most of the way back to its prior,
 # so a wider margin shows nothing new.
 LEAST_MARGIN, MOST_MARGIN = 0.05, 0.25
 SHOWN = 2_500  # points of a map: a joint draw takes the cube of it
 FEWEST, MOST_ACROSS = 8, 500  # points along an axis
+MOST_POINTS = 2.0**19  # a solve of a hundred steps then takes half a minute or so on two cores
 LEARNED_ON = 20_000  # places among which the nearest are looked for
 MOST_LEARNED = 2**24  # points of a grid that learning takes bounds of lengthscales from
 
@@ -111,3 +114,13 @@ def grown(grid: Grid, functional: Functional, most: float) -> Grid:
             "method=Exact()"
         )
     return Grid(np.asarray(grid.lower) - below * spacing, spacing, tuple(int(n) for n in shape))
+
+
+def reaching(engine: FittedPosterior, functional: Functional, progress: bool) -> FittedPosterior:
+    """The posterior of the same data on its grid with cells added, so that `functional` lies within."""
+    problem = engine.conditioned_on()
+    if problem is None:
+        return engine  # which says that it cannot
+    wider = grown(engine.grid, functional, 4 * max(MOST_POINTS, engine.grid.size))
+    with Progress(f"again on a grid of {' x '.join(map(str, wider.shape))}", progress):
+        return engine.method.condition(problem._replace(grid=wider), progress=False)

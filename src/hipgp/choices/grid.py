@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.batch.build import WRAPPED
 from hipgp.batch.decisions import SHARED
-from hipgp.choices.domain import covering, domain
+from hipgp.choices.domain import MOST_POINTS, covering, domain
 from hipgp.engines import Method
 from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import Points
@@ -27,9 +26,8 @@ from hipgp.runtime.threads import one_blas_thread
 from hipgp.vecchia.grid_check import by_cell
 from hipgp.vecchia.grid_error import grid_error, stencil_approximation, unseen_variances
 from hipgp.vecchia.local_problems import local_problems
-from hipgp.weights.toeplitz import smallest_torus
+from hipgp.weights.toeplitz import WRAPPED, smallest_torus
 
-MOST_POINTS = 2.0**19  # a solve of a hundred steps then takes half a minute or so on two cores
 UNSEEN = 0.02  # of the noise variance, on average, that the grid may leave unseen
 NEAR_ENOUGH = (
     0.08  # of a posterior standard deviation: error of the mean, and relative error of the std itself

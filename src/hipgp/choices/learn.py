@@ -2,7 +2,7 @@
 
 import functools
 
-from hipgp.batch.engine import WRAPPED, Batch
+from hipgp.batch.engine import Batch
 from hipgp.choices.coarseness import at_grid_bound, too_coarse
 from hipgp.choices.domain import learning_grid
 from hipgp.learning import search
@@ -15,7 +15,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
 from hipgp.runtime.callers import warn_caller
 from hipgp.vecchia.grid_check import GridTooCoarse
-from hipgp.weights.toeplitz import check_torus
+from hipgp.weights.toeplitz import WRAPPED, check_torus
 
 
 def learned_from(
@@ -33,6 +33,7 @@ def learned_from(
     given = kernel if how.start == "kernel" else None  # otherwise its variance is not used
     unit = scaling.exponent(given, data, noise)
     given, scaled, noise = scaling.scaled(given, data, noise, -unit)
+    method = Batch()
     if how.polish:  # the exact bound alone works on the grid
         check_torus(kernel, bounding, WRAPPED)
     find = functools.partial(
@@ -41,7 +42,7 @@ def learned_from(
         data=scaled,
         noise=noise,
         trend=trend,
-        method=Batch(),
+        method=method,
         start=how.start,
         user_bounds=scaling.scaled_bounds(how.bounds, -unit),
         seed=how.key,
@@ -51,7 +52,7 @@ def learned_from(
     undetermined = learned.undetermined
     if grid is not None and (names := at_grid_bound(learned, grid, how.bounds)):
         freely = lambda: find(grid=learning_grid(data), polish=False)
-        said, undetermined = too_coarse(learned, names, grid, scaled, freely)
+        said, undetermined = too_coarse(learned, names, grid, scaled, method, freely)
         if said is not None:
             warn_caller(said, GridTooCoarse)
     warn_if_undetermined(undetermined)

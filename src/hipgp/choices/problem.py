@@ -3,12 +3,11 @@
 from typing import Any
 
 from hipgp.batch.engine import Batch
-from hipgp.choices.domain import grown, map_grid
-from hipgp.choices.grid import MOST_POINTS, grid_for
+from hipgp.choices.domain import map_grid
+from hipgp.choices.grid import grid_for
 from hipgp.choices.method import method_for
-from hipgp.engines import FittedPosterior, Method
+from hipgp.engines import Method
 from hipgp.model.data import Data, check_differentiable
-from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.runtime.progress import Progress
@@ -50,13 +49,3 @@ def settled_grid(
     with Progress("choosing a grid", progress):
         chosen = grid_for(method, kernel, data, std)
     return chosen.grid, {"grid_chosen": chosen.said}
-
-
-def reaching(engine: FittedPosterior, functional: Functional, progress: bool) -> FittedPosterior:
-    """The posterior of the same data on its grid with cells added, so that `functional` lies within."""
-    problem = engine.conditioned_on()
-    if problem is None:
-        return engine  # which says that it cannot
-    wider = grown(engine.grid, functional, 4 * max(MOST_POINTS, engine.grid.size))
-    with Progress(f"again on a grid of {' x '.join(map(str, wider.shape))}", progress):
-        return engine.method.condition(problem._replace(grid=wider), progress=False)

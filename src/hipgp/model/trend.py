@@ -3,16 +3,18 @@
 A functional acts on a trend as it acts on the field: the column of "constant" is L_n 1, those of "linear" are also L_n x_d.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
-from hipgp.model.data import Data
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.runtime.precision import as_float
+
+if TYPE_CHECKING:
+    from hipgp.model.data import Data
 
 KINDS = ("constant", "linear")
 
@@ -40,7 +42,7 @@ class Trend(eqx.Module):
         given = 0 if self.columns is None else self.columns.shape[1]
         return {None: 0, "constant": 1, "linear": 1 + ndim, "columns": given}[self.kind]
 
-    def of_data(self, data: Data, grid: Grid) -> Float[np.ndarray, "N p"]:
+    def of_data(self, data: "Data", grid: Grid) -> Float[np.ndarray, "N p"]:
         """The columns of the observations."""
         if self.columns is None:
             return np.concatenate([self.of(block.functional, grid) for block in data.blocks])

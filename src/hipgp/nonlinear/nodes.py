@@ -15,7 +15,8 @@ from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
-from hipgp.weights.stencils import STENCIL, local_weight_rows
+from hipgp.weights.stencil_geometry import STENCIL
+from hipgp.weights.stencils import local_weight_rows
 
 FEW = 2**14  # nodes up to which the engine is asked
 

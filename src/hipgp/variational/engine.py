@@ -40,8 +40,10 @@ from hipgp.variational.minibatch_weights import (
 from hipgp.variational.posterior import VariationalPosterior, restored
 from hipgp.variational.reporting import between, one_of, per_axis, sizes, solve_facts, verdict, whole
 from hipgp.variational.whitening import Whitening, whiten
-from hipgp.vecchia.grid_check import GridModel, grid_diagnostics, warn_if_coarse, wide_stencil
-from hipgp.weights.stencils import STENCIL, check_stencil
+from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse
+from hipgp.vecchia.grid_error import GridModel
+from hipgp.weights.stencil_geometry import STENCIL, wide_stencil
+from hipgp.weights.stencils import check_stencil
 from hipgp.weights.toeplitz import check_torus
 
 SMALL = 2**14  # whitened points up to which the closed form is taken unasked

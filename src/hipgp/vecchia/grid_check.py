@@ -4,11 +4,11 @@
 large, finer grids are tried until one is fine enough.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from hipgp.model.data import Data
 from hipgp.model.functionals import Points
@@ -17,9 +17,14 @@ from hipgp.model.kernels import Kernel, typical_lengthscale
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
-from hipgp.vecchia.grid_error import GridApproximation, GridError, grid_error, stencil_approximation
+from hipgp.vecchia.grid_error import (
+    GridApproximation,
+    GridError,
+    GridModel,
+    grid_error,
+    stencil_approximation,
+)
 from hipgp.vecchia.local_problems import LocalProblems, local_problems
-from hipgp.weights.stencils import WeightRows
 
 # errors that are worth a warning: of the mean in posterior standard deviations, and relative ones of these
 MEAN, STD = 0.12, 0.5
@@ -33,29 +38,6 @@ USUAL, SLOWEST, FASTEST = 2.0, 0.5, 6.0  # orders in the spacing at which errors
 
 class GridTooCoarse(UserWarning):
     """The grid misses so much of the field's variation that the posterior is noticeably off."""
-
-
-class GridModel(NamedTuple):
-    """How an engine approximates the data by its grid.
-
-    - `rows` is W where the engine has it as a sparse matrix; otherwise stencils of `stencil` points per axis stand for it.
-    - `residual` holds the residual variances where they are known for all data; with `residual_as_noise` they are added to
-      the noise (FITC).
-    - `vecchia_std`: standard deviations come from the nearest observations and the kernel, not from the grid.
-    - `block` numbers the blocks of observations whose residuals are held jointly (PIC).
-    """
-
-    rows: WeightRows | None
-    residual: Float[np.ndarray, " N"] | None
-    stencil: int
-    residual_as_noise: bool
-    vecchia_std: bool
-    block: Int[np.ndarray, " N"] | None = None
-
-
-def wide_stencil(grid: Grid) -> int:
-    """Return how many points per axis make local weights nearly equal to the exact ones."""
-    return 8 if grid.ndim <= 2 else 4
 
 
 @one_blas_thread

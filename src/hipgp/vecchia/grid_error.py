@@ -41,6 +41,24 @@ class GridError(NamedTuple):
     places: int
 
 
+class GridModel(NamedTuple):
+    """How an engine approximates the data by its grid.
+
+    - `rows` is W where the engine has it as a sparse matrix; otherwise stencils of `stencil` points per axis stand for it.
+    - `residual` holds the residual variances where they are known for all data; with `residual_as_noise` they are added to
+      the noise (FITC).
+    - `vecchia_std`: standard deviations come from the nearest observations and the kernel, not from the grid.
+    - `block` numbers the blocks of observations whose residuals are held jointly (PIC).
+    """
+
+    rows: WeightRows | None
+    residual: Float[np.ndarray, " N"] | None
+    stencil: int
+    residual_as_noise: bool
+    vecchia_std: bool
+    block: Int[np.ndarray, " N"] | None = None
+
+
 class GridApproximation(NamedTuple):
     """The grid's approximation of the observations of local problems: their rows of W, and the residual variances.
 

@@ -8,6 +8,13 @@ from jaxtyping import Float
 from hipgp.model.grid import Grid
 from hipgp.runtime.precision import AnyArray
 
+STENCIL = 4  # default p: grid points per axis that each node sees
+
+
+def wide_stencil(grid: Grid) -> int:
+    """Return how many points per axis make local weights nearly equal to the exact ones."""
+    return 8 if grid.ndim <= 2 else 4
+
 
 def stencil_shape(grid: Grid, p: int) -> tuple[int, ...]:
     """Return how many points a stencil has along each axis: p, or all of a shorter axis."""

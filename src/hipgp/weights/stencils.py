@@ -28,9 +28,8 @@ from hipgp.runtime.threads import map_in_threads
 from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes, residual_variance
 from hipgp.weights.exact import Weights
 from hipgp.weights.residual_variance import residual_variances
-from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
+from hipgp.weights.stencil_geometry import STENCIL, locate_stencils, stencil_offsets
 
-STENCIL = 4  # default p: grid points per axis that each node sees
 NODE_CHUNK = 2**14  # nodes whose weights are computed at once
 OUTPUT_PARTS = 8  # arrays that entries come in, so that those that are not needed can be freed
 

@@ -25,6 +25,7 @@ from hipgp.model.kernels import Kernel, kernel_at_differences
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available, on_device
 
+WRAPPED = 1e-9  # correlation that may come back around the torus
 CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which the torus grows no further
 STEEPEST_DECAY = 1e3
 FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
