@@ -20,7 +20,7 @@ from hipgp.engines import (
     Method,
     Problem,
 )
-from hipgp.learning.search import Learned
+from hipgp.learning.learned import Learned
 from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
 from hipgp.model.data import Data

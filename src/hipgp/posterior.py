@@ -21,7 +21,7 @@ from hipgp.engines import (
 )
 from hipgp.files import io, persistence
 from hipgp.files.labels import Labels
-from hipgp.learning.search import Learned
+from hipgp.learning.learned import Learned
 from hipgp.model import scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.functionals import Functional, Points

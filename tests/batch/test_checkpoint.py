@@ -123,7 +123,7 @@ def test_killed_learning_goes_on_to_the_same_answer(monkeypatch, tmp_path):
     assert len(again.learned.trace) < len(whole.learned.trace)
     third = gp.learn(DATA, key=1, checkpoint=path).learned  # done: nothing is learned again
     assert third.trace == [] and third.undetermined == whole.learned.undetermined
-    for name in ("values", "log_std", "objective"):
+    for name in ("values", "log_covariance", "objective"):
         np.testing.assert_allclose(getattr(third, name), getattr(whole.learned, name), rtol=1e-12)
     with pytest.raises(ValueError, match="belongs to another problem"):
         gp.learn(DATA, key=2, checkpoint=path)

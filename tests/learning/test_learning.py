@@ -170,8 +170,12 @@ def test_the_stated_uncertainty_is_the_fisher_information_of_the_dense_model():
     slopes = [(covariance(best + step) - covariance(best - step)) / 2e-4 for step in steps]
     solved = [np.linalg.solve(covariance(best), slope) for slope in slopes]
     information = [[0.5 * np.sum(a * b.T) for b in solved] for a in solved]
-    expected = np.sqrt(np.diag(np.linalg.inv(information)))
-    np.testing.assert_allclose(learned.log_std, expected, rtol=0.03)
+    expected, std = np.linalg.inv(information), np.sqrt(np.diag(np.linalg.inv(information)))
+    np.testing.assert_allclose(learned.log_std, std, rtol=0.03)
+    np.testing.assert_allclose(
+        learned.log_covariance / np.outer(std, std), expected / np.outer(std, std), atol=0.05
+    )
+    assert abs(expected[0, 1]) > 0.5 * std[0] * std[1]  # variance and lengthscale go together
 
 
 def _simulated(kinds, seed):
@@ -240,6 +244,17 @@ def test_what_is_learned_does_not_depend_on_order_or_units():
     for unit in (1e3, 1e-3):
         same(_learned(unit * x, y, unit), [1, unit, 1])
         same(_learned(x, unit * y), [unit**2, 1, unit])
+
+
+def test_what_was_learned_is_shown_with_its_standard_errors():
+    learned = LINE.learn(_series(), bounds={"noise": (0.01, 1.0)}).learned
+    lines = repr(learned).splitlines()
+    assert lines[0].startswith("learned in ") and len(lines) == 4
+    assert lines[3].strip() == f"noise {learned.values[2]:.4g} ± {100 * learned.log_std[2]:.2g}%"
+    wide = learned._replace(log_covariance=np.diag([np.inf, 4.0, 0.01])).shown()
+    assert wide[0].endswith("(not determined)") and wide[1].endswith("(to a factor of 7.39)")
+    assert wide[2].endswith("± 10%")
+    assert learned.bounds == {"noise": (0.01, 1.0)}
 
 
 def test_blocks_of_data_may_come_in_any_order():

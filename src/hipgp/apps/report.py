@@ -80,11 +80,9 @@ def _in_words(post: models.Posterior) -> str:
         f"by a grid of {' x '.join(map(str, grid.shape))} = {grid.size:,} points.",
     ]
     if post.learned is not None:
-        found = ", ".join(
-            f"{n} = {v:.4g} (± {100 * s:.0f}%)"
-            for n, v, s in zip(post.learned.names, post.learned.values, post.learned.log_std, strict=True)
-        )
-        lines.append(f"Learned from the data in {post.learned.seconds:.1f} s: {html.escape(found)}.")
+        found = ", ".join(post.learned.shown())
+        seconds = f"{post.learned.seconds:.1f} s"
+        lines.append(f"Learned from the data in {seconds}, with standard errors: {html.escape(found)}.")
     return "".join(f"<p>{line}</p>" for line in lines)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from hipgp.choices.grid import grid_for
 from hipgp.engines import Method
-from hipgp.learning.search import Learned
+from hipgp.learning.learned import Learned
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 

@@ -6,7 +6,7 @@ from hipgp.batch.engine import Batch
 from hipgp.choices.coarseness import at_grid_bound, too_coarse
 from hipgp.choices.domain import learning_grid
 from hipgp.learning import search
-from hipgp.learning.search import Learned
+from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
 from hipgp.model.data import Data
@@ -56,7 +56,7 @@ def learned_from(
         if said is not None:
             warn_caller(said, GridTooCoarse)
     warn_if_undetermined(undetermined)
-    return search.in_unit(learned, unit)
+    return in_unit(learned, unit)
 
 
 def warn_if_undetermined(names: list[str]) -> None:

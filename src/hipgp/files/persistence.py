@@ -16,7 +16,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.packing import Arrays, Json, kernel_from_json, kernel_to_json, plain
 
 if TYPE_CHECKING:
-    from hipgp.learning.search import Learned
+    from hipgp.learning.learned import Learned
 
 # The engines that a map may be of, by `Method.name`: the module and the class of their settings.
 ENGINES = {
@@ -82,14 +82,16 @@ def _learned_to_json(learned: "Learned") -> Json:
 
 
 def _learned_from_json(told: Json) -> "Learned":
-    arrays = {name: np.asarray(told[name], float) for name in ("values", "log_std")}
-    if any(a.shape != (len(told["names"]),) for a in arrays.values()) or not np.all(arrays["values"] > 0):
+    arrays = {name: np.asarray(told[name], float) for name in ("values", "log_covariance")}
+    count = len(told["names"])
+    shapes = {"values": (count,), "log_covariance": (count, count)}
+    if any(a.shape != shapes[k] for k, a in arrays.items()) or not np.all(arrays["values"] > 0):
         raise ValueError(
-            "learned: expected a positive value and an uncertainty for each parameter, got others"
+            "learned: expected a positive value for each parameter and their covariance, got others"
         )
     if not all(isinstance(step, dict) for step in told["trace"]):
         raise ValueError("learned: expected a trace of steps, got something else")
-    from hipgp.learning.search import Learned
+    from hipgp.learning.learned import Learned
 
     return Learned(**{**told, **arrays, "kernel": kernel_from_json(told["kernel"])})
 

@@ -127,17 +127,19 @@ def climb(
     return vector, -here.evidence.value / count
 
 
-def uncertainty(information: Float[np.ndarray, "q q"], count: int, fixed: np.ndarray) -> Vector:
-    """Standard deviations of the log-parameters given `count` observations of this information each.
+def uncertainty(
+    information: Float[np.ndarray, "q q"], count: int, fixed: np.ndarray
+) -> Float[np.ndarray, "q q"]:
+    """The covariance of the log-parameters given `count` observations of this information each.
 
-    Parameters on a bound have none, and count as known in those of the others; where the data leave a direction open,
-    those along it have none either.
+    Parameters on a bound count as known in those of the others, and have an infinite variance themselves, without
+    covariances; so have those along directions that the data leave open.
     """
-    free = np.flatnonzero(~fixed)
-    out = np.full(len(fixed), np.inf)
+    out, free = np.diag(np.full(len(fixed), np.inf)), np.flatnonzero(~fixed)
     if len(free) and np.all(np.isfinite(information)):
         values, vectors = np.linalg.eigh(information[np.ix_(free, free)])
         flat = values <= 1e-14 * values[-1]
-        variance = vectors[:, ~flat] ** 2 @ (1 / (count * values[~flat]))
-        out[free] = np.where(np.sum(vectors[:, flat] ** 2, axis=1) > 0.1, np.inf, np.sqrt(variance))
+        known = np.sum(vectors[:, flat] ** 2, axis=1) <= 0.1
+        covariance = (vectors[:, ~flat] / (count * values[~flat])) @ vectors[:, ~flat].T
+        out[np.ix_(free[known], free[known])] = covariance[np.ix_(known, known)]
     return out

@@ -19,13 +19,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hipgp.engines import Method, Problem, Slope
+from hipgp.learning.learned import Learned
 from hipgp.learning.likelihood import Evaluation, Terms, evaluate, prepare
 from hipgp.learning.parameters import Bounds, Layout, bounds
 from hipgp.learning.scoring import Model, Report, climb, descend, uncertainty
 from hipgp.model.data import Data, Observations
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.scaling import scaled_kernel, scaled_noise
 from hipgp.model.trend import Trend
 from hipgp.runtime.checkpoints import fingerprint, read_arrays, write_arrays
 from hipgp.runtime.precision import float64_available
@@ -42,22 +42,9 @@ ENOUGH = 0.1, 0.05  # nats that a step must promise: where others follow, and wh
 DONE = 99  # the stage in the checkpoint of one that came to its end
 LADDER = 8  # lengthscales tried
 DESCENTS = 4  # starts from which the search goes on
+LOOSE = 2.0  # the standard error of a logarithm from which the data do not determine its parameter
 PROBES = 8  # of the bound's gradient: its error is a third of the parameters' own at most
 POLISHED_UP_TO = 100_000  # observations and grid points from which the bound is not worth its solves
-
-
-class Learned(NamedTuple):
-    """What learning found: parameters with their uncertainty, and how it got there."""
-
-    kernel: Kernel
-    noise: float | None
-    names: list[str]
-    values: Float[np.ndarray, " p"]
-    log_std: Float[np.ndarray, " p"]  # standard deviation of each parameter's logarithm
-    undetermined: list[str]  # parameters on their bound: the data do not determine them
-    objective: float  # negative log-likelihood per observation
-    trace: list[dict[str, Any]]
-    seconds: float
 
 
 @one_blas_thread
@@ -91,7 +78,7 @@ def learn(
     )
     saved = None if checkpoint is None else read_arrays(pathlib.Path(checkpoint), problem, "stage", "vectors")
     if saved is not None and int(saved["stage"]) == DONE:
-        done = saved["vectors"][0], saved["log_std"], float(saved["value"])
+        done = saved["vectors"][0], saved["covariance"], float(saved["value"])
         return _learned(task, *done, trace, began)
     with Progress("learning", progress) as bar:
         report = lambda stage, shown: _reporter(bar, trace, shown, stage, task.layout)
@@ -101,9 +88,9 @@ def learn(
             up = _slope(task, method), Model(here.information), task.box, len(data)
             vector, value = climb(vector, *up, report(len(stages), "exact bound"))
             seen = len(data)
-    log_std = uncertainty(here.information, seen, task.box.touching(vector))
-    save(stage=DONE, vectors=vector[None], log_std=log_std, value=value)
-    return _learned(task, vector, log_std, float(value), trace, began)
+    covariance = uncertainty(here.information, seen, task.box.touching(vector))
+    save(stage=DONE, vectors=vector[None], covariance=covariance, value=value)
+    return _learned(task, vector, covariance, float(value), trace, began)
 
 
 class _Task(NamedTuple):
@@ -120,6 +107,7 @@ class _Task(NamedTuple):
     columns: Float[np.ndarray, "N p"]
     spread: float
     box: Bounds
+    user: dict[str, Any]  # bounds that the user gave
 
     @staticmethod
     def of(
@@ -136,7 +124,7 @@ class _Task(NamedTuple):
         spread = _spread(data, columns)
         extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
         box = bounds(layout, _field_spread(data, spread), spacing, extent, user, spread)
-        return _Task(kernel, grid, data, noise, trend, start, seed, layout, columns, spread, box)
+        return _Task(kernel, grid, data, noise, trend, start, seed, layout, columns, spread, box, user)
 
     def terms(self, count: int, best: np.ndarray | None) -> Terms:
         """The likelihood of about `count` observations, with neighbours that suit the `best` parameters known."""
@@ -185,27 +173,6 @@ def _through(
     return best, here, terms.count
 
 
-def in_unit(learned: Learned, power: int) -> Learned:
-    """What was learned from data divided by 2^power, for the data themselves."""
-    if power == 0:
-        return learned
-    kernel, noise = scaled_kernel(learned.kernel, power), scaled_noise(learned.noise, power)
-    layout = Layout.of(learned.kernel, "noise" in learned.names)
-    one = layout.pack(scaled_kernel(layout.template, 1), 2.0) - layout.pack(layout.template, 1.0)
-    powers = np.rint(one / np.log(2)).astype(int) * power  # of each parameter
-    shift = power * float(np.log(2))
-    times = dict(zip(learned.names, powers.tolist(), strict=True))
-    trace = [
-        {k: float(np.ldexp(v, times[k])) if k in times else v for k, v in step.items()}
-        | {"objective": step["objective"] + shift}
-        for step in learned.trace
-    ]
-    return learned._replace(
-        kernel=kernel, noise=noise, values=np.ldexp(learned.values, powers), objective=learned.objective + shift,
-        trace=trace,
-    )  # fmt: skip
-
-
 def _in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
     """The observations by their places, and which of the given ones each is: the same whatever their order was.
 
@@ -242,21 +209,22 @@ def _slope(task: _Task, method: Method) -> Callable[[np.ndarray], Slope]:
 def _learned(
     task: _Task,
     vector: np.ndarray,
-    log_std: np.ndarray,
+    covariance: np.ndarray,
     value: float,
     trace: list[dict[str, Any]],
     began: float,
 ) -> Learned:
     kernel, found = task.layout.unpack(np.asarray(vector))
-    names, loose = task.layout.names(), task.box.touching(vector) | (log_std > 2.0)
+    names, loose = task.layout.names(), task.box.touching(vector) | (np.diag(covariance) > LOOSE**2)
     return Learned(
         jax.tree.map(lambda a: np.asarray(a, float), kernel),
         task.noise if found is None else float(found),
         names,
         np.exp(vector),
-        log_std,
+        covariance,
         [name for name, on in zip(names, loose, strict=True) if on],
         value,
+        dict(task.user),
         trace,
         time.perf_counter() - began,
     )

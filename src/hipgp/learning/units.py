@@ -3,7 +3,8 @@
 from typing import Any, NamedTuple
 
 from hipgp.engines import Method
-from hipgp.learning.search import Learned, in_unit, learn
+from hipgp.learning.learned import Learned, in_unit
+from hipgp.learning.search import learn
 from hipgp.model import scaling
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid

@@ -14,8 +14,8 @@ import numpy as np
 import scipy  # its submodules are imported when they are first used
 
 from hipgp.engines import Problem
+from hipgp.learning.learned import Learned
 from hipgp.learning.parameters import Layout
-from hipgp.learning.search import Learned
 from hipgp.learning.units import LearnOptions, learn_in_unit
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid

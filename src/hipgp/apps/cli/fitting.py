@@ -69,8 +69,7 @@ def fit(
         start = "kernel" if s.lengthscale else "data"
         gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress, checkpoint=of_learning)
         assert gp.learned is not None
-        pairs = zip(gp.learned.names, gp.learned.values, strict=True)
-        voice.note("learned: " + ", ".join(f"{n} {v:.4g}" for n, v in pairs))
+        voice.note("learned: " + ", ".join(gp.learned.shown()))
     if given is None:
         learned = gp.learned
         grid = grids.fitted(data, gp)

@@ -1,0 +1,73 @@
+"""What learning found: the parameters, how sure the data are of them, and how it got there."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.learning.parameters import Layout
+from hipgp.model.kernels import Kernel
+from hipgp.model.scaling import scaled_bounds, scaled_kernel, scaled_noise
+
+SMALL = 0.5  # a standard error of a logarithm up to which it is told in percent of the parameter
+
+
+class Learned(NamedTuple):
+    """What learning found: parameters with their uncertainty, and how it got there.
+
+    `log_covariance` is that of the logarithms of `values`, from the Fisher information. A parameter that the data leave
+    open, or that lies on a bound, has an infinite variance there and covariances of zero.
+    """
+
+    kernel: Kernel
+    noise: float | None
+    names: list[str]
+    values: Float[np.ndarray, " p"]
+    log_covariance: Float[np.ndarray, "p p"]
+    undetermined: list[str]  # parameters on their bound: the data do not determine them
+    objective: float  # negative log-likelihood per observation
+    bounds: dict[str, Any]  # those that the user gave
+    trace: list[dict[str, Any]]
+    seconds: float
+
+    @property
+    def log_std(self) -> Float[np.ndarray, " p"]:
+        """The standard error of each parameter's logarithm: 0.1 is about 10% of the parameter."""
+        return np.sqrt(np.diag(self.log_covariance))
+
+    def shown(self) -> list[str]:
+        """Each parameter in words, such as "noise 0.05 ± 4%"."""
+        rows = zip(self.names, self.values, self.log_std, strict=True)
+        return [f"{name} {value:.4g} {_error(std)}" for name, value, std in rows]
+
+    def __repr__(self) -> str:
+        lines = "".join(f"\n  {line}" for line in self.shown())
+        return f"learned in {self.seconds:.1f} s, {self.objective:.4g} nats an observation:{lines}"
+
+
+def _error(std: float) -> str:
+    """A standard error of a logarithm, in words."""
+    if not np.isfinite(std):
+        return "(not determined)"
+    return f"± {100 * std:.2g}%" if std <= SMALL else f"(to a factor of {np.exp(min(std, 100.0)):.3g})"
+
+
+def in_unit(learned: Learned, power: int) -> Learned:
+    """What was learned from data divided by 2^power, for the data themselves."""
+    if power == 0:
+        return learned
+    kernel, noise = scaled_kernel(learned.kernel, power), scaled_noise(learned.noise, power)
+    layout = Layout.of(learned.kernel, "noise" in learned.names)
+    one = layout.pack(scaled_kernel(layout.template, 1), 2.0) - layout.pack(layout.template, 1.0)
+    powers = np.rint(one / np.log(2)).astype(int) * power  # of each parameter
+    shift = power * float(np.log(2))
+    times = dict(zip(learned.names, powers.tolist(), strict=True))
+    trace = [
+        {k: float(np.ldexp(v, times[k])) if k in times else v for k, v in step.items()}
+        | {"objective": step["objective"] + shift}
+        for step in learned.trace
+    ]
+    return learned._replace(
+        kernel=kernel, noise=noise, values=np.ldexp(learned.values, powers), objective=learned.objective + shift,
+        bounds=scaled_bounds(learned.bounds, power) or {}, trace=trace,
+    )  # fmt: skip

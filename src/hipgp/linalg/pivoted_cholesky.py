@@ -1,0 +1,81 @@
+"""Partial Cholesky factors of large positive matrices, with pivots drawn at random: A ~ L L', from a few columns of A.
+
+Pivots are drawn in proportion to the diagonal of what is left, A - L L', which is positive semidefinite at every rank. They
+are drawn in blocks, and those that the others of their block have made redundant are rejected, so that they are
+distributed as if drawn one by one (Epperly, Tropp and Webber 2024, "Embrace rejection"; Chen et al. 2025).
+
+    >>> import numpy as np
+    >>> a = np.diag([4.0, 0.0, 9.0])
+    >>> found = pivoted_cholesky(lambda rows, columns: a[np.ix_(rows, columns)], np.diag(a), 3)
+    >>> np.allclose(found.factor @ found.factor.T, a), sorted(found.pivots.tolist())
+    (True, [0, 2])
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy  # its submodules are imported when they are first used
+from jaxtyping import Float, Int
+
+from hipgp.runtime.progress import Report, silent
+
+Entries = Callable[[Int[np.ndarray, " n"], Int[np.ndarray, " m"]], Float[np.ndarray, "n m"]]
+
+BLOCK = 64  # pivots that are drawn together
+ROUNDING = 100.0  # what is left of the diagonal is rounding below so many units of eps
+
+
+class PartialCholesky(NamedTuple):
+    """The factor L of A ~ L L', the pivot behind each of its columns, and the diagonal of A - L L'."""
+
+    factor: Float[np.ndarray, "N r"]
+    pivots: Int[np.ndarray, " r"]
+    left: Float[np.ndarray, " N"]
+
+
+def pivoted_cholesky(
+    entries: Entries,
+    diagonal: Float[np.ndarray, " N"],
+    most: int,
+    enough: float = 0.0,
+    seed: int = 0,
+    report: Report = silent,
+) -> PartialCholesky:
+    """Return the factor of at most `most` columns; fewer, once the trace of what is left is at most `enough`.
+
+    `entries(rows, columns)` gives the block of A at these indices. The same seed gives the same factor.
+    """
+    rng, count = np.random.default_rng(seed), len(diagonal)
+    floor = ROUNDING * np.finfo(float).eps * np.asarray(diagonal, float)
+    left, rank = np.array(diagonal, float), 0
+    factor, pivots = np.empty((count, min(most, count))), np.empty(min(most, count), int)
+    while rank < factor.shape[1] and (trace := float(np.sum(left))) > max(enough, 0.0):
+        drawn = rng.choice(count, size=BLOCK, p=left / trace)
+        here = factor[drawn, :rank]
+        chosen, root = _accepted(entries(drawn, drawn) - here @ here.T, rng, factor.shape[1] - rank)
+        some = drawn[chosen]
+        new = entries(np.arange(count), some) - factor[:, :rank] @ factor[some, :rank].T
+        new = scipy.linalg.solve_triangular(root, new.T, lower=True, check_finite=False).T
+        factor[:, rank : rank + len(some)], pivots[rank : rank + len(some)] = new, some
+        left -= np.einsum("nr,nr->n", new, new)
+        left[some] = 0.0
+        left[left < floor] = 0.0
+        rank += len(some)
+        report(rank, factor.shape[1])
+    return PartialCholesky(factor[:, :rank], pivots[:rank], left)
+
+
+def _accepted(
+    matrix: Float[np.ndarray, "b b"], rng: np.random.Generator, most: int
+) -> tuple[list[int], Float[np.ndarray, "a a"]]:
+    """Accept each row in turn with the share of its diagonal that those before leave: at most `most` of them, and their factor."""
+    matrix, drawn = matrix.copy(), np.diag(matrix).copy()
+    chances, chosen, columns = rng.uniform(size=len(matrix)), [], []
+    for i, chance in enumerate(chances):
+        if matrix[i, i] > max(chance, 1e-6) * drawn[i] and len(chosen) < most:
+            column = matrix[:, i] / np.sqrt(matrix[i, i])
+            matrix = matrix - np.outer(column, column)
+            chosen.append(i)
+            columns.append(column)
+    return chosen, np.tril(np.stack(columns, axis=1)[chosen])
