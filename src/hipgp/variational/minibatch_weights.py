@@ -19,7 +19,7 @@ from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.precision import AnyArray
+from hipgp.runtime.arrays import AnyArray
 from hipgp.variational.whitening import Whitening
 from hipgp.weights.exact import ExactWeights, Weights, closed_form_or_nodes, grid_covariances
 from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
