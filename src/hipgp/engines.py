@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
 
+from hipgp.model.arguments import as_float
 from hipgp.model.data import Data, check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, plain
 from hipgp.model.trend import Trend
-from hipgp.runtime.precision import as_float
 from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
 

@@ -23,6 +23,7 @@ from hipgp.engines import (
 from hipgp.learning.learned import Learned
 from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
+from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
@@ -31,7 +32,6 @@ from hipgp.model.trend import Trend
 from hipgp.nonlinear.engine import suited
 from hipgp.nonlinear.learning import learn_linearised
 from hipgp.posterior import Posterior
-from hipgp.runtime.precision import as_float
 
 
 class GP(eqx.Module):

@@ -14,12 +14,12 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
+from hipgp.model.arguments import as_float
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.precision import as_float
 
 
 class Observations(eqx.Module):

@@ -15,7 +15,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.runtime.precision import as_float
+from hipgp.model.arguments import as_float
 
 LARGEST_GRID = 2**33  # points; beyond it even one float32 array takes 32 GiB
 

@@ -14,7 +14,7 @@ import abc
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -24,12 +24,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from hipgp.runtime.precision import as_float, float64_available
+from hipgp.model.arguments import as_float
+from hipgp.model.differences import differences
+from hipgp.runtime.precision import float64_available
 
 Profile = Callable[[Array], Array]
 
 SMOOTH = 99  # stands for infinitely many derivatives
-CHUNK_SIZES = 2**15, 2**18  # differences at which a kernel is evaluated together, if there are many more
 
 
 class Kernel(eqx.Module):
@@ -83,29 +84,6 @@ class Kernel(eqx.Module):
 @float64_available
 def _gram(kernel: "Kernel", a: np.ndarray, b: np.ndarray) -> Array:
     return kernel.evaluate(differences(jnp.asarray(a).T[:, :, None], jnp.asarray(b).T[:, None, :]))
-
-
-def differences(x: Iterable[Array], y: Iterable[Array]) -> Float[Array, "D ..."]:
-    """x - y, computed component by component.
-
-    XLA fuses this into the kernel. It would write a difference of whole arrays to memory first, which is five times
-    slower on a CPU.
-    """
-    return jnp.stack([a - b for a, b in zip(x, y, strict=True)])
-
-
-def kernel_at_differences(kernel: Kernel, differences: Float[np.ndarray, "n D"]) -> Float[np.ndarray, " n"]:
-    """Evaluate the kernel at many differences, in chunks of two sizes, so that at most two programs are compiled."""
-    n, d = differences.shape
-    chunk = CHUNK_SIZES[n > CHUNK_SIZES[1]]
-    padded = np.zeros((-(-n // chunk) * chunk, d))
-    padded[:n] = differences
-    return np.concatenate([_evaluate(kernel, part) for part in padded.reshape(-1, chunk, d)])[:n]
-
-
-@eqx.filter_jit
-def _evaluate(kernel: Kernel, differences: Array | np.ndarray) -> Array:
-    return kernel.evaluate(jnp.asarray(differences).T)
 
 
 def typical_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:

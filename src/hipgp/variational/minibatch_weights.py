@@ -19,7 +19,7 @@ from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments
-from hipgp.runtime.precision import AnyArray, on_device
+from hipgp.runtime.arrays import AnyArray, on_device
 from hipgp.variational.whitening import Whitening
 from hipgp.weights.exact import (
     ExactWeights,

@@ -15,9 +15,10 @@ import numpy as np
 from jax.scipy.special import erf
 from jaxtyping import Array, Float
 
-from hipgp.model.kernels import Kernel, SquaredExponential, differences
+from hipgp.model.differences import differences
+from hipgp.model.kernels import Kernel, SquaredExponential
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.precision import AnyArray
+from hipgp.runtime.arrays import AnyArray
 
 
 class TransposedNodes(NamedTuple):
