@@ -52,8 +52,8 @@ class Solver:
     def __init__(self, setting: Setting, tolerance: float, limit: int):
         self.whitening = whiten(setting.kernel, setting.grid, "toeplitz")
         zero = np.zeros(3, setting.dtype)
-        lines = hg.LineIntegrals(zero, setting.ends)
-        given = setting.kernel, setting.grid, [lines], tolerance, limit, setting.dtype
+        lines: list[Any] = [hg.LineIntegrals(zero, setting.ends)]
+        given = setting.kernel, setting.grid, lines, tolerance, limit, setting.dtype
         self.kernel, self.source = setting.kernel, exact_source(*given)
 
     @property
