@@ -142,6 +142,11 @@ class Points(Functional):
         return _taken(Points, self, rows)
 
 
+def as_functional(value: Any) -> Functional:
+    """The functional itself; anything else is taken as places of Points."""
+    return value if isinstance(value, Functional) else Points(value)
+
+
 class Derivatives(Functional):
     """The field's derivative at each row of x, along `axis` (0 unless told) or along a `direction` vector.
 

@@ -11,6 +11,7 @@ its derivatives given explicitly (`_profile`), makes them right at distance zero
 """
 
 import abc
+import dataclasses
 import functools
 import math
 import operator
@@ -27,6 +28,7 @@ from jaxtyping import Array, Float
 from hipgp.model.arguments import as_float
 from hipgp.model.differences import differences
 from hipgp.runtime.precision import float64_available
+from hipgp.runtime.shown import numbers
 
 Profile = Callable[[Array], Array]
 
@@ -121,12 +123,18 @@ class Sum(_Pair):
     def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         return self.left.evaluate(difference) + self.right.evaluate(difference)
 
+    def __repr__(self) -> str:
+        return f"{self.left!r} + {self.right!r}"
+
 
 class Product(_Pair):
     """The covariance of the product of two independent fields."""
 
     def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         return self.left.evaluate(difference) * self.right.evaluate(difference)
+
+    def __repr__(self) -> str:
+        return " * ".join(f"({k!r})" if isinstance(k, Sum) else repr(k) for k in (self.left, self.right))
 
 
 class Stationary(Kernel):
@@ -154,6 +162,10 @@ class Stationary(Kernel):
     @property
     def parts(self) -> tuple["Stationary", ...]:
         return (self,)
+
+    def __repr__(self) -> str:
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return f"{type(self).__name__}({', '.join(f'{k}={numbers(v)}' for k, v in fields.items())})"
 
 
 def _profile(*derivatives: Profile) -> Profile:
