@@ -94,12 +94,12 @@ def test_crossing_lines_take_it_and_fewer_steps(ndim):
     assert re.match(
         r"low-rank, \d+ columns: the observations are long and cross, \d+ columns leave 0", reason
     )
-    assert 2 * post.diagnostics["iterations"] < other.diagnostics["iterations"]
+    assert post.diagnostics["iterations"] < 0.6 * other.diagnostics["iterations"]
     np.testing.assert_allclose(post.mean, other.mean, rtol=0, atol=0.02 * np.ptp(other.mean))
 
 
 def test_where_too_much_is_left_vecchia_is_taken_and_the_reason_says_so():
-    gp, data = chords(1100, lengthscale=0.02, grid=hg.Grid.cover((-0.05,) * 2, (1.05,) * 2, shape=(64, 64)))
+    gp, data = chords(1100, lengthscale=0.04)
     data = hg.observe(data.blocks[0].functional, data.y, noise=0.005)
     reason = fitted(gp, data, hg.Batch()).diagnostics["decisions"]["preconditioner"]
     assert re.match("Vecchia, .*cross, but 550 columns leave .* more than the 0.3 up to", reason)
@@ -113,6 +113,7 @@ def test_what_crosses():
     assert not crossing(observed(hg.LineIntegrals(end[:1000], end[100:])), kernel)  # few
     assert not crossing(observed(hg.LineIntegrals(np.zeros(2), end)), kernel)  # from one place
     assert not crossing(observed(hg.LineIntegrals(end, end[::-1])), hg.Matern32(1.0, 3.0))  # short
+    assert not crossing(observed(hg.LineIntegrals(end, end[::-1])), hg.Matern32(1.0, 0.02))  # of 2,500 cells
     assert not crossing(observed(hg.Points(end)), kernel)
 
 

@@ -37,7 +37,7 @@ DIAGONAL_NODES = 64  # of a functional, for the diagonal of the covariance
 ENOUGH = 0.1  # noise variances left of an observation, in the mean, at which the factor ends
 MOST_COLUMNS = 1024
 MOST_BYTES = 2**30  # of the factor, in float64
-PROBED, PROBE_COLUMNS = 2048, 256  # observations and columns of the probe
+PROBED, PROBE_COLUMNS = 2048, 128  # observations and columns of the probe
 CHECKED = 256  # observations on which what is left is computed exactly
 LONG = 1.0  # lengthscales between the ends of the median functional
 FEWEST = 1024  # observations: the solve of fewer takes less than the factor
@@ -116,12 +116,17 @@ def _product(toeplitz: Toeplitz, v: Float[Array, "m M"]) -> Float[Array, "m M"]:
 
 
 def crossing(data: Data, kernel: Kernel) -> bool:
-    """Tell whether the observations are many and long in lengthscales, and do not start from one place."""
+    """Tell whether the observations are many, long in lengthscales, and do not start from one place.
+
+    And whether the box around them is of no more lengthscales than the factor may have columns: each is a direction or more.
+    """
     if not FEWEST <= len(data) <= MOST or all(block.functional.single for block in data.blocks):
         return False
     ends = coarse_data_quadrature(data, kernel, MOST_NODES).ends()
     first, last = (np.asarray(end, float) / typical_lengthscale(kernel, data.ndim) for end in ends)
-    return not share_one_end(first, last) and bool(np.median(np.linalg.norm(last - first, axis=1)) > LONG)
+    long = np.median(np.linalg.norm(last - first, axis=1)) > LONG
+    box = np.prod(np.ptp(np.concatenate([first, last]), axis=0))
+    return bool(long and box <= MOST_COLUMNS and not share_one_end(first, last))
 
 
 @float64_available
