@@ -7,8 +7,11 @@ what to use instead; the base class does so for everything that is optional.
 """
 
 import abc
+import copy
 import dataclasses
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -16,15 +19,18 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
 
+from hipgp.model.arguments import as_float
 from hipgp.model.data import Data, check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, plain
 from hipgp.model.trend import Trend
-from hipgp.runtime.precision import as_float
 from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 StdMethod = Literal["auto", "vecchia", "samples", "exact"]
 
@@ -68,15 +74,57 @@ def check_std(how: StdOptions, engine: str, methods: tuple[str, ...]) -> None:
         )
 
 
-class Prediction(NamedTuple):
-    """Mean and standard deviation of functionals of the field, without observation noise.
-
-    `std_error` is the Monte Carlo error of `std`, where it was estimated from samples; None otherwise.
-    """
-
+class _Moments(NamedTuple):
     mean: Float[np.ndarray, " N"]
     std: Float[np.ndarray, " N"]
     std_error: Float[np.ndarray, " N"] | None = None
+
+
+class Prediction(_Moments):
+    """Mean and standard deviation of functionals of the field, without observation noise.
+
+    `std_error` is the Monte Carlo error of `std`, where it was estimated from samples; None otherwise. `places` are the
+    columns that `to_frame` has beside them: the coordinates of what was predicted, by name.
+    """
+
+    places: Mapping[str, np.ndarray] = MappingProxyType({})
+
+    def placed(self, places: Mapping[str, np.ndarray]) -> Self:
+        """The same prediction with the coordinates of what was predicted."""
+        found = copy.copy(self)
+        found.places = places
+        return found
+
+    def to_frame(self) -> "pd.DataFrame":
+        """A pandas DataFrame with a row for each functional: its coordinates, mean, std, and std_error where known."""
+        import pandas as pd
+
+        found = {name: values for name, values in self._asdict().items() if values is not None}
+        return pd.DataFrame({**self.places, **found})
+
+    def with_noise(self, noise: Any) -> "Prediction":
+        """The prediction of new measurements, whose independent noise has the standard deviation `noise`."""
+        added = as_float("noise", noise, ndim=(0, 1)).astype(float)
+        if added.shape not in ((), np.shape(self.mean)) or np.any(added < 0):
+            raise ValueError(
+                f"noise: expected a standard deviation, or one for each of {len(self.mean)} values, none below 0, got "
+                f"{noise!r}"
+            )
+        std = np.hypot(self.std, added)
+        error = (
+            None
+            if self.std_error is None
+            else self.std_error * self.std / np.maximum(std, np.finfo(float).tiny)
+        )
+        return Prediction(self.mean, std, error).placed(self.places)
+
+    def __repr__(self) -> str:
+        few = {name: np.array2string(np.asarray(a), precision=4, threshold=6, edgeitems=2, separator=", ")
+               for name, a in self._asdict().items() if a is not None}  # fmt: skip
+        return f"Prediction({', '.join(f'{name}={text}' for name, text in few.items())})"
+
+    def _repr_html_(self) -> str:
+        return self.to_frame().to_html(max_rows=10)
 
     def quantile(self, q: Any) -> np.ndarray:
         """The value that is not exceeded with probability `q`; for several q, (len(q), N)."""

@@ -23,6 +23,7 @@ from hipgp.engines import (
 from hipgp.learning.learned import Learned
 from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
+from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
@@ -31,10 +32,10 @@ from hipgp.model.trend import Trend
 from hipgp.nonlinear.engine import suited
 from hipgp.nonlinear.learning import learn_linearised
 from hipgp.posterior import Posterior
-from hipgp.runtime.precision import as_float
+from hipgp.runtime.shown import Shown
 
 
-class GP(eqx.Module):
+class GP(Shown, eqx.Module):
     """A Gaussian-process prior, with inducing points on a grid where there are many observations.
 
     Without a `grid`, `condition` chooses one that fits the data, the kernel and the noise, or needs none. `noise` is the
@@ -74,6 +75,15 @@ class GP(eqx.Module):
         self.trend = trend if isinstance(trend, Trend) else Trend(trend)
         self.link, self.parameters = as_link(link), dict(parameters or {})
         self.learned = None
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        noise = "as given with the data, or to be learned" if self.noise is None else f"{self.noise:.4g}"
+        rows = {"kernel": repr(self.kernel), "noise": noise, "trend": str(self.trend.kind or "none")}
+        rows |= {"grid": "chosen when conditioned" if self.grid is None else repr(self.grid)}
+        rows |= {} if self.link.identity else {"link": self.link.name}
+        rows |= {name: f"{value:.4g}" for name, value in self.parameters.items()}
+        rows |= {} if self.learned is None else {"learned": ", ".join(self.learned.shown())}
+        return "GP", rows
 
     def condition(
         self,

@@ -1,5 +1,6 @@
 """What is known of the field after the data: `Posterior`, and `load` for maps from files."""
 
+import dataclasses
 import os
 from typing import Any, Literal, overload
 
@@ -21,26 +22,39 @@ from hipgp.engines import (
 )
 from hipgp.files import io, persistence
 from hipgp.files.labels import Labels
+from hipgp.files.places import columns as columns_of
 from hipgp.learning.learned import Learned
 from hipgp.model import scaling
 from hipgp.model.arguments import check_whole
-from hipgp.model.functionals import Functional, Points
+from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.runtime.progress import Progress
+from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
 
 
-class Posterior(eqx.Module):
+class Posterior(Shown, eqx.Module):
     """The field after the data: means, standard deviations and samples of any functional.
 
-    The engine computes in units of 2^unit of y; 0 unless the numbers are extreme (`scaling.py`).
+    The engine computes in units of 2^unit of y; 0 unless the numbers are extreme (`scaling.py`). `kept` are the std and
+    samples that came with a map from a file.
     """
 
     engine: FittedPosterior
     learned: Learned | None = None  # how the kernel was found, where it was learned
     named: Labels | None = eqx.field(static=True, default=None)
     unit: int = eqx.field(static=True, default=0)
+    kept: dict[str, np.ndarray] = eqx.field(default_factory=dict)
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        told = self.diagnostics
+        rows = {"kernel": repr(self.kernel), "grid": repr(self.grid), "engine": str(told.get("engine"))}
+        rows |= {} if self.noise is None else {"noise": f"{self.noise:.4g}"}
+        rows |= {"observations": f"{told['observations']:,}"} if "observations" in told else {}
+        rows |= {"from the exact posterior": f"{told['kl_nats']:.2g} nats"} if "kl_nats" in told else {}
+        rows |= {} if self.learned is None else {"learned": ", ".join(self.learned.shown())}
+        return f"Posterior of {self.labels.value()}", rows
 
     @property
     def labels(self) -> Labels:
@@ -55,12 +69,23 @@ class Posterior(eqx.Module):
         Each is one line of at most 200 characters; an axis cannot be called mean, std, sample or samples.
         """
         labels = Labels.of(self.grid.ndim, axes, axis_units, name, unit)
-        return Posterior(self.engine, self.learned, labels, self.unit)
+        return dataclasses.replace(self, named=labels)
 
     def to_xarray(self, std: Any = None, samples: Any = None) -> Any:
-        """The map as an xarray.Dataset with coordinates and units: the mean, and std and draws where given."""
-        given = {"mean": self.mean, "std": std, "samples": samples}
-        fields = {name: np.asarray(values) for name, values in given.items() if values is not None}
+        """The map as an xarray.Dataset with coordinates and units: the mean, and std and draws where given.
+
+        With `std=True` the standard deviation is computed, unless the map was loaded with one; what it was loaded with is
+        there by default, and left out with False.
+        """
+        fields = {"mean": self.mean}
+        for name, given in (("std", std), ("samples", samples)):
+            values = self.kept.get(name) if given is None or given is True else given
+            if given is True and values is None:
+                if name == "samples":
+                    raise ValueError("samples: expected draws such as post.sample(8), got True")
+                values = self.std()
+            if values is not None and values is not False:
+                fields[name] = np.asarray(values)
         return io.dataset(self.grid, self.labels, fields)
 
     def to_fits(self, path: str | os.PathLike[str], std: Any = None, *, overwrite: bool = False) -> None:
@@ -144,7 +169,7 @@ class Posterior(eqx.Module):
 
     def predict(
         self,
-        functional: Functional,
+        functional: Any,
         std: StdMethod = "auto",
         *,
         samples: int = 64,
@@ -152,7 +177,7 @@ class Posterior(eqx.Module):
         columns: Any = None,
         progress: bool = True,
     ) -> Prediction:
-        """Mean and std of any functional, observed or not.
+        """Mean and std of any functional, observed or not; an array of places means Points.
 
         `std` says how: "vecchia" (deterministic, given the nearest observations), "samples" (the mean square error
         over simulated data, with its Monte Carlo error stated) or "exact" (one solve each, or one factorisation); "auto" is the
@@ -160,24 +185,27 @@ class Posterior(eqx.Module):
         tell nearly all; otherwise the last or the second, whichever takes fewer products. `columns` are the user's own
         trend columns for these functionals.
         """
+        functional = as_functional(functional)
         estimates.check_places(functional)
         if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
-            return self._in_unit(Prediction(*self.engine.at_points(functional.x, True)))  # type: ignore[arg-type]
+            beyond = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]
+            return self._in_unit(beyond, functional)
         engine = self._reaching(functional, progress)
         with Progress("standard deviations", progress) as bar:
             found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
-        return self._in_unit(found)
+        return self._in_unit(found, functional)
 
     def sample(
         self,
         count: int,
         key: Any = 0,
-        at: Functional | None = None,
+        at: Any = None,
         columns: Any = None,
         progress: bool = True,
     ) -> np.ndarray:
         """`count` draws of the posterior: (count, *grid.shape), or (count, N) of the functionals `at`."""
         check_whole("count", count, 1)
+        at = None if at is None else as_functional(at)
         engine = self.engine if at is None else self._reaching(at, progress)
         itemsize = np.dtype(self.engine.dtype).itemsize
         estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
@@ -223,10 +251,11 @@ class Posterior(eqx.Module):
         engine.method.check(engine.kernel, engine.grid, functional)
         return engine
 
-    def _in_unit(self, found: Prediction) -> Prediction:
-        if self.unit == 0:
-            return found
-        return Prediction(*(None if a is None else np.ldexp(a, self.unit) for a in found))  # type: ignore[arg-type]
+    def _in_unit(self, found: Prediction, functional: Functional) -> Prediction:
+        """The prediction in the unit of y, with the places that it is of."""
+        if self.unit != 0:
+            found = Prediction(*(None if a is None else np.ldexp(a, self.unit) for a in found))  # type: ignore[arg-type]
+        return found.placed(columns_of(functional, self.labels.axes))
 
 
 def load(path: str | os.PathLike[str]) -> Posterior:
@@ -237,4 +266,7 @@ def load(path: str | os.PathLike[str]) -> Posterior:
     record = io.read(path)
     with io.damaged(path):
         engine, learned = persistence.unpack(record.arrays, record.model)
-        return Posterior(engine, learned, record.labels, int(record.model["unit"]))
+        kept = {
+            str(name): np.asarray(record.fields[name]) for name in record.fields.data_vars if name != "mean"
+        }
+        return Posterior(engine, learned, record.labels, int(record.model["unit"]), kept)

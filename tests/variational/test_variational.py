@@ -255,7 +255,7 @@ def test_weights_batch_by_batch_are_those_of_the_table(monkeypatch):
     data, _ = observed(2)
     settings = Variational("block", (3, 2), direct=False, batch_size=10, epochs=4)
     held = settings.fit(kernel, grid, data, None)
-    monkeypatch.setattr("hipgp.variational.engine.table_limit", lambda: 0)
+    monkeypatch.setattr("hipgp.variational.engine.storage_limit", lambda: 0)
     streamed = settings.fit(kernel, grid, data, None)
     close(streamed.whitened_mean, held.whitened_mean)
     close(streamed.elbo(), held.elbo())

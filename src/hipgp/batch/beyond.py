@@ -9,7 +9,8 @@ from jaxtyping import Array, Float
 from hipgp.model.functionals import Points
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.precision import AnyArray, float64_available
+from hipgp.runtime.arrays import AnyArray
+from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 from hipgp.weights.covariance import covariance_with_points
 

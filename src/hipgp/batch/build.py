@@ -13,7 +13,7 @@ from hipgp.batch.grid_space import grid_system, largest_unresolved_gain
 from hipgp.batch.interpolation import Rows
 from hipgp.batch.systems import DataSystem, System
 from hipgp.engines import Problem
-from hipgp.runtime.precision import on_device
+from hipgp.runtime.arrays import on_device
 from hipgp.runtime.threads import run_both
 from hipgp.vecchia import factor as vecchia
 from hipgp.vecchia.factor import ConditioningSets

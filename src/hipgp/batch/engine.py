@@ -31,9 +31,10 @@ from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, check_shapes, unpack_observations
+from hipgp.runtime.arrays import on_device
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.lazy import Lazy
-from hipgp.runtime.precision import float64_available, on_device
+from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse
 from hipgp.weights.stencils import check_stencil

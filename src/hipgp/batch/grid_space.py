@@ -26,8 +26,8 @@ from hipgp.batch.ordering import by_number
 from hipgp.batch.systems import System
 from hipgp.linalg.csr import CSR, contiguous_transpose
 from hipgp.linalg.sparse import SlicedEllpack, sliced_ellpack
+from hipgp.runtime.arrays import on_device
 from hipgp.runtime.buckets import round_up
-from hipgp.runtime.precision import on_device
 from hipgp.runtime.threads import map_in_threads, run_both
 from hipgp.weights.stencils import LocalWeights, WeightRows
 from hipgp.weights.toeplitz import Toeplitz, Torus

@@ -26,8 +26,8 @@ from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_low
 from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel, typical_lengthscale
 from hipgp.model.nodes import Nodes
+from hipgp.runtime.arrays import on_device
 from hipgp.runtime.buckets import round_up_to_power_of_two
-from hipgp.runtime.precision import on_device
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads
 from hipgp.vecchia import conditioning_sets as neighbours

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.model.kernels import Kernel, Product, Stationary
-from hipgp.runtime.precision import AnyArray
+from hipgp.runtime.arrays import AnyArray
 
 WIDE = 100.0  # how far an unknown kind of parameter may go from its starting value, as a factor
 

@@ -15,8 +15,8 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
+from hipgp.runtime.arrays import AnyArray, on_device
 from hipgp.runtime.buckets import round_up, round_up_geometrically
-from hipgp.runtime.precision import AnyArray, on_device
 from hipgp.runtime.threads import map_in_threads, thread_count
 
 ENTRIES_PER_THREAD = 2**20  # fewer are not worth a thread of their own

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.runtime.precision import on_device
+from hipgp.runtime.arrays import on_device
 
 NEGLIGIBLE = 1e-14  # eigenvalues beside the largest one that are rounding
 

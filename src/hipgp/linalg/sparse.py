@@ -20,8 +20,8 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.csr import CSR, contiguous_transpose, ranges
 from hipgp.linalg.slices import slice_sizes
+from hipgp.runtime.arrays import AnyArray, on_device
 from hipgp.runtime.buckets import round_up_to_power_of_two
-from hipgp.runtime.precision import AnyArray, on_device
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads, run_both
 

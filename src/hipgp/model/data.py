@@ -14,12 +14,13 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
+from hipgp.model.arguments import as_float
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.precision import as_float
+from hipgp.runtime.shown import Shown, between
 
 
 class Observations(eqx.Module):
@@ -34,7 +35,7 @@ class Observations(eqx.Module):
     likelihood: Likelihood | None = None
 
 
-class Data(eqx.Module):
+class Data(Shown, eqx.Module):
     """Observations of one field, in blocks of one kind each. Add two to fuse them."""
 
     blocks: tuple[Observations, ...]
@@ -47,6 +48,16 @@ class Data(eqx.Module):
                 f"data: expected functionals in {self.ndim} dimensions like the others, got {other.ndim}"
             )
         return Data(self.blocks + other.blocks)
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        rows = {}
+        for number, b in enumerate(self.blocks, 1):
+            noise = "to be learned" if b.noise is None else between(b.noise)
+            if b.likelihood is not None:
+                noise = type(b.likelihood).__name__
+            told = f"{len(b.y):,} {type(b.functional).__name__}, y from {between(b.y)}, noise {noise}"
+            rows[f"block {number}"] = told
+        return f"Data: {len(self):,} observations in {self.ndim} dimension{'s' * (self.ndim > 1)}", rows
 
     def __len__(self) -> int:
         return sum(len(block.y) for block in self.blocks)

@@ -19,9 +19,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
-from hipgp.model.arguments import as_direction, as_pair, as_points, check_not_empty, check_rule
+from hipgp.model.arguments import as_direction, as_float, as_pair, as_points, check_not_empty, check_rule
 from hipgp.model.nodes import Nodes, Segments, gauss
-from hipgp.runtime.precision import as_float
 
 NODES_PER_CELL = 2.0  # nodes per grid cell along a line or box edge
 
@@ -141,6 +140,11 @@ class Points(Functional):
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Points":
         return _taken(Points, self, rows)
+
+
+def as_functional(value: Any) -> Functional:
+    """The functional itself; anything else is taken as places of Points."""
+    return value if isinstance(value, Functional) else Points(value)
 
 
 class Derivatives(Functional):

@@ -15,12 +15,13 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.runtime.precision import as_float
+from hipgp.model.arguments import as_float
+from hipgp.runtime.shown import Shown, numbers
 
 LARGEST_GRID = 2**33  # points; beyond it even one float32 array takes 32 GiB
 
 
-class Grid(eqx.Module):
+class Grid(Shown, eqx.Module):
     """Inducing points at `origin + i * spacing`, `i` running over `shape`; one to four axes."""
 
     origin: tuple[float, ...] = eqx.field(static=True)
@@ -79,6 +80,10 @@ class Grid(eqx.Module):
         _check_size(wanted.tolist())
         cells = wanted.astype(int) - 1
         return cls(low - (cells * step - (high - low)) / 2, step, tuple(int(n) + 1 for n in cells))
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        held = {"shape": self.shape, "lower": self.lower, "upper": self.upper, "spacing": self.spacing}
+        return f"Grid({', '.join(f'{name}={numbers(value)}' for name, value in held.items())})", {}
 
     @property
     def ndim(self) -> int:

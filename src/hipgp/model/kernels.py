@@ -11,10 +11,11 @@ its derivatives given explicitly (`_profile`), makes them right at distance zero
 """
 
 import abc
+import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -24,12 +25,14 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from hipgp.runtime.precision import as_float, float64_available
+from hipgp.model.arguments import as_float
+from hipgp.model.differences import differences
+from hipgp.runtime.precision import float64_available
+from hipgp.runtime.shown import numbers
 
 Profile = Callable[[Array], Array]
 
 SMOOTH = 99  # stands for infinitely many derivatives
-CHUNK_SIZES = 2**15, 2**18  # differences at which a kernel is evaluated together, if there are many more
 
 
 class Kernel(eqx.Module):
@@ -85,29 +88,6 @@ def _gram(kernel: "Kernel", a: np.ndarray, b: np.ndarray) -> Array:
     return kernel.evaluate(differences(jnp.asarray(a).T[:, :, None], jnp.asarray(b).T[:, None, :]))
 
 
-def differences(x: Iterable[Array], y: Iterable[Array]) -> Float[Array, "D ..."]:
-    """x - y, computed component by component.
-
-    XLA fuses this into the kernel. It would write a difference of whole arrays to memory first, which is five times
-    slower on a CPU.
-    """
-    return jnp.stack([a - b for a, b in zip(x, y, strict=True)])
-
-
-def kernel_at_differences(kernel: Kernel, differences: Float[np.ndarray, "n D"]) -> Float[np.ndarray, " n"]:
-    """Evaluate the kernel at many differences, in chunks of two sizes, so that at most two programs are compiled."""
-    n, d = differences.shape
-    chunk = CHUNK_SIZES[n > CHUNK_SIZES[1]]
-    padded = np.zeros((-(-n // chunk) * chunk, d))
-    padded[:n] = differences
-    return np.concatenate([_evaluate(kernel, part) for part in padded.reshape(-1, chunk, d)])[:n]
-
-
-@eqx.filter_jit
-def _evaluate(kernel: Kernel, differences: Array | np.ndarray) -> Array:
-    return kernel.evaluate(jnp.asarray(differences).T)
-
-
 def typical_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
     """Return the geometric mean of the parts' lengthscales, per axis: the unit in which distances are compared."""
     return np.exp(np.mean(np.log(_lengthscales(kernel, ndim)), axis=0))
@@ -143,12 +123,18 @@ class Sum(_Pair):
     def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         return self.left.evaluate(difference) + self.right.evaluate(difference)
 
+    def __repr__(self) -> str:
+        return f"{self.left!r} + {self.right!r}"
+
 
 class Product(_Pair):
     """The covariance of the product of two independent fields."""
 
     def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         return self.left.evaluate(difference) * self.right.evaluate(difference)
+
+    def __repr__(self) -> str:
+        return " * ".join(f"({k!r})" if isinstance(k, Sum) else repr(k) for k in (self.left, self.right))
 
 
 class Stationary(Kernel):
@@ -176,6 +162,10 @@ class Stationary(Kernel):
     @property
     def parts(self) -> tuple["Stationary", ...]:
         return (self,)
+
+    def __repr__(self) -> str:
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return f"{type(self).__name__}({', '.join(f'{k}={numbers(v)}' for k, v in fields.items())})"
 
 
 def _profile(*derivatives: Profile) -> Profile:

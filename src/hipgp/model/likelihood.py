@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from hipgp.runtime.precision import as_float
+from hipgp.model.arguments import as_float
 
 
 class Likelihood(eqx.Module):

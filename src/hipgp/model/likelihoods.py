@@ -7,8 +7,8 @@ import numpy as np
 from jax.scipy.special import betainc, gammainc, gammaln, log_ndtr, ndtr, polygamma
 from jaxtyping import Array, Float
 
+from hipgp.model.arguments import as_float
 from hipgp.model.likelihood import Likelihood, OwnLikelihood, check_range, positive
-from hipgp.runtime.precision import as_float
 
 LOG_2PI = float(np.log(2 * np.pi))
 TINY = 1e-300  # of a probability whose logarithm is taken

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.runtime.precision import AnyArray
+from hipgp.runtime.arrays import AnyArray
 from hipgp.runtime.threads import map_in_threads
 
 PANEL = 16  # most Gauss-Legendre nodes in one panel of a composite rule

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.model.arguments import as_points
+from hipgp.model.arguments import as_float, as_points
 from hipgp.model.counts import Poisson
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Points
-from hipgp.runtime.precision import as_float
 
 CELLS = {1: 256, 2: 100, 3: 40, 4: 16}  # along the longest side, unless told
 

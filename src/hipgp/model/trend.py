@@ -9,9 +9,9 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
+from hipgp.model.arguments import as_float
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
-from hipgp.runtime.precision import as_float
 
 if TYPE_CHECKING:
     from hipgp.model.data import Data

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.links import Link
-from hipgp.runtime.precision import AnyArray
+from hipgp.runtime.arrays import AnyArray
 from hipgp.runtime.programs import bounded_jit
 
 OF_LINKS, OF_LIKELIHOODS = 20, 32  # nodes of the rule

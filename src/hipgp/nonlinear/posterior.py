@@ -48,6 +48,12 @@ class Transformed(Prediction):
         side = np.where(self.scale < 0, -1.0, 1.0)
         return self.scale * np.asarray(self.link(self.zeta_mean + side * ndtri(share) * self.zeta_std))
 
+    def with_noise(self, noise: Any) -> Prediction:
+        raise ValueError(
+            "noise: expected a prediction of a field without a link, whose sum with noise is normal, got one with; draw "
+            "post.sample(count, at=...) and add noise to the draws"
+        )
+
 
 class LinearisedPosterior(FittedPosterior):
     """The Gaussian posterior of f of the last round, seen through the link."""

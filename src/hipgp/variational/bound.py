@@ -99,7 +99,7 @@ def terms(problem: Problem, selection: Selection) -> tuple[Terms, SolveSummary]:
     where = problem.numbers(selection)
     noise = problem.variance[where]
     added, penalty = (rows.v, jnp.zeros_like(rows.v)) if problem.residual == "noise" else (0.0, rows.v)
-    k = problem.whitening.root_transpose(rows.w)
+    k = problem.whitening.root_transpose(rows.w).astype(float)  # float32 from here on would gain little
     found = Terms(k, problem.y[where], noise + added, penalty, selection.mask)
     return found, SolveSummary.of(rows, selection.mask)
 

@@ -19,6 +19,7 @@ from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json
+from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
@@ -47,7 +48,7 @@ from hipgp.weights.stencils import check_stencil
 from hipgp.weights.toeplitz import check_torus
 
 SMALL = 2**14  # whitened points up to which the closed form is taken unasked
-LARGEST_FULL = 2**14  # whitened points of a full-rank S: 2 GiB in float64
+FULL_ARRAYS = 6  # dense matrices of a full-rank S's size at the peak of a fit
 # What is reported as not converged: the nats that the bound would gain from the best mean, and the relative error of a
 # solve for the weights.
 LARGEST_GAP, LARGEST_PCG_ERROR = 1.0, 1e-3
@@ -189,11 +190,12 @@ class Variational(Method):
         if self.family == "mean-field":
             return tiling(whitening.shape, (1,) * grid.ndim)
         if self.family == "full":
-            if whitening.size > LARGEST_FULL:
-                raise ValueError(
-                    f'family: "full" needs a covariance of {whitening.size} whitened points a side; expected '
-                    f'at most {LARGEST_FULL}: use family="block" or method=Batch()'
-                )
+            memory.check(
+                "family",
+                f'"full" with {whitening.size:,} whitened points',
+                memory.dense_bytes(whitening.size, FULL_ARRAYS),
+                'use family="block" or method=Batch()',
+            )
             return tiling(whitening.shape, whitening.shape)
         shape = self.block_shape or (max(1, round(100 ** (1 / grid.ndim))),)
         return tiling(whitening.shape, shape if len(shape) == grid.ndim else shape * grid.ndim)
@@ -214,7 +216,12 @@ class Variational(Method):
         functionals = [b.functional for b in data.blocks]
         if self.weights == "local":
             return local_source(grid, functionals, self.stencil)
-        return exact_source(kernel, grid, functionals, self.tolerance, self.max_iterations)
+        dtype = self.solve_dtype(data.dtype)
+        return exact_source(kernel, grid, functionals, self.tolerance, self.max_iterations, dtype)
+
+    def solve_dtype(self, dtype: Any) -> Any:
+        """The dtype of the solves for exact weights, given the data's: a dense K is too ill-conditioned for float32."""
+        return np.dtype(dtype if self.whitening == "toeplitz" else np.float64)
 
     def _grid_facts(self, kernel: Kernel, grid: Grid, data: Data, noise: float | None) -> dict[str, Any]:
         stencil = self.stencil if self.weights == "local" else wide_stencil(grid)

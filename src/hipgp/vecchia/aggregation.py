@@ -21,7 +21,8 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.csr import CSR, ranges
 from hipgp.linalg.sparse import SlicedEllpack, SparseMatrix, sliced_ellpack
-from hipgp.model.kernels import Kernel, kernel_at_differences
+from hipgp.model.differences import kernel_at_differences
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.buckets import round_up
 

@@ -25,10 +25,12 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
 from hipgp.linalg.sparse import BlockRows, SparseMatrix
-from hipgp.model.kernels import Kernel, kernel_at_differences, typical_lengthscale
+from hipgp.model.differences import kernel_at_differences
+from hipgp.model.kernels import Kernel, typical_lengthscale
 from hipgp.model.nodes import Nodes, Segments
+from hipgp.runtime.arrays import AnyArray, on_device
 from hipgp.runtime.buckets import round_up, round_up_to_power_of_two
-from hipgp.runtime.precision import AnyArray, float64_available, on_device
+from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads, one_blas_thread
 from hipgp.vecchia.aggregation import AggregatedFactor, cluster_points, clusters_as_points

@@ -18,8 +18,9 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.model.data import Data
+from hipgp.model.differences import CHUNK_SIZES, kernel_at_differences
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import CHUNK_SIZES, Kernel, kernel_at_differences
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.vecchia.local_problems import TABLE, LocalProblems, blocks_with_rows, quadrature_nodes
 from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes

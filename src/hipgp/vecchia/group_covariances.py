@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from hipgp.model.differences import differences
 from hipgp.model.functionals import Functional, LineIntegrals, extents
-from hipgp.model.kernels import Kernel, differences, shortest_lengthscale
+from hipgp.model.kernels import Kernel, shortest_lengthscale
 from hipgp.model.nodes import Nodes, Segments, gauss
 from hipgp.weights.covariance import TransposedNodes, gram
 

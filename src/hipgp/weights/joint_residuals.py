@@ -18,8 +18,9 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.csr import CSR, ranges
 from hipgp.linalg.sparse import SlicedEllpack, sliced_ellpack
+from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, kernel_at_differences
+from hipgp.model.kernels import Kernel
 from hipgp.weights.stencil_geometry import stencil_offsets
 
 LARGEST_BLOCK = 32  # points taken together; of more, those that lie together in the order given

@@ -23,9 +23,10 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.csr import CSR, ranges
 from hipgp.model.data import Data
+from hipgp.model.differences import kernel_at_differences
 from hipgp.model.functionals import LineIntegrals
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, kernel_at_differences
+from hipgp.model.kernels import Kernel
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.exact import Weights
 from hipgp.weights.residual_variance import residual_variances

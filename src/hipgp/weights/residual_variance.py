@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from hipgp.model.differences import differences
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, differences
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
+from hipgp.runtime.arrays import AnyArray
 from hipgp.runtime.buckets import round_up_geometrically, round_up_to_power_of_two
-from hipgp.runtime.precision import AnyArray
 from hipgp.weights.covariance import (
     TransposedNodes,
     kernel_between_nodes,

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.model.grid import Grid
-from hipgp.runtime.precision import AnyArray
+from hipgp.runtime.arrays import AnyArray
 
 STENCIL = 4  # default p: grid points per axis that each node sees
 

@@ -18,12 +18,14 @@ from jaxtyping import Array, Float, Int
 from hipgp.linalg.csr import CSR, RowChunk, concatenate_on_device, copy_rows_into
 from hipgp.linalg.sparse import SparseMatrix
 from hipgp.model.data import Data
+from hipgp.model.differences import differences
 from hipgp.model.functionals import Functional, Functionals, LineIntegrals
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, differences
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments, with_zeros
+from hipgp.runtime.arrays import AnyArray, on_device
 from hipgp.runtime.buckets import round_up_geometrically, round_up_to_power_of_two
-from hipgp.runtime.precision import AnyArray, float64_available, on_device
+from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import map_in_threads
 from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes, residual_variance
 from hipgp.weights.exact import Weights

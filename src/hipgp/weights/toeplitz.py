@@ -20,10 +20,12 @@ import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float
 
+from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, kernel_at_differences
+from hipgp.model.kernels import Kernel
 from hipgp.runtime import memory
-from hipgp.runtime.precision import float64_available, on_device
+from hipgp.runtime.arrays import on_device
+from hipgp.runtime.precision import float64_available
 
 WRAPPED = 1e-9  # correlation that may come back around the torus
 CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which the torus grows no further

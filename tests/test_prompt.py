@@ -1,0 +1,137 @@
+"""What objects say of themselves at the prompt and in notebooks, and what predictions turn into."""
+
+from importlib import resources
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy.stats import norm
+
+import hipgp as hg
+
+X = np.random.default_rng(0).uniform(0, 1, (40, 2))
+Y = np.sin(5 * X[:, 0]) + X[:, 1]
+GRID = hg.Grid.cover((0, 0), (1, 1), shape=(9, 8), margin=0.05)
+KERNEL = hg.Matern32(variance=1.0, lengthscale=0.4)
+PLACES = np.array([[0.2, 0.3], [0.7, 0.1], [0.5, 0.5]])
+
+
+@pytest.fixture(scope="module")
+def post():
+    return hg.GP(KERNEL, GRID, trend="constant").condition(hg.observe(hg.Points(X), Y, noise=0.1))
+
+
+def test_an_array_of_places_means_points(post):
+    given, named = post.predict(PLACES), post.predict(hg.Points(PLACES))
+    for a, b in zip(given[:2], named[:2], strict=True):
+        np.testing.assert_array_equal(a, b)
+    drawn = post.sample(2, key=3, at=PLACES)
+    np.testing.assert_array_equal(drawn, post.sample(2, key=3, at=hg.Points(PLACES)))
+    with pytest.raises(ValueError, match=r"^grid: expected 1 dimensions like the data, got 2"):
+        post.predict([0.2, 0.3])
+
+
+def test_a_prediction_becomes_a_frame_with_its_places(post):
+    found = post.labelled(("east", "north")).predict(PLACES)
+    frame = found.to_frame()
+    assert list(frame.columns) == ["east", "north", "mean", "std"]
+    np.testing.assert_array_equal(frame["north"], PLACES[:, 1])
+    np.testing.assert_array_equal(frame["std"], found.std)
+    rays = post.predict(hg.LineIntegrals((0.0, 0.0), PLACES), std="samples").to_frame()
+    assert list(rays.columns) == ["start_x", "start_y", "end_x", "end_y", "mean", "std", "std_error"]
+    boxes = post.predict(hg.BoxAverages(PLACES, PLACES + 0.1)).to_frame()
+    assert list(boxes.columns)[:4] == ["lower_x", "lower_y", "upper_x", "upper_y"]
+    mean, std, error = found  # still a tuple of three
+    assert mean is found.mean and std is found.std and error is None
+
+
+def test_a_prediction_with_noise_is_of_new_measurements(post):
+    found = post.predict(PLACES)
+    noise = np.array([0.1, 0.0, 2.0])
+    noisy = found.with_noise(noise)
+    np.testing.assert_allclose(noisy.std, np.sqrt(found.std**2 + noise**2), rtol=1e-12)
+    np.testing.assert_allclose(noisy.quantile(0.9), found.mean + norm.ppf(0.9) * noisy.std)
+    assert list(noisy.to_frame().columns) == ["x", "y", "mean", "std"]
+    sampled = post.predict(PLACES, std="samples")
+    rng = np.random.default_rng(0)  # the error of sqrt(s^2 + n^2) where s has an error
+    shifted = np.hypot(sampled.std + 1e-6 * rng.standard_normal(3), noise)
+    slope = (shifted - np.hypot(sampled.std, noise)) / 1e-6
+    rng = np.random.default_rng(0)
+    expected = slope / rng.standard_normal(3) * sampled.std_error
+    np.testing.assert_allclose(sampled.with_noise(noise).std_error, expected, rtol=1e-4)
+    for wrong in (-0.1, [0.1, 0.2]):
+        with pytest.raises(ValueError, match=r"^noise: expected a standard deviation"):
+            found.with_noise(wrong)
+
+
+def test_to_xarray_computes_the_std_and_a_loaded_map_keeps_its_own(post, tmp_path):
+    std, draws = post.std(), post.sample(2)
+    np.testing.assert_array_equal(post.to_xarray(std=True)["std"], std)
+    assert "std" not in post.to_xarray()
+    post.save(tmp_path / "m", std=2 * std, samples=draws)
+    back = hg.load(tmp_path / "m")
+    for made in (back.to_xarray(), back.to_xarray(std=True), back.labelled(("a", "b")).to_xarray()):
+        np.testing.assert_array_equal(made["std"], 2 * std)
+        np.testing.assert_array_equal(made["samples"], draws)
+    assert set(back.to_xarray(std=False, samples=False).data_vars) == {"mean"}
+    back.save(tmp_path / "again")
+    np.testing.assert_array_equal(hg.load(tmp_path / "again").to_xarray()["std"], 2 * std)
+    with pytest.raises(ValueError, match=r"^samples: expected draws"):
+        post.to_xarray(samples=True)
+    assert isinstance(back.to_xarray(), xr.Dataset)
+
+
+def test_kernels_show_their_values():
+    kernel = (hg.Matern32(2.0, (0.5, 1 / 3)) + hg.Matern12()) * hg.RationalQuadratic(alpha=3.0)
+    assert repr(kernel) == (
+        "(Matern32(variance=2, lengthscale=(0.5, 0.333333)) + Matern12(variance=1, lengthscale=1)) * "
+        "RationalQuadratic(variance=1, lengthscale=1, alpha=3)"
+    )
+    import jax
+
+    seen = []
+    jax.jit(lambda k: seen.append(repr(k)))(hg.Matern12())
+    assert seen == ["Matern12(variance=float64[], lengthscale=float64[])"]
+
+
+def test_objects_show_themselves_in_a_few_lines(post):
+    data = hg.observe(hg.Points(X), Y, noise=0.1) + hg.observe(
+        hg.BoxAverages(X, X + 1), np.round(Y), likelihood=None
+    )
+    assert repr(data) == (
+        f"Data: 80 observations in 2 dimensions\n  block 1: 40 Points, y from {Y.min():.4g} to {Y.max():.4g}, noise 0.1\n"
+        "  block 2: 40 BoxAverages, y from -1 to 2, noise to be learned"
+    )
+    assert (
+        repr(GRID)
+        == "Grid(shape=(9, 8), lower=(-0.05, -0.05), upper=(1.05, 1.05), spacing=(0.1375, 0.157143))"
+    )
+    noisy = Y + 0.1 * np.random.default_rng(1).standard_normal(40)
+    learned = hg.GP(KERNEL, GRID).learn(hg.observe(hg.Points(X), noisy), progress=False, polish=False)
+    said = repr(learned)
+    assert ", ".join(learned.learned.shown()) in said and "±" in said and "trace" not in said
+    for shown in (repr(post), said):
+        assert len(shown.splitlines()) <= 8 and "f64" not in shown and "array(" not in shown
+        assert "Matern32(variance=" in shown and repr(GRID) in shown
+    for thing in (post, learned, data, GRID):
+        title = repr(thing).splitlines()[0]
+        assert thing._repr_html_().startswith(f"<b>{title}</b>")
+    assert "<script>" not in post.labelled(name="<script>")._repr_html_()
+
+
+def test_predictions_show_themselves_in_a_few_lines(post):
+    assert repr(post.predict(PLACES)).startswith("Prediction(mean=[")
+    assert len(repr(post.predict(GRID.coordinates()))) < 150
+    assert post.predict(GRID.coordinates())._repr_html_().count("<tr") <= 12
+
+
+def test_only_public_names_are_listed():
+    listed = dir(hg)
+    assert {"GP", "HIPGPRegressor", "plots", "report", "simulate", "demos"} <= set(listed)
+    assert not [name for name in listed if name.startswith("_") and name != "__version__"]
+    assert {"importlib", "TYPE_CHECKING", "Any", "annotations"}.isdisjoint(listed)
+
+
+def test_types_are_declared():
+    """The wheel holds every file of the package."""
+    assert resources.files("hipgp").joinpath("py.typed").is_file()
