@@ -66,7 +66,7 @@ def started(*arguments, folder, **more):
     return subprocess.Popen([str(a) for a in arguments], cwd=folder, env=variables, text=True, **streams)
 
 
-def wait_until(fact, process, seconds=60.0):
+def wait_until(fact, process, seconds=300.0):
     end = time.monotonic() + seconds
     while not fact():
         assert process.poll() is None, process.communicate()[1]
