@@ -104,7 +104,7 @@ def pass_over(solver: Solver, setting: Setting, args: argparse.Namespace) -> dic
         "error_mean": float(np.mean(found["error"][:done])) if done else None,
         "error_max": float(np.max(found["error"][:done])) if done else None,
         "iterations_mean": float(np.mean(found["iterations"][:done])) if done else None,
-        "v_over_prior_mean": None if not done else float(np.mean(found["v"][:done])),
+        "residual_variance_mean": float(np.mean(found["v"][:done])) if done else None,
         "whole": done == count,
     }
 

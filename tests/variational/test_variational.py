@@ -10,8 +10,8 @@ from hipgp.model.data import observe
 from hipgp.model.functionals import Derivatives, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Matern12, SquaredExponential
-from hipgp.variational.bound import full_pass
 from hipgp.variational.engine import Variational
+from hipgp.variational.full_pass import full_pass
 from hipgp.variational.minibatch_weights import minibatches
 from hipgp.variational.whitening import whiten
 from variational_problem import (

@@ -18,8 +18,9 @@ from hipgp.model.packing import Arrays, Json, check_shapes
 from hipgp.runtime.memory import numbers_at_once
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
-from hipgp.variational.bound import Problem, full_pass
+from hipgp.variational.bound import Problem
 from hipgp.variational.families import Gaussian, gaussian, root_variances
+from hipgp.variational.full_pass import full_pass
 from hipgp.variational.minibatch_weights import (
     WeightRows,
     compiled_weights,
