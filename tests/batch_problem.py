@@ -82,9 +82,9 @@ def linear_columns(f):
 def matrices(post):
     """W, K, N (with R, where residuals are joint) and X of a posterior's own system, dense."""
     system = post.engine.system
-    eye = jnp.eye(GRID.size)
+    eye = jnp.eye(post.grid.size)
     w = np.asarray(system.weights.matmul(eye)).T
-    k = np.asarray(system.toeplitz.matmul(eye.reshape(-1, *GRID.shape))).reshape(GRID.size, -1)
+    k = np.asarray(system.toeplitz.matmul(eye.reshape(-1, *post.grid.shape))).reshape(post.grid.size, -1)
     noise = np.asarray(system.noise_matmul(jnp.eye(len(system.noise))))
     return w, k, noise, post.engine.trend.of_data(post.engine.data, post.grid)
 

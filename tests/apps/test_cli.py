@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,7 @@ BAD = {
     ),
     "an empty cell": (HOLED, (), "--drop-nan"),
     "negative errors": (TABLE.assign(error=TABLE["error"].where(TABLE.index != 2, -1.0)), (), "first: row 4"),
+    "no noise, and nothing to learn": (TABLE.drop(columns="error"), (), "give --noise or --error"),
     "a grid too large": (TABLE, ("--shape", "60000"), "GiB"),
     "a kernel unheard of": (TABLE, ("--kernel", "Matern99"), "expected Matern12"),
     "an engine unheard of": (TABLE, ("--engine", "steam"), "expected batch or variational"),
@@ -254,6 +256,14 @@ def test_settings_know_every_flag():
 def test_quiet_says_nothing(capsys):
     Voice(True, False).result("title", {"a": 1})
     assert capsys.readouterr().out == ""
+
+
+def test_files_that_a_reader_left_open_are_not_told(capsys):
+    with Voice(False, False).guarded():
+        warnings.warn("unclosed file", ResourceWarning, stacklevel=1)
+        warnings.warn("mind this", UserWarning, stacklevel=1)
+    told = capsys.readouterr().err
+    assert "warning: mind this" in told and "unclosed" not in told
 
 
 def test_list_and_version():

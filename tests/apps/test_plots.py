@@ -7,7 +7,7 @@ from matplotlib.font_manager import findfont, fontManager, get_font
 from matplotlib.text import Text
 
 import hipgp as hg
-from hipgp.apps import plots, style
+from hipgp.apps import plots, report, style
 from hipgp.files.labels import Labels
 
 RNG = np.random.default_rng(0)
@@ -126,3 +126,4 @@ def test_characters_that_no_font_has_are_told_once(bundled_fonts, tmp_path):
         figure = plots.maps(values, PLANE, labels)
     assert len(told) == 1 and told[0].filename == __file__
     drawn(figure, tmp_path)  # matplotlib's own warning for each of them would be an error here
+    assert report._figure_html("a map", figure).startswith("<figure>")

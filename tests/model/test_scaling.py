@@ -136,6 +136,14 @@ def test_sizes_that_cannot_be_squared_together_are_refused():
         gp.condition(data, progress=False)
 
 
+def test_noise_too_small_beside_the_field_is_refused():
+    """In any unit the square of their ratio is beyond float64: the mean was zero, with overflows on the way."""
+    data = hg.observe(hg.Points(X), 1e-160 * Y, 1e-161)
+    with pytest.raises(ValueError, match=r"^y, noise, variance: expected .* from 1e-161 to 1;"):
+        hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(data, progress=False)
+    scaling.exponent(hg.Matern32(1.0, 0.3), hg.observe(hg.Points(X), 1e-160 * Y, 0.1), None)  # all but zero
+
+
 # --- learning ---------------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,14 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.fixture(autouse=True)
+def interrupts_are_heard():
+    """Scripts start what they put into the background with SIGINT ignored, and its children with it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def folder(tmp_path):
     """With a table that takes long to learn from."""
@@ -58,7 +66,7 @@ def started(*arguments, folder, **more):
     return subprocess.Popen([str(a) for a in arguments], cwd=folder, env=variables, text=True, **streams)
 
 
-def wait_until(fact, process, seconds=60.0):
+def wait_until(fact, process, seconds=300.0):
     end = time.monotonic() + seconds
     while not fact():
         assert process.poll() is None, process.communicate()[1]
@@ -73,9 +81,19 @@ def catches_sigterm(process):
     return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
+def ended(process, seconds=60.0):
+    """What it printed; a process that does not end is killed."""
+    try:
+        return process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+
+
 def check_left(process, number):
     began = time.monotonic()
-    out, err = process.communicate(timeout=30)
+    out, err = ended(process, 30)
     assert process.returncode == 128 + number, err
     assert "Traceback" not in err and "Fatal" not in err and "Exception" not in err
     assert err.splitlines()[-1].startswith("stopped; ")
@@ -110,7 +128,7 @@ def test_a_signal_keeps_the_checkpoint_and_says_how_to_go_on(number, folder):
     process = started(*COMMAND, "fit", "table.csv", folder=folder)
     wait_until((folder / "map.hipgp.learning").exists, process)
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = ended(process, 30)
     assert process.returncode == 128 + number
     assert "kept in map.hipgp.learning. Go on with: hipgp fit table.csv --resume" in err
     assert (folder / "map.hipgp.learning").exists() and not (folder / "map.hipgp").exists()
@@ -143,7 +161,7 @@ def interrupted_learning(delay, folder):
     assert process.stdout.readline() == "learning\n"
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = ended(process)
     assert out == "interrupted\n" and "KeyboardInterrupt" in err
     assert process.returncode == -signal.SIGINT, err  # and not of a segmentation fault
 
@@ -172,7 +190,7 @@ def test_a_full_disk_behind_the_output_is_one_line(arguments, map_file):
     given = [map_file if a == "MAP" else a for a in arguments]
     with open("/dev/full", "w") as full:
         process = started(*COMMAND, *given, folder=map_file.parent, stdout=full)
-        _, err = process.communicate(timeout=60)
+        _, err = ended(process)
     assert process.returncode in (1, 2)
     assert len(err.splitlines()) == 1 and err.startswith("error: ")
 
@@ -184,7 +202,7 @@ def test_a_closed_pipe_is_silence(arguments, map_file):
     os.close(reader)
     process = started(*COMMAND, *given, folder=map_file.parent, stdout=writer)
     os.close(writer)
-    _, err = process.communicate(timeout=60)
+    _, err = ended(process)
     assert err == "" and process.returncode == 1
 
 
@@ -192,7 +210,7 @@ def test_importing_the_package_is_quick_and_keeps_its_names(tmp_path):
     """Signals are caught before JAX is imported: `import hipgp` must not import it."""
     ask = "import sys, hipgp; print('jax' in sys.modules, 'GP' in dir(hipgp), hipgp.GP, hipgp.model.kernels.Matern32)"
     process = started(sys.executable, "-c", ask, folder=tmp_path)
-    out, err = process.communicate(timeout=60)
+    out, err = ended(process)
     assert out == "False True <class 'hipgp.gp.GP'> <class 'hipgp.model.kernels.Matern32'>\n", err
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         hg.nothing  # noqa: B018

@@ -198,9 +198,7 @@ def pictures(post: models.Posterior, held: dict[str, np.ndarray]) -> list[tuple[
 
 
 def _figure_html(title: str, fig: Figure) -> str:
-    buffer = buffers.BytesIO()
-    with matplotlib.rc_context(plots.STYLE):
-        fig.savefig(buffer, format="png", dpi=120)
+    buffer = plots.save(fig, buffers.BytesIO(), dpi=120, format="png")
     said, png = html.escape(title), base64.b64encode(buffer.getvalue()).decode()
     source = f"data:image/png;base64,{png}"
     return f'<figure><img alt="{said}" src="{source}"><figcaption>{said}</figcaption></figure>'

@@ -42,11 +42,11 @@ def figure(width: float, height: float) -> Figure:
         return Figure(figsize=(width, height), layout="constrained")
 
 
-def save(fig: Figure, path: Any) -> Any:
-    """Write the figure, at the style's resolution, and return the path."""
+def save(fig: Figure, path: Any, dpi: float = STYLE["savefig.dpi"], format: str | None = None) -> Any:
+    """Write the figure to a path, or to a file in a `format`, and return it."""
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # said when the figure was made
-        fig.savefig(path, dpi=STYLE["savefig.dpi"])
+        fig.savefig(path, dpi=dpi, format=format)
     return path
 
 

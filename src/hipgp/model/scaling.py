@@ -16,7 +16,8 @@ from hipgp.model.kernels import Kernel, Product, Stationary, Sum
 from hipgp.model.trend import Trend
 from hipgp.runtime.callers import warn_caller
 
-# Powers of two. Within SAFE, products of two squares are in the range of the type; beyond LARGEST, squares are not.
+# Powers of two. Within SAFE, products of two squares are in the range of the type; beyond LARGEST, squares are not. So a
+# ratio above LARGEST, of a standard deviation or a value to a noise std, has no square.
 SAFE = {np.dtype(np.float32): 30, np.dtype(np.float64): 250}
 LARGEST = {np.dtype(np.float32): 62, np.dtype(np.float64): 510}
 LOWEST_DEVIATION, HIGHEST_DEVIATION = 1e-150, 1e150  # whose squares float64 holds
@@ -46,13 +47,14 @@ def exponent(kernel: Kernel | None, data: Data, noise: float | None) -> int:
     variance = 1.0 if kernel is None else prior_variance(kernel)
     if variance is None:
         return 0
-    found = [float(np.max(np.abs(data.y)))] + [f(s) for s in stds for f in (np.min, np.max)]
-    found += [] if kernel is None else [float(np.sqrt(variance))]
+    noises = [float(f(s)) for s in stds for f in (np.min, np.max)]
+    found = [float(np.max(np.abs(data.y)))] + ([] if kernel is None else [float(np.sqrt(variance))]) + noises
     powers = np.log2([size for size in found if size > 0] or [1.0])
     if np.max(np.abs(powers)) <= SAFE[data.dtype]:
         return 0
     middle = round((np.min(powers) + np.max(powers)) / 2)
-    if np.max(np.abs(powers - middle)) > LARGEST[data.dtype]:
+    ratio = np.max(powers) - np.log2(min(noises)) if noises else 0.0
+    if max(ratio, np.max(np.abs(powers - middle))) > LARGEST[data.dtype]:
         raise ValueError(
             f"y, noise, variance: expected values, noise and root of the variance that {data.dtype} can hold the "
             f"squares of together, got sizes from {min(s for s in found if s > 0):.3g} to {max(found):.3g}; give "

@@ -54,6 +54,9 @@ class Voice:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always")
+                warnings.simplefilter(
+                    "ignore", ResourceWarning
+                )  # of readers that stumble over a damaged file
                 warnings.showwarning = lambda message, *_, **__: self.errors.print(
                     f"warning: {message}", style="yellow", markup=False
                 )

@@ -7,7 +7,7 @@ import numpy as np
 
 import hipgp as hg
 from hipgp.apps.cli import grids, tables
-from hipgp.apps.cli.console import Voice, check_output
+from hipgp.apps.cli.console import BadInput, Voice, check_output
 from hipgp.apps.cli.settings import Settings, parse_kernel
 from hipgp.files.labels import Labels
 
@@ -41,11 +41,21 @@ def _load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
             voice.note(f"{path}: left out {int(np.sum(~good))} rows with empty cells")
         noise = rest[:, 1] if columns.error else s.noise
         if noise is None:
+            if not _learns(s):
+                raise BadInput(
+                    f"{path}: no column of errors, and nothing is to be learned; give --noise or --error, or leave out "
+                    "--lengthscale or --variance"
+                )
             voice.note(f"{path}: no column of errors; the noise is learned")
         one = hg.observe(functional, rest[:, 0], noise)
         data = one if data is None else data + one
     assert data is not None and columns is not None
     return _Loaded(data, columns, units)
+
+
+def _learns(s: Settings) -> bool:
+    """Tell whether anything of the kernel, and with it the noise, is left to be learned."""
+    return not s.lengthscale or s.variance is None
 
 
 def fit(
@@ -64,8 +74,7 @@ def fit(
     trend = None if s.trend == "none" else s.trend
     given = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
     gp = hg.GP(kernel, given or grids.first(data), s.noise, trend)
-    learning = not s.lengthscale or s.variance is None
-    if learning:
+    if _learns(s):
         start = "kernel" if s.lengthscale else "data"
         gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress, checkpoint=of_learning)
         assert gp.learned is not None

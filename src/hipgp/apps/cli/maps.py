@@ -92,7 +92,7 @@ def plot(path: pathlib.Path, output: pathlib.Path, voice: Voice) -> None:
             "plot: expected a map in one, two or three dimensions, got four; take a slice with to_xarray()"
         )
     with io.atomic(output) as file:
-        fig.savefig(file, format=output.suffix[1:] or "png", dpi=150)
+        plots.save(fig, file, format=output.suffix[1:] or "png")
     voice.result(f"Picture written to {output}", {"output": str(output)})
 
 
