@@ -17,7 +17,6 @@ SUN = np.zeros(3)
 BLOCK = (2, 2, 2)
 LABELS = Labels.of(3, ("X", "Y", "Z"), "kpc", "dust density", "")
 ON_TWO_CORES = 3e6  # stars x grid points that exact weights take in minutes without a GPU
-LARGEST_CHOLESKY = 2**14
 MOST_EXACT = 50_000  # stars with a solve for each one's weights
 SAMPLES = 32
 EPOCHS = {
@@ -63,7 +62,7 @@ def fitted(
     system: str, kernel: Any, grid: hg.Grid, stars: Stars, fit: systems.Fit = "best"
 ) -> tuple[dict[str, Any], hg.Posterior | None]:
     """Scores and seconds with the posterior, or why there are none."""
-    if system == "SVGP" and grid.size > LARGEST_CHOLESKY:
+    if not systems.fits_memory(system, grid):
         return nothing(NOT_POSSIBLE), None
     if system != "batch engine" and len(stars.ends) * grid.size > ON_TWO_CORES and not on_gpu():
         return nothing(NOT_RUN), None

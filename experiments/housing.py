@@ -30,7 +30,6 @@ LEARNING_EPOCHS = 5  # of the kernel with q, and then of q
 SPREAD = ("RMSE", "log_likelihood")
 LENGTHSCALE = 0.1  # degrees
 ON_TWO_CORES = 2e8  # observations x grid points that exact weights take in minutes without a GPU
-LARGEST_CHOLESKY = 2**14
 PAPER = {  # M: RMSE of HIP-GP and SVGP, seconds an epoch of HIP-GP and SVGP, on their data and a V100
     10_000: (0.411, 0.412, 91.2, 193.6),
     14_400: (0.409, 0.409, 115.7, 406.3),
@@ -169,7 +168,7 @@ def fitted(
 ) -> tuple[dict[str, Any], hg.Posterior | None]:
     """Scores on the held-out sales with the seconds they took, and the posterior; or why there are none."""
     grid = grid_of(sales, side)
-    if system == "SVGP" and grid.size > LARGEST_CHOLESKY:
+    if not systems.fits_memory(system, grid):
         return nothing(NOT_POSSIBLE), None
     if system != "batch engine" and len(sales.y) * grid.size > ON_TWO_CORES and not on_gpu():
         return nothing(NOT_RUN), None

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 import hipgp as hg
+from hipgp.runtime import memory
+from hipgp.variational.whitening import cholesky_bytes
 
 STEP = 0.05  # of the natural gradient, as docs/paper_engine.md recommends
 Fit = Literal["best", "natural gradients", "natural gradients, kernel learned", "dual ascent"]
@@ -27,6 +29,11 @@ def variational(system: str, fit: Fit = "best", **settings: Any) -> hg.Variation
     if fit.startswith("natural"):
         how["step"] = STEP
     return hg.Variational(**settings, **how, learn=fit.endswith("learned"))
+
+
+def fits_memory(system: str, grid: hg.Grid) -> bool:
+    """Whether the memory is large enough: SVGP has a dense factor."""
+    return system != "SVGP" or memory.fits(cholesky_bytes(grid.size))
 
 
 def fitted_by(post: hg.Posterior) -> str:

@@ -22,10 +22,10 @@ from hipgp.weights import exact as weights
 from hipgp.weights import stencils
 from hipgp.weights.toeplitz import Toeplitz, embed
 
+from . import systems
 from .outcome import NOT_POSSIBLE, Result
 
 EXTENT, VARIANCE, OBSERVATIONS = 2.0, 0.1, 200
-LARGEST_CHOLESKY = 20_000  # grid points; three dense matrices of 3 GiB each
 AT_ONCE = 2**24  # numbers in one block of k*
 KERNELS = {
     "Matern 1/2": hg.Matern12,
@@ -77,7 +77,7 @@ def measure(kernel: Any, grid: hg.Grid, places: np.ndarray) -> dict[str, Any]:
     local_seconds, local = by_stencils(kernel, grid, places)
     svgp_seconds: Any = NOT_POSSIBLE
     svgp_off: Any = NOT_POSSIBLE
-    if grid.size <= LARGEST_CHOLESKY:
+    if systems.fits_memory("SVGP", grid):
         svgp_seconds, cholesky = by_cholesky(kernel, grid, places)
         svgp_off = float(np.max(np.abs(cholesky - explained)) / VARIANCE)
     return {

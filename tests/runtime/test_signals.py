@@ -20,6 +20,10 @@ pytestmark = [
 SRC = str(Path(hg.__file__).parents[1])
 PYTHONPATH = os.pathsep.join(filter(None, [SRC, os.environ.get("PYTHONPATH")]))
 COMMAND = (sys.executable, "-m", "hipgp")
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as in the background of a script; children would ignore it, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 DELAYS = (0.0, 0.05, 0.3, 1.0, 2.0, 4.0, 8.0)
 
 LEARN = """

@@ -10,8 +10,8 @@ from hipgp.model.data import observe
 from hipgp.model.functionals import Derivatives, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Matern12, SquaredExponential
-from hipgp.variational.bound import full_pass
 from hipgp.variational.engine import Variational
+from hipgp.variational.full_pass import full_pass
 from hipgp.variational.minibatch_weights import minibatches
 from hipgp.variational.whitening import whiten
 from variational_problem import (
@@ -255,7 +255,7 @@ def test_weights_batch_by_batch_are_those_of_the_table(monkeypatch):
     data, _ = observed(2)
     settings = Variational("block", (3, 2), direct=False, batch_size=10, epochs=4)
     held = settings.fit(kernel, grid, data, None)
-    monkeypatch.setattr("hipgp.variational.engine.table_limit", lambda: 0)
+    monkeypatch.setattr("hipgp.variational.engine.storage_limit", lambda: 0)
     streamed = settings.fit(kernel, grid, data, None)
     close(streamed.whitened_mean, held.whitened_mean)
     close(streamed.elbo(), held.elbo())

@@ -55,6 +55,20 @@ def torus_bytes(points: float) -> float:
     return 8.0 * ARRAYS * float(points)
 
 
+def dense_bytes(rows: float, arrays: int) -> float:
+    """Return the bytes of so many square float64 matrices with this many rows."""
+    return 8.0 * arrays * float(rows) ** 2
+
+
+def numbers_at_once() -> int:
+    """Return how many numbers one array of a piece of work may have where some ten such arrays are in use.
+
+    A GPU is busy from some hundred million on, and has the memory; on a CPU smaller pieces are as fast.
+    """
+    card = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+    return max(2**24, int(card) // 512)
+
+
 def fits(needed: float) -> bool:
     """Tell whether so many bytes fit into the share of the memory that a problem may take."""
     return needed <= SHARE * bytes_available()

@@ -1,4 +1,4 @@
-"""The paper's bound on the log evidence, its terms by minibatches, and what one pass over the data says of it.
+"""The paper's bound on the log evidence, and its terms by minibatches.
 
 With k_n = R' w_n, s_n^2 the noise and v_n the residual variance (paper, eq. whitened-elbo),
 
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -21,7 +20,6 @@ from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel
 from hipgp.variational.families import Gaussian
 from hipgp.variational.minibatch_weights import (
-    NO_SOLVES,
     Selection,
     SolveSummary,
     WeightSource,
@@ -99,7 +97,7 @@ def terms(problem: Problem, selection: Selection) -> tuple[Terms, SolveSummary]:
     where = problem.numbers(selection)
     noise = problem.variance[where]
     added, penalty = (rows.v, jnp.zeros_like(rows.v)) if problem.residual == "noise" else (0.0, rows.v)
-    k = problem.whitening.root_transpose(rows.w)
+    k = problem.whitening.root_transpose(rows.w).astype(float)  # float32 from here on would gain little
     found = Terms(k, problem.y[where], noise + added, penalty, selection.mask)
     return found, SolveSummary.of(rows, selection.mask)
 
@@ -119,33 +117,3 @@ def epoch_bound(expected: float, q: Gaussian) -> float:
             "float64"
         )
     return bound
-
-
-class _FullPass(NamedTuple):
-    """The bound at some q, its gradient b - Lambda m, and the diagonal blocks of Lambda if asked for."""
-
-    bound: float
-    gradient: Float[Array, " T"]
-    precision: Float[Array, "B n n"] | None
-    solves: SolveSummary
-
-
-def full_pass(q: Gaussian, problem: Problem, blocks: bool = False) -> _FullPass:
-    """The bound and its gradient exactly, minibatch by minibatch; with `blocks` also those of Lambda."""
-    expected, gradient, solves = 0.0, -q.mean, NO_SOLVES
-    precision = q.blocks.identity() if blocks else None
-    for number, selection in enumerate(problem.minibatches()):
-        log, g, gram, solved = _sums(q, problem, selection, jnp.asarray(blocks))
-        expected, gradient = expected + float(log), gradient + g
-        precision = None if precision is None else precision + gram
-        solves = solves.merged(solved, 1 / (number + 1))
-    return _FullPass(expected - float(divergence(q)), gradient, precision, solves)
-
-
-@eqx.filter_jit
-def _sums(
-    q: Gaussian, problem: Problem, selection: Selection, blocks: Array
-) -> tuple[Array, Array, Array, SolveSummary]:
-    t, solves = terms(problem, selection)
-    gram = jax.lax.cond(blocks, lambda: q.blocks.gram(t.k, t.precision), lambda: jnp.zeros_like(q.precision))
-    return t.expected_log_likelihood(q), t.likelihood_gradient(q.mean), gram, solves

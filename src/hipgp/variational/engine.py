@@ -19,12 +19,15 @@ from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json
+from hipgp.runtime import memory
+from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
-from hipgp.variational.bound import Problem, full_pass
-from hipgp.variational.families import Blocks, Gaussian, tiling
+from hipgp.variational.bound import Problem
+from hipgp.variational.families import Blocks, Gaussian, standard, tiling
 from hipgp.variational.fitting import EpochReport, closed_form, dual_ascent, mean_gap, natural_gradient
+from hipgp.variational.full_pass import full_pass
 from hipgp.variational.hyperparameters import LogParameters, learn
 from hipgp.variational.minibatch_weights import (
     NO_SOLVES,
@@ -39,6 +42,7 @@ from hipgp.variational.minibatch_weights import (
 )
 from hipgp.variational.posterior import VariationalPosterior, restored
 from hipgp.variational.reporting import between, one_of, per_axis, sizes, solve_facts, verdict, whole
+from hipgp.variational.resuming import Keeper
 from hipgp.variational.whitening import Whitening, whiten
 from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse
 from hipgp.vecchia.grid_error import GridModel
@@ -47,7 +51,7 @@ from hipgp.weights.stencils import check_stencil
 from hipgp.weights.toeplitz import check_torus
 
 SMALL = 2**14  # whitened points up to which the closed form is taken unasked
-LARGEST_FULL = 2**14  # whitened points of a full-rank S: 2 GiB in float64
+FULL_ARRAYS = 6  # dense matrices of a full-rank S's size at the peak of a fit
 # What is reported as not converged: the nats that the bound would gain from the best mean, and the relative error of a
 # solve for the weights.
 LARGEST_GAP, LARGEST_PCG_ERROR = 1.0, 1e-3
@@ -126,16 +130,14 @@ class Variational(Method):
     def condition(
         self, problem: GPProblem, progress: bool = True, checkpoint: Any = None
     ) -> VariationalPosterior:
-        """The posterior of a problem without a trend; there are no checkpoints."""
+        """The posterior of a problem without a trend. `checkpoint` names a file that mini-batch fits go on from."""
         kernel, grid, data, noise, trend = problem
         if trend.kind is not None:
             raise ValueError(
                 "trend: expected None with the variational engine; use method=Batch() for trends"
             )
-        if checkpoint is not None:
-            raise ValueError("checkpoint: expected None with the variational engine")
         check_torus(kernel, grid)
-        found = self.fit(kernel, grid, data, noise, progress)
+        found = self.fit(kernel, grid, data, noise, progress, checkpoint)
         warn_if_coarse(found.diagnostics, grid, data, self.residual, self.stencil)
         return found
 
@@ -147,21 +149,31 @@ class Variational(Method):
     @one_blas_thread
     @float64_available
     def fit(
-        self, kernel: Kernel, grid: Grid, data: Data, noise: float | None, progress: bool = True
+        self,
+        kernel: Kernel,
+        grid: Grid,
+        data: Data,
+        noise: float | None,
+        progress: bool = True,
+        checkpoint: Any = None,
     ) -> VariationalPosterior:
         """q for `data` under `kernel` on `grid`; `noise` is the std of observations that came without one."""
         began = time.perf_counter()
         self._check(kernel, grid, data)
+        keeper = Keeper(
+            checkpoint, "" if checkpoint is None else fingerprint(self, kernel, grid, data, noise)
+        )
         with Progress("variational", progress) as bar:
             trace = None
             if self.learn:
-                kernel, noise, trace = self._learned(kernel, grid, data, noise, bar)
+                kernel, noise, trace = self._learned(kernel, grid, data, noise, bar, keeper)
             whitening = whiten(kernel, grid, self.whitening)
             source, solves = self._source(kernel, grid, data, whitening)
             std = data.noise_std(noise)
             problem = Problem.of(source, kernel, whitening, data, std, self.residual, self.batch_size)
-            q, facts = self._optimum(self.blocks(whitening, grid), problem, bar)
-        last = full_pass(q, problem)
+            q, facts = self._optimum(self.blocks(whitening, grid), problem, bar, keeper)
+            last = full_pass(q, problem, keeper=keeper)
+        keeper.remove()
         facts |= solve_facts(solves if isinstance(source, StoredWeights) else last.solves)
         facts |= {
             "elbo": last.bound,
@@ -189,11 +201,12 @@ class Variational(Method):
         if self.family == "mean-field":
             return tiling(whitening.shape, (1,) * grid.ndim)
         if self.family == "full":
-            if whitening.size > LARGEST_FULL:
-                raise ValueError(
-                    f'family: "full" needs a covariance of {whitening.size} whitened points a side; expected '
-                    f'at most {LARGEST_FULL}: use family="block" or method=Batch()'
-                )
+            memory.check(
+                "family",
+                f'"full" with {whitening.size:,} whitened points',
+                memory.dense_bytes(whitening.size, FULL_ARRAYS),
+                'use family="block" or method=Batch()',
+            )
             return tiling(whitening.shape, whitening.shape)
         shape = self.block_shape or (max(1, round(100 ** (1 / grid.ndim))),)
         return tiling(whitening.shape, shape if len(shape) == grid.ndim else shape * grid.ndim)
@@ -214,7 +227,12 @@ class Variational(Method):
         functionals = [b.functional for b in data.blocks]
         if self.weights == "local":
             return local_source(grid, functionals, self.stencil)
-        return exact_source(kernel, grid, functionals, self.tolerance, self.max_iterations)
+        dtype = self.solve_dtype(data.dtype)
+        return exact_source(kernel, grid, functionals, self.tolerance, self.max_iterations, dtype)
+
+    def solve_dtype(self, dtype: Any) -> Any:
+        """The dtype of the solves for exact weights, given the data's: a dense K is too ill-conditioned for float32."""
+        return np.dtype(dtype if self.whitening == "toeplitz" else np.float64)
 
     def _grid_facts(self, kernel: Kernel, grid: Grid, data: Data, noise: float | None) -> dict[str, Any]:
         stencil = self.stencil if self.weights == "local" else wide_stencil(grid)
@@ -231,20 +249,26 @@ class Variational(Method):
         small = self.family == "full" or (held and problem.whitening.size <= SMALL)
         return small if self.direct is None else self.direct
 
-    def _optimum(self, blocks: Blocks, problem: Problem, bar: Progress) -> tuple[Gaussian, dict[str, Any]]:
+    def _optimum(
+        self, blocks: Blocks, problem: Problem, bar: Progress, keeper: Keeper
+    ) -> tuple[Gaussian, dict[str, Any]]:
         """q for fixed hyperparameters, and how it was found."""
         if self._is_direct(problem):
-            q, iterations = closed_form(blocks, problem)
+            q, iterations = closed_form(blocks, problem, keeper)
             return q, {"direct": True, "epochs": 0, "elbo_trace": [], "mean_iterations": iterations}
-        rng, report = np.random.default_rng(self.seed), _reporter(bar, "variational")
+        facts = {"direct": False, "epochs": self.epochs}
+        if (found := keeper.left("q", (standard(blocks), np.zeros(self.epochs)))) is not None:
+            return found[0], facts | {"elbo_trace": found[1].tolist()}
+        given = np.random.default_rng(self.seed), _reporter(bar, "variational"), keeper
         if self.step is None:
-            q, trace = dual_ascent(blocks, problem, self.epochs, rng, report)
+            q, trace = dual_ascent(blocks, problem, self.epochs, *given)
         else:
-            q, trace = natural_gradient(blocks, problem, self.epochs, self.step, rng, report)
-        return q, {"direct": False, "epochs": self.epochs, "elbo_trace": trace}
+            q, trace = natural_gradient(blocks, problem, self.epochs, self.step, *given)
+        keeper.leave("q", (q, np.asarray(trace)))
+        return q, facts | {"elbo_trace": trace}
 
     def _learned(
-        self, kernel: Kernel, grid: Grid, data: Data, noise: float | None, bar: Progress
+        self, kernel: Kernel, grid: Grid, data: Data, noise: float | None, bar: Progress, keeper: Keeper
     ) -> tuple[Kernel, float | None, list[float]]:
         """Kernel, noise and the bound after each epoch of learning them."""
         first = noise if noise is not None else 0.3 * float(np.std(data.y)) or 1.0
@@ -261,6 +285,7 @@ class Variational(Method):
             self.learning_rate,
             np.random.default_rng(self.seed),
             _reporter(bar, "learning"),
+            keeper,
         )
         learned = noise if np.all(data.noise_known) else float(np.exp(logs.noise))
         return logs.as_kernel(), learned, trace

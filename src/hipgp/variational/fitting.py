@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.linalg.krylov import Solution, conjugate_gradients
-from hipgp.variational.bound import Problem, Terms, epoch_bound, full_pass, terms
+from hipgp.variational.bound import Problem, Terms, epoch_bound, terms
 from hipgp.variational.families import (
     Blocks,
     Gaussian,
@@ -24,7 +24,9 @@ from hipgp.variational.families import (
     standard,
     toward_precision,
 )
+from hipgp.variational.full_pass import full_pass
 from hipgp.variational.minibatch_weights import Selection, StoredWeights
+from hipgp.variational.resuming import Keeper, noted, run
 
 SOLVE_ITERATIONS, GAP_ITERATIONS = np.asarray(2000), np.asarray(50)  # arrays: compiled once
 
@@ -34,9 +36,9 @@ EpochReport = Callable[[int, int, float], None]  # epochs done, of how many, and
 # --- in closed form ---------------------------------------------------------------------------------------------------
 
 
-def closed_form(blocks: Blocks, problem: Problem) -> tuple[Gaussian, int]:
+def closed_form(blocks: Blocks, problem: Problem, keeper: Keeper) -> tuple[Gaussian, int]:
     """The optimum, and the conjugate-gradient steps that its mean took (none where there is one block)."""
-    found = full_pass(standard(blocks), problem, blocks=True)
+    found = full_pass(standard(blocks), problem, blocks=True, keeper=keeper)
     assert found.precision is not None
     q = gaussian(blocks, jnp.zeros(blocks.size), found.precision)
     if len(blocks.index) == 1:
@@ -83,30 +85,48 @@ def _with_mean(q: Gaussian, mean: Array) -> Gaussian:
 # --- by natural gradients ---------------------------------------------------------------------------------------------
 
 
+class _Natural(NamedTuple):
+    """q on its way, the best so far, the step, and the expected log-likelihood that this epoch has summed."""
+
+    q: Gaussian
+    best: Gaussian
+    step: np.ndarray
+    expected: np.ndarray
+    trace: np.ndarray  # the bound after each epoch
+
+
 def natural_gradient(
-    blocks: Blocks, problem: Problem, epochs: int, step: float, rng: np.random.Generator, report: EpochReport
+    blocks: Blocks,
+    problem: Problem,
+    epochs: int,
+    step: float,
+    rng: np.random.Generator,
+    report: EpochReport,
+    keeper: Keeper,
 ) -> tuple[Gaussian, list[float]]:
     """Natural gradients with one step size for mean and covariance, and the bound after each epoch.
 
     Where an epoch lowers the bound by much, the fit goes back to its best and the step is halved.
     """
-    q, trace = standard(blocks), []
-    best = q
-    for number in range(epochs):
-        expected = 0.0
-        for selection in problem.minibatches(rng):
-            q, log = _natural_update(q, problem, selection, jnp.asarray(step))
-            expected += float(log)
-        highest = max(trace[1:], default=-np.inf)
-        trace.append(epoch_bound(expected, q))
-        report(number + 1, epochs, trace[-1])
-        if trace[-1] >= highest:
-            best = q
-        elif trace[-1] < highest - abs(highest) - len(
-            problem.y
-        ):  # a smaller loss may be the minibatches' noise
-            q, step = best, 0.5 * step
-    return q, trace
+
+    def update(now: _Natural, selection: Selection, epoch: int, number: int) -> _Natural:
+        q, log = _natural_update(now.q, problem, selection, jnp.asarray(now.step))
+        return now._replace(q=q, expected=now.expected + float(log))
+
+    def end(now: _Natural, epoch: int) -> _Natural:
+        bound, highest = epoch_bound(float(now.expected), now.q), max(now.trace[1:epoch], default=-np.inf)
+        now = now._replace(expected=np.zeros(()), trace=noted(now.trace, epoch, bound))
+        report(epoch + 1, epochs, bound)
+        if bound >= highest:
+            return now._replace(best=now.q)
+        if bound < highest - abs(highest) - len(problem.y):  # a smaller loss may be the minibatches' noise
+            return now._replace(q=now.best, step=0.5 * now.step)
+        return now
+
+    q = standard(blocks)
+    first = _Natural(q, q, np.asarray(step), np.zeros(()), np.zeros(epochs))
+    last = run(keeper, "natural gradients", first, problem, epochs, rng, update, end)
+    return last.q, last.trace.tolist()
 
 
 @eqx.filter_jit
@@ -141,22 +161,38 @@ class _Dual(NamedTuple):
     alpha: Float[Array, " N"]
 
 
+class _Ascent(NamedTuple):
+    """The dual on its way, with the expected log-likelihood that this epoch has summed."""
+
+    dual: _Dual
+    expected: np.ndarray
+    trace: np.ndarray  # the bound after each epoch
+
+
 def dual_ascent(
-    blocks: Blocks, problem: Problem, epochs: int, rng: np.random.Generator, report: EpochReport
+    blocks: Blocks,
+    problem: Problem,
+    epochs: int,
+    rng: np.random.Generator,
+    report: EpochReport,
+    keeper: Keeper,
 ) -> tuple[Gaussian, list[float]]:
     """The mean by ascent in the dual, the covariances by their average over the first epoch, which is exact."""
-    now, trace, seen = _Dual(standard(blocks), jnp.zeros(len(problem.y))), [], 0
-    for number in range(epochs):
-        expected = 0.0
-        for selection in problem.minibatches(rng):
-            now, t, log = _dual_update(now, problem, selection)
-            expected += float(log)
-            if number == 0:
-                seen += 1
-                now = _Dual(_average(now.q, t, problem.batches, jnp.asarray(1.0 / seen)), now.alpha)
-        trace.append(epoch_bound(expected, now.q))
-        report(number + 1, epochs, trace[-1])
-    return now.q, trace
+
+    def update(now: _Ascent, selection: Selection, epoch: int, number: int) -> _Ascent:
+        dual, t, log = _dual_update(now.dual, problem, selection)
+        if epoch == 0:
+            dual = _Dual(_average(dual.q, t, problem.batches, jnp.asarray(1.0 / (number + 1))), dual.alpha)
+        return _Ascent(dual, now.expected + float(log), now.trace)
+
+    def end(now: _Ascent, epoch: int) -> _Ascent:
+        bound = epoch_bound(float(now.expected), now.dual.q)
+        report(epoch + 1, epochs, bound)
+        return _Ascent(now.dual, np.zeros(()), noted(now.trace, epoch, bound))
+
+    first = _Ascent(_Dual(standard(blocks), jnp.zeros(len(problem.y))), np.zeros(()), np.zeros(epochs))
+    last = run(keeper, "dual ascent", first, problem, epochs, rng, update, end)
+    return last.dual.q, last.trace.tolist()
 
 
 @eqx.filter_jit

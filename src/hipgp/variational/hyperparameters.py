@@ -15,6 +15,7 @@ from hipgp.variational.bound import Problem, Terms, epoch_bound, terms
 from hipgp.variational.families import Blocks, Gaussian, standard
 from hipgp.variational.fitting import EpochReport, minibatch_step
 from hipgp.variational.minibatch_weights import Selection
+from hipgp.variational.resuming import Keeper, noted, run
 from hipgp.variational.whitening import ToeplitzWhitening, Whitening
 
 if TYPE_CHECKING:
@@ -56,12 +57,15 @@ def expected_log_likelihood(
 
 
 class _State(NamedTuple):
-    """Parameters, Adam's moments and q, with the number of minibatches that q has seen."""
+    """Parameters, Adam's moments and q, the number of minibatches that q has seen, and what this epoch has summed."""
 
     logs: LogParameters
     moments: Any
     q: Gaussian
-    seen: int
+    seen: np.ndarray
+    waiting: np.ndarray  # whether q is new in this epoch
+    expected: np.ndarray
+    trace: np.ndarray  # the bound after each epoch
 
 
 def learn(
@@ -74,43 +78,58 @@ def learn(
     rate: float,
     rng: np.random.Generator,
     report: EpochReport,
+    keeper: Keeper,
 ) -> tuple[LogParameters, list[float]]:
     """The parameters after `epochs` epochs and one for q alone, and the bound after each; on a new torus q begins anew."""
-    now, trace = _begin(logs, blocks_of(problem.whitening)), []
-    for number in range(epochs + 1):
-        now, bound = _epoch(now, problem, jnp.asarray(known), rng, rate)
-        trace.append(bound)
-        report(number + 1, epochs + 1, bound)
-        if _outgrown(now.logs, problem.whitening):
+    found = keeper.left("parameters", (logs, np.zeros(epochs + 1)))
+    if found is not None:
+        return found[0], found[1].tolist()
+    on_torus = problem
+    if (chosen := keeper.left("torus", logs)) is not None:
+        on_torus = dataclasses.replace(problem, whitening=whiten(chosen.as_kernel()))
+    where = jnp.asarray(known)
+
+    def update(now: _State, selection: Selection, epoch: int, number: int) -> _State:
+        return _minibatch(now, on_torus, where, selection, number, rate)
+
+    def end(now: _State, epoch: int) -> _State:
+        nonlocal on_torus
+        bound = epoch_bound(float(now.expected), now.q)
+        report(epoch + 1, epochs + 1, bound)
+        trace = noted(now.trace, epoch, bound)
+        if _outgrown(now.logs, on_torus.whitening):
             larger = whiten(now.logs.as_kernel())
-            if larger.shape != problem.whitening.shape:
-                problem = dataclasses.replace(problem, whitening=larger)
-                now = _begin(now.logs, blocks_of(larger))
-    return now.logs, trace
+            if larger.shape != on_torus.whitening.shape:
+                on_torus = dataclasses.replace(on_torus, whitening=larger)
+                keeper.leave("torus", now.logs)
+                return _begin(now.logs, blocks_of(larger), trace)
+        return now._replace(expected=np.zeros(()), waiting=np.asarray(False), trace=trace)
+
+    first = _begin(logs, blocks_of(on_torus.whitening), np.zeros(epochs + 1))
+    last = run(keeper, "learning", first, problem, epochs + 1, rng, update, end)
+    keeper.leave("parameters", (last.logs, last.trace))
+    return last.logs, last.trace.tolist()
 
 
-def _begin(logs: LogParameters, blocks: Blocks) -> _State:
-    return _State(logs, _adam().init(logs), standard(blocks), 0)  # pyright: ignore[reportArgumentType]
+def _begin(logs: LogParameters, blocks: Blocks, trace: np.ndarray) -> _State:
+    moments: Any = _adam().init(logs)  # pyright: ignore[reportArgumentType]
+    return _State(logs, moments, standard(blocks), np.asarray(0), np.asarray(True), np.zeros(()), trace)
 
 
-def _epoch(
-    now: _State, problem: Problem, known: Array, rng: np.random.Generator, rate: float
-) -> tuple[_State, float]:
-    """Every minibatch once. While q is new the hyperparameters wait, or they would be fitted to the prior's errors.
+def _minibatch(
+    now: _State, problem: Problem, known: Array, selection: Selection, number: int, rate: float
+) -> _State:
+    """One minibatch. While q is new the hyperparameters wait, or they would be fitted to the prior's errors.
 
     Covariances forget what is older than about an epoch, as the hyperparameters move; the mean takes shorter steps.
     """
-    logs, moments, q, seen = now
-    batches, waiting = problem.batches, seen == 0
-    mean_step = max(0.1, batches / (batches + seen))
-    expected = 0.0
-    for selection in problem.minibatches(rng):
-        seen += 1
-        covariance_step = max(1 / seen, min(1.0, 2 / (batches + 1)))
-        steps = jnp.asarray(mean_step), jnp.asarray(covariance_step), jnp.asarray(0.0 if waiting else rate)
-        logs, moments, q, log = _update(logs, moments, q, problem, known, selection, *steps)
-        expected += float(log)
-    return _State(logs, moments, q, seen), epoch_bound(expected, q)
+    batches, seen = problem.batches, int(now.seen) + 1
+    mean_step = max(0.1, batches / (batches + seen - number - 1))
+    covariance_step = max(1 / seen, min(1.0, 2 / (batches + 1)))
+    steps = jnp.asarray(mean_step), jnp.asarray(covariance_step), jnp.asarray(0.0 if now.waiting else rate)
+    logs, moments, q, log = _update(now.logs, now.moments, now.q, problem, known, selection, *steps)
+    expected = now.expected + float(log)
+    return now._replace(logs=logs, moments=moments, q=q, seen=np.asarray(seen), expected=expected)
 
 
 @eqx.filter_jit

@@ -18,10 +18,16 @@ from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.nodes import Nodes
-from hipgp.runtime.arrays import AnyArray
+from hipgp.model.nodes import Nodes, Segments
+from hipgp.runtime.arrays import AnyArray, on_device
 from hipgp.variational.whitening import Whitening
-from hipgp.weights.exact import ExactWeights, Weights, closed_form_or_nodes, grid_covariances
+from hipgp.weights.exact import (
+    ExactWeights,
+    Weights,
+    closed_form_or_nodes,
+    grid_covariances,
+    has_closed_form,
+)
 from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 from hipgp.weights.stencils import LocalWeights, local_weight_rows, stencil_weights
 
@@ -114,16 +120,22 @@ class WeightSource(eqx.Module):
 
 
 class _ExactOnDemand(WeightSource):
-    """Weights by a solve for each observation, when asked for: O(n M) memory for n at a time."""
+    """Weights by a solve for each observation, when asked for: O(n M) memory for n at a time.
+
+    Covariances and solves are in `dtype`; residual variances are right for the weights found, and in float64.
+    """
 
     grid: Grid
-    blocks: tuple[LineIntegrals | Nodes, ...]
+    blocks: tuple[LineIntegrals | Nodes | Segments, ...]
     tolerance: AnyArray  # arrays, so that training and prediction are compiled once
     max_iterations: AnyArray
+    dtype: Any = eqx.field(static=True)
 
     def weights(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> WeightRows:
         found = [
-            grid_covariances(kernel, _picked(b, i), self.grid)
+            grid_covariances(
+                kernel, b[i] if isinstance(b, Segments) else _picked(b, i), self.grid, self.dtype
+            )
             for b, i in zip(self.blocks, index, strict=True)
         ]
         cross, variance = (jnp.concatenate([f[a] for f in found]) for a in (0, 1))
@@ -192,11 +204,29 @@ class StoredWeights(WeightSource):
 
 
 def exact_source(
-    kernel: Kernel, grid: Grid, functionals: list[Functional], tolerance: float, max_iterations: int
+    kernel: Kernel,
+    grid: Grid,
+    functionals: list[Functional],
+    tolerance: float,
+    max_iterations: int,
+    dtype: Any = np.float64,
 ) -> WeightSource:
-    """Weights by a solve for each observation, when they are asked for."""
+    """Weights by a solve for each observation, in `dtype`, when they are asked for."""
     limits = np.asarray(tolerance), np.asarray(max_iterations)
-    return _ExactOnDemand(grid, tuple(closed_form_or_nodes(kernel, f, grid) for f in functionals), *limits)
+    return _ExactOnDemand(grid, tuple(_on_device(kernel, f, grid) for f in functionals), *limits, dtype)
+
+
+def _on_device(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegrals | Nodes | Segments:
+    """A block of functionals where JAX computes, so that no minibatch moves it there again.
+
+    The nodes of straight lines are made for a minibatch at a time: those of all would take a hundred times the memory.
+    """
+    double = lambda tree: jax.tree.map(lambda a: np.asarray(a, float), tree)
+    if isinstance(functional, LineIntegrals) and functional.ruled and not has_closed_form(kernel, functional):
+        source = double(functional).segments(grid.spacing)
+    else:
+        source = double(closed_form_or_nodes(kernel, functional, grid))
+    return jax.tree.map(on_device, source)
 
 
 def local_source(grid: Grid, functionals: list[Functional], p: int) -> WeightSource:
@@ -221,7 +251,7 @@ def storage_limit() -> int:
 def stored_exact(
     source: WeightSource, kernel: Kernel, whitening: Whitening, counts: tuple[int, ...], batches: int
 ) -> tuple[StoredWeights, SolveSummary]:
-    """The weights of all observations from `source`, in float64: products with R' cancel too many digits for less."""
+    """The weights of all observations from `source`, kept in float64: products with R' of weights rounded to less lose digits."""
     w, order, v, solves = [], [], np.zeros(sum(counts)), NO_SOLVES
     for number, selection in enumerate(minibatches(counts, batches)):
         rows = compiled_weights(source, kernel, whitening, selection.index)
@@ -231,7 +261,7 @@ def stored_exact(
         order.append(where)
         v[where] = np.asarray(rows.v)[used]
         solves = solves.merged(SolveSummary.of(rows, selection.mask), 1 / (number + 1))
-    together = jnp.concatenate(w)
+    together = jnp.concatenate(w).astype(float)
     if len(counts) > 1:  # those of one block are in order
         together = together[np.argsort(np.concatenate(order))]
     return StoredWeights(ExactWeights(together, jnp.asarray(v)), None, starts_of(counts)), solves

@@ -15,10 +15,12 @@ from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import Arrays, Json, check_shapes
+from hipgp.runtime.memory import numbers_at_once
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
-from hipgp.variational.bound import Problem, full_pass
+from hipgp.variational.bound import Problem
 from hipgp.variational.families import Gaussian, gaussian, root_variances
+from hipgp.variational.full_pass import full_pass
 from hipgp.variational.minibatch_weights import (
     WeightRows,
     compiled_weights,
@@ -30,8 +32,6 @@ from hipgp.variational.whitening import ToeplitzWhitening, Whitening, whiten
 
 if TYPE_CHECKING:
     from hipgp.variational.engine import Variational
-
-AT_ONCE = 2**24  # numbers in one chunk of whitened correlations
 
 
 class VariationalPosterior(FittedPosterior):
@@ -77,7 +77,7 @@ class VariationalPosterior(FittedPosterior):
         if isinstance(self.whitening, ToeplitzWhitening) and lags < self.grid.size:
             variances = jnp.maximum(_torus_variances(self.q, self.whitening), 0.0)
             return self._on_grid(jnp.sqrt(variances)), None
-        chunk = max(1, min(self.grid.size, AT_ONCE // self.whitening.size))
+        chunk = max(1, min(self.grid.size, numbers_at_once() // self.whitening.size))
         variance = []
         for begin in range(0, self.grid.size, chunk):
             points = jnp.minimum(jnp.arange(begin, begin + chunk), self.grid.size - 1)
@@ -130,9 +130,12 @@ class VariationalPosterior(FittedPosterior):
             source = local_source(self.grid, [functional], self.method.stencil)
         else:
             limits = self.method.tolerance, self.method.predict_max_iterations
-            source = exact_source(self.kernel, self.grid, [functional], *limits)
+            dtype = self.method.solve_dtype(self.dtype)
+            source = exact_source(self.kernel, self.grid, [functional], *limits, dtype)
         count = len(functional)
-        for index, mask in minibatches((count,), max(1, -(-count * self.whitening.size // AT_ONCE))):
+        for index, mask in minibatches(
+            (count,), max(1, -(-count * self.whitening.size // numbers_at_once()))
+        ):
             yield index[0][mask], mask, compiled_weights(source, self.kernel, self.whitening, index)
 
     def _on_grid(self, values: Any) -> np.ndarray:
@@ -171,7 +174,7 @@ def _check_options(how: StdOptions) -> None:
 
 @eqx.filter_jit
 def _moments(q: Gaussian, whitening: Whitening, rows: WeightRows) -> tuple[Array, Array]:
-    k = whitening.root_transpose(rows.w)
+    k = whitening.root_transpose(rows.w).astype(float)
     return k @ q.mean, jnp.sqrt(q.variances(k) + rows.v)
 
 

@@ -14,14 +14,16 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from hipgp.linalg.krylov import Solution
+from hipgp.linalg.matrices import cholesky
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
+from hipgp.runtime import memory
 from hipgp.weights.covariance import residual_variance
-from hipgp.weights.exact import conditional_weights, grid_covariances
+from hipgp.weights.exact import grid_covariances, solve_grid
 from hipgp.weights.toeplitz import Toeplitz, embed, toeplitz_on_torus
 
-LARGEST_CHOLESKY = 2**14  # grid points; beyond it a dense K takes more than 2 GiB
+CHOLESKY_ARRAYS = 3  # dense matrices of K's size at the peak: K, K with its jitter, the factor
 
 
 class Whitening(eqx.Module):
@@ -49,9 +51,13 @@ class Whitening(eqx.Module):
     def residual_variance(
         self, w: Float[Array, "n M"], cross: Float[Array, "n M"], variance: Float[Array, " n"]
     ) -> Float[Array, " n"]:
-        """v = k** - 2 w'k* + w'K w for any weights w, with w'K w = |R'w|^2."""
-        quadratic = jnp.sum(self.root_transpose(w) ** 2, axis=-1)
-        return residual_variance(variance, jnp.sum(w * cross, axis=-1), quadratic)
+        """v = k** - 2 w'k* + w'K w for any weights w, with w'K w = |R'w|^2.
+
+        The three terms cancel: they are summed in the dtype of k**, whatever that of w.
+        """
+        exact = lambda a: a.astype(variance.dtype)
+        quadratic = jnp.sum(exact(self.root_transpose(w)) ** 2, axis=-1)
+        return residual_variance(variance, jnp.sum(exact(w) * exact(cross), axis=-1), quadratic)
 
     @abc.abstractmethod
     def rebuilt(self, kernel: Kernel) -> "Whitening":
@@ -63,7 +69,7 @@ class Whitening(eqx.Module):
 
 
 class ToeplitzWhitening(Whitening):
-    """The paper's root, R = crop . C^1/2, by FFTs on the torus."""
+    """The paper's root, R = crop . C^1/2, by FFTs on the torus. What comes in float32 is computed in float32."""
 
     toeplitz: Toeplitz
 
@@ -76,12 +82,13 @@ class ToeplitzWhitening(Whitening):
 
     def root_transpose(self, w: Float[Array, "... M"]) -> Float[Array, "... T"]:
         on_grid = w.reshape(*w.shape[:-1], *self.toeplitz.shape)
-        return self.toeplitz.root_transpose(on_grid).reshape(*w.shape[:-1], -1)
+        return self.toeplitz.astype(w.dtype).root_transpose(on_grid).reshape(*w.shape[:-1], -1)
 
     def conditional(
         self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
     ) -> tuple[Array, Array, Solution]:
-        return conditional_weights(self.toeplitz, cross, variance, tolerance, max_iterations)
+        found = solve_grid(self.toeplitz.astype(cross.dtype), cross, tolerance, max_iterations)
+        return found.value, self.residual_variance(found.value, cross, variance), found
 
     def rebuilt(self, kernel: Kernel) -> "ToeplitzWhitening":
         return ToeplitzWhitening(toeplitz_on_torus(kernel, self.toeplitz.torus))
@@ -120,16 +127,22 @@ def _factor(kernel: Kernel, grid: Grid) -> Float[Array, "M M"]:
     gram = grid_covariances(kernel, Nodes(points[:, None, :], jnp.ones((len(points), 1))), grid)[0]
     # A smooth kernel on a fine grid is singular to rounding; a jitter this small changes nothing else.
     jitter = 10 * jnp.finfo(gram.dtype).eps * jnp.trace(gram)
-    return jnp.linalg.cholesky(gram + jitter * jnp.eye(len(points)))
+    return cholesky(gram + jitter * jnp.eye(len(points)))
+
+
+def cholesky_bytes(points: int) -> float:
+    """The bytes that the Cholesky factor of so many grid points takes at its peak."""
+    return memory.dense_bytes(points, CHOLESKY_ARRAYS)
 
 
 def whiten(kernel: Kernel, grid: Grid, kind: str) -> Whitening:
     """The root of the kernel's covariance on the grid: `kind` is "toeplitz" or "cholesky"."""
     if kind == "toeplitz":
         return ToeplitzWhitening(embed(kernel, grid))
-    if grid.size > LARGEST_CHOLESKY:
-        raise ValueError(
-            f'whitening: "cholesky" needs {grid.size**2 * 8 / 2**30:,.0f} GiB for {grid.size} grid points; expected at '
-            f'most {LARGEST_CHOLESKY}: use whitening="toeplitz"'
-        )
+    memory.check(
+        "whitening",
+        f'"cholesky" for {grid.size:,} grid points',
+        cholesky_bytes(grid.size),
+        'use whitening="toeplitz", which needs no dense matrix, or a coarser grid',
+    )
     return _CholeskyWhitening(grid, eqx.filter_jit(_factor)(kernel, grid))

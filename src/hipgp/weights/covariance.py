@@ -5,6 +5,7 @@ For the squared exponential along a straight line the sums have a closed form (p
 Carlo); `closed_form` says when it applies.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -109,9 +110,19 @@ def _sum_of(term: Callable[[Array, Array], Array], places: list[tuple[int, int]]
 
 
 def prior_variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
-    """Return k**, the variance of every functional under the prior."""
-    functionals = transposed_nodes(nodes)
-    return elementwise_covariance(kernel, functionals, functionals)
+    """Return k**, the variance of every functional under the prior.
+
+    A pass takes one node with all the others: a GPU spends as long on a pass over few functionals as on its start.
+    """
+    f = transposed_nodes(nodes)
+    k = kernel_between_nodes(kernel, f, f)
+
+    def with_all(q: Array) -> Array:
+        apart = differences([x[q][None] for x in f.x], f.x)
+        return f.weights[q] * jnp.sum(f.weights * k(apart), axis=0)
+
+    first, count = with_all(jnp.array(0)), f.x.shape[1]
+    return first if count == 1 else jax.lax.fori_loop(1, count, lambda q, total: total + with_all(q), first)
 
 
 def residual_variance(prior: Array, explained: Array, quadratic: Array) -> Array:
@@ -137,17 +148,18 @@ def covariance_with_points(kernel: Kernel, points: Float[Array, "M D"], nodes: N
 def line_covariance_with_points(
     kernel: SquaredExponential, points: Float[Array, "M D"], start: Array, end: Array, average: bool
 ) -> Float[Array, "N M"]:
-    """Return k* of line integrals under a squared exponential, in closed form."""
+    """Return k* of line integrals under a squared exponential, in closed form and in the dtype of `points`."""
+    lengthscale, variance = (jnp.asarray(a, points.dtype) for a in (kernel.lengthscale, kernel.variance))
 
     def one(a: Array, b: Array) -> Array:
-        step = (b - a) / kernel.lengthscale
+        step = (b - a) / lengthscale
         size = jnp.linalg.norm(step)
-        offset = (points - a) / kernel.lengthscale
+        offset = (points - a) / lengthscale
         along = offset @ step / size
         across = jnp.sum(offset**2, axis=-1) - along**2
-        root2 = np.sqrt(2.0)
+        root2 = math.sqrt(2.0)
         inside = erf((size - along) / root2) + erf(along / root2)
-        value = kernel.variance * jnp.exp(-across / 2) * np.sqrt(np.pi / 2) / size * inside
+        value = variance * jnp.exp(-across / 2) * math.sqrt(math.pi / 2) / size * inside
         return value if average else value * jnp.linalg.norm(b - a)
 
     return jax.vmap(one)(start, end)

@@ -7,6 +7,7 @@ the derivative is that of the Toeplitz product itself). Local weights are in `we
 """
 
 import abc
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -86,7 +87,7 @@ def solve_grid(
     return Solution(value, iterations.astype(jnp.int32), error, converged > 0)
 
 
-def _has_closed_form(kernel: Kernel, functional: Functional) -> bool:
+def has_closed_form(kernel: Kernel, functional: Functional) -> bool:
     """Tell whether the covariances of `functional` under `kernel` have a closed form, so that no quadrature is needed."""
     gauss = (
         isinstance(functional, LineIntegrals)
@@ -98,21 +99,31 @@ def _has_closed_form(kernel: Kernel, functional: Functional) -> bool:
 
 def closed_form_or_nodes(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegrals | Nodes:
     """Return the functional itself where its covariances have a closed form, and its nodes otherwise."""
-    if _has_closed_form(kernel, functional):
+    if has_closed_form(kernel, functional):
         assert isinstance(functional, LineIntegrals)
         return functional
     return jax.tree.map(lambda a: np.asarray(a, float), functional.nodes(grid.spacing))
 
 
-def grid_covariances(kernel: Kernel, source: LineIntegrals | Nodes, grid: Grid) -> tuple[Array, Array]:
-    """Return k*, the covariances with every grid point, (N, M), and k**, (N,); in closed form where there is one."""
-    points = jnp.asarray(grid.coordinates())
+def grid_covariances(
+    kernel: Kernel, source: LineIntegrals | Nodes, grid: Grid, dtype: Any = np.float64
+) -> tuple[Array, Array]:
+    """Return k*, the covariances with every grid point, (N, M), in `dtype`, and k**, (N,), in float64.
+
+    In closed form where there is one. Places are told from the grid's centre, so that no digit is spent on its distance
+    from zero.
+    """
+    centre = 0.5 * (np.asarray(grid.lower) + np.asarray(grid.upper))
+    points = jnp.asarray(grid.coordinates() - centre, dtype)
     if isinstance(source, LineIntegrals):
         assert isinstance(kernel, SquaredExponential)
-        ends = jnp.asarray(source.start, float), jnp.asarray(source.end, float)
-        cross = line_covariance_with_points(kernel, points, *ends, source.average)
-        return cross, line_variances(kernel, *ends, source.average)
-    return covariance_with_points(kernel, points, source), prior_variances(kernel, source)
+        start, end = (jnp.asarray(a, float) - centre for a in (source.start, source.end))
+        near, far = start.astype(dtype), end.astype(dtype)
+        cross = line_covariance_with_points(kernel, points, near, far, source.average)
+        return cross, line_variances(kernel, start, end, source.average)
+    moved = dataclasses.replace(source, x=source.x - centre)
+    low = jax.tree.map(lambda a: jnp.asarray(a, dtype), moved)
+    return covariance_with_points(kernel, points, low), prior_variances(kernel, moved)
 
 
 def conditional_weights(

@@ -1,0 +1,116 @@
+"""Passes over the data, minibatch by minibatch, whose state is kept in a file from which a stopped fit goes on.
+
+A fit is a chain of stages: learning, finding q, and the last pass for the bound. The file holds the state of the present
+stage with the epoch and the number of minibatches done, and what the stages before it found. Epochs are shuffled by one
+generator; a resumed fit draws the orders of the epochs before it once more, and so goes on to the same numbers.
+"""
+
+import os
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hipgp.runtime.checkpoints import read_arrays, write_arrays
+from hipgp.variational.bound import Problem
+from hipgp.variational.minibatch_weights import Selection
+
+EVERY = 20.0  # seconds between two writes
+
+State = TypeVar("State")
+
+
+class Keeper:
+    """The file of one fit; without a path nothing is kept."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, problem: str):
+        self.path = None if path is None else pathlib.Path(path)
+        self.problem = problem
+        self.written = time.perf_counter()
+        self.found: dict[str, np.ndarray] = {}  # what finished stages left, by name and number of the leaf
+        self.saved: dict[str, np.ndarray] = {}  # the file as it was read
+        if self.path is not None:
+            self.saved = read_arrays(self.path, problem, "stage", "epoch", "minibatch") or {}
+        self.found = {name: a for name, a in self.saved.items() if name.startswith("found ")}
+
+    def begin(self, stage: str, first: State) -> tuple[int, int, State]:
+        """The epoch, the minibatches done in it and the state that a stage begins with: `first`, or as in the file."""
+        if str(self.saved.get("stage", "")) != stage:
+            return 0, 0, first
+        state = self._restored("state", first, self.saved)
+        return int(self.saved["epoch"]), int(self.saved["minibatch"]), state
+
+    def keep(self, stage: str, epoch: int, minibatch: int, state: Any) -> None:
+        """Write the state, if the last writing is EVERY seconds ago."""
+        if self.path is None or time.perf_counter() - self.written < EVERY:
+            return
+        position = {"stage": stage, "epoch": epoch, "minibatch": minibatch}
+        leaves = _numbered("state", state)
+        write_arrays(self.path, fingerprint=self.problem, **position, **leaves, **self.found)
+        self.written = time.perf_counter()
+
+    def leave(self, name: str, found: Any) -> None:
+        """Hold what a stage found beside the states to come."""
+        self.found |= _numbered(f"found {name}", found)
+
+    def left(self, name: str, like: State) -> State | None:
+        """What a stage found before the fit was stopped; None where it had not come to its end."""
+        return self._restored(f"found {name}", like, self.found) if f"found {name} 0" in self.found else None
+
+    def remove(self) -> None:
+        """Remove the file of a fit that is done."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _restored(self, prefix: str, like: Any, arrays: dict[str, np.ndarray]) -> Any:
+        leaves, tree = jax.tree.flatten(like)
+        values = []
+        for number, leaf in enumerate(leaves):
+            name, wanted = f"{prefix} {number}", np.asarray(leaf)
+            held = arrays.get(name)
+            if held is None or held.shape != wanted.shape or held.dtype != wanted.dtype:
+                got = "none" if held is None else f"{held.dtype} of shape {held.shape}"
+                raise ValueError(
+                    f"checkpoint: expected {wanted.dtype} of shape {wanted.shape} for {name} in {self.path}, got {got}; "
+                    "remove it or name another file"
+                )
+            values.append(jnp.asarray(held) if isinstance(leaf, jax.Array) else held)
+        return jax.tree.unflatten(tree, values)
+
+
+def _numbered(prefix: str, tree: Any) -> dict[str, np.ndarray]:
+    return {f"{prefix} {number}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(tree))}
+
+
+def noted(trace: np.ndarray, epoch: int, bound: float) -> np.ndarray:
+    """The trace with the bound of an epoch in its place."""
+    out = np.array(trace)
+    out[epoch] = bound
+    return out
+
+
+def run(
+    keeper: Keeper,
+    stage: str,
+    first: State,
+    problem: Problem,
+    epochs: int,
+    rng: np.random.Generator | None,
+    step: Callable[[State, Selection, int, int], State],
+    end: Callable[[State, int], State] = lambda state, epoch: state,
+) -> State:
+    """The state after `epochs` epochs: a step for each minibatch, given the epoch and its number there, and an end to each epoch."""
+    begun, done, state = keeper.begin(stage, first)
+    for _ in range(begun):
+        next(problem.minibatches(rng))  # draws the order of an epoch that is done
+    for epoch in range(begun, epochs):
+        for number, selection in enumerate(problem.minibatches(rng)):
+            if number >= done:
+                state = step(state, selection, epoch, number)
+                keeper.keep(stage, epoch, number + 1, state)
+        state, done = end(state, epoch), 0
+    return state
