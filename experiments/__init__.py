@@ -20,6 +20,7 @@ class Experiment(NamedTuple):
     about: str
     data: str | None = None  # the folder it reads in the data folder
     source: str = ""  # where that data set comes from
+    pieces: bool = False  # whether a run that was ended goes on where it was
 
 
 EXPERIMENTS = {
@@ -47,7 +48,9 @@ EXPERIMENTS = {
         "domain_subsample.npz: experiments-hip-gp/domain-data of github.com/cunningham-lab/hipgp",
     ),
     "dust-patch": Experiment(
-        "dust_patch", "dust in a simulated patch of 4 x 4 x 2 kpc, the paper's size (section 5.5)"
+        "dust_patch",
+        "dust in a simulated patch of 4 x 4 x 2 kpc, the paper's size (section 5.5)",
+        pieces=True,
     ),
     "dust-clusters": Experiment(
         "dust_clusters",

@@ -19,9 +19,27 @@ LABELS = Labels.of(3, ("X", "Y", "Z"), "kpc", "dust density", "")
 ON_TWO_CORES = 3e6  # stars x grid points that exact weights take in minutes without a GPU
 MOST_EXACT = 50_000  # stars with a solve for each one's weights
 SAMPLES = 32
+MANY, MANY_AT_ONCE = 2000, 250  # stars from which mini-batches are larger, and of how many
+STEPS = 50.0  # step times mini-batches of natural gradients, as docs/paper_engine.md recommends
+LIMIT, PREDICT_LIMIT = 20, 50  # PCG iterations where every star has a solve of its own in every epoch
 EPOCHS = {
     "best": 10, "natural gradients": 40, "natural gradients, kernel learned": 4, "dual ascent": 10
 }  # fmt: skip
+
+
+class Way(NamedTuple):
+    """How HIP-GP or SVGP is fitted, in the words of the tables."""
+
+    fit: systems.Fit = "best"
+    family: str = "block"
+    rule: str = "gauss"  # of the covariances of line integrals
+
+    @property
+    def covariances(self) -> str:
+        return {"gauss": "Gauss-Legendre", "monte-carlo": "Monte Carlo"}[self.rule]
+
+
+BEST = Way()
 
 
 class Stars(NamedTuple):
@@ -38,7 +56,12 @@ class Stars(NamedTuple):
 
     @property
     def data(self) -> Any:
-        return hg.observe(hg.LineIntegrals(SUN, self.ends), self.measured, self.noise)
+        return self.observed("gauss", np.float64)
+
+    def observed(self, rule: Any, dtype: Any) -> Any:
+        """The extinctions as integrals by this rule of quadrature, in this precision."""
+        ends, measured, noise = (a.astype(dtype) for a in (self.ends, self.measured, self.noise))
+        return hg.observe(hg.LineIntegrals(SUN.astype(dtype), ends, rule=rule), measured, noise)
 
 
 def learned(kernel: Any, grid: hg.Grid, stars: Stars, count: int, progress: bool, hold: bool = False) -> Any:
@@ -59,35 +82,55 @@ def learned(kernel: Any, grid: hg.Grid, stars: Stars, count: int, progress: bool
 
 
 def fitted(
-    system: str, kernel: Any, grid: hg.Grid, stars: Stars, fit: systems.Fit = "best"
+    system: str, kernel: Any, grid: hg.Grid, stars: Stars, way: Way = BEST, checkpoint: Any = None
 ) -> tuple[dict[str, Any], hg.Posterior | None]:
-    """Scores and seconds with the posterior, or why there are none."""
+    """Scores and seconds with the posterior, or why there are none. Mini-batch fits go on from `checkpoint`."""
     if not systems.fits_memory(system, grid):
         return nothing(NOT_POSSIBLE), None
     if system != "batch engine" and len(stars.ends) * grid.size > ON_TWO_CORES and not on_gpu():
         return nothing(NOT_RUN), None
-    began = time.perf_counter()
-    post = hg.GP(kernel, grid).condition(stars.data, method_of(system, len(stars.ends), fit), progress=False)
-    seconds = time.perf_counter() - began
+    streamed = way.fit != "best" and len(stars.ends) > MOST_EXACT  # a solve for each star in each epoch
+    data = stars.observed(way.rule, np.float32 if streamed else np.float64)
+    method, began = method_of(system, len(stars.ends), way), time.perf_counter()
+    kept = {"checkpoint": checkpoint} if streamed else {}
+    post = hg.GP(kernel, grid).condition(data, method, progress=False, **kept)
+    seconds = post.diagnostics["seconds"] if streamed else time.perf_counter() - began
     drawn: Any = {"samples": SAMPLES} if system == "batch engine" else {}
-    mean, std, _ = post.predict(hg.LineIntegrals(SUN, stars.held_out), **drawn)
+    rule: Any = way.rule
+    mean, std, _ = post.predict(hg.LineIntegrals(SUN, stars.held_out, rule=rule), **drawn)
     latent = interpolate(grid.axes, post.mean, stars.places)
-    told = {"fitted_by": systems.fitted_by(post), **scored(stars, mean, std, latent), "fit_seconds": seconds}
+    told = {"fitted_by": systems.fitted_by(post), **labels(method, way)}
+    told |= {**scored(stars, mean, std, latent), "fit_seconds": seconds}
     return told | {"nats_short_in_the_mean": post.diagnostics.get("mean_gap_nats", "")}, post
 
 
-def method_of(system: str, count: int, fit: systems.Fit = "best") -> Any:
-    """The paper's settings: blocks of 2 x 2 x 2, PCG limited to 200 and 500 iterations; of very many stars, local weights.
+def labels(method: Any, way: Way) -> dict[str, Any]:
+    """What else tells rows of one system apart."""
+    if isinstance(method, hg.Batch):
+        return {"family": "", "weights": "", "covariances": way.covariances}
+    limit = f"{method.weights}, {method.max_iterations} iterations" if method.weights == "exact" else "local"
+    return {"family": method.family, "weights": limit, "covariances": way.covariances}
 
-    In closed form, unless another fit is asked for.
+
+def method_of(system: str, count: int, way: Way = BEST) -> Any:
+    """The paper's settings: blocks of 2 x 2 x 2 (or none), PCG limited to 200 and 500 iterations.
+
+    In closed form, unless another fit is asked for; of very many stars with local weights. By mini-batches every star has
+    its exact weights; of very many, with PCG limited to LIMIT iterations, for as many epochs as natural gradients need.
     """
     if system == "batch engine":
         return hg.Batch()
-    how: dict[str, Any] = {"direct": True} if fit == "best" else {}
+    how: dict[str, Any] = {"direct": True} if way.fit == "best" else {}
+    local = way.fit == "best" and count > MOST_EXACT
+    limits = (LIMIT, PREDICT_LIMIT) if count > MOST_EXACT and not local else (200, 500)
+    batch = 100 if count < MANY else MANY_AT_ONCE
+    epochs = EPOCHS[way.fit]
+    if count >= MANY and way.fit.startswith("natural"):
+        epochs = int(np.ceil(STEPS / systems.STEP / np.ceil(count / batch)))
     return systems.variational(
-        system, fit, family="block", block_shape=BLOCK, batch_size=100 if count < 2000 else 1000, epochs=EPOCHS[fit],
-        weights="exact" if count <= MOST_EXACT else "local", stencil=2, max_iterations=200,
-        predict_max_iterations=500, **how,
+        system, way.fit, family=way.family, block_shape=BLOCK, batch_size=batch, epochs=epochs,
+        weights="local" if local else "exact", stencil=2, max_iterations=limits[0],
+        predict_max_iterations=limits[1], **how,
     )  # fmt: skip
 
 
@@ -121,6 +164,9 @@ def scored(stars: Stars, mean: np.ndarray, std: np.ndarray, latent: np.ndarray) 
 def nothing(why: str) -> dict[str, Any]:
     names = (
         "fitted_by",
+        "family",
+        "weights",
+        "covariances",
         "MAE",
         "MSE",
         "log_likelihood",
@@ -129,7 +175,7 @@ def nothing(why: str) -> dict[str, Any]:
         "density_correlation",
         "fit_seconds",
     )
-    return dict.fromkeys(names, why) | {"fitted_by": ""}
+    return dict.fromkeys(names, why) | dict.fromkeys(names[:4], "")
 
 
 def shape_of(grid: hg.Grid) -> str:

@@ -51,7 +51,7 @@ def run(size: str, data: Path | None, folder: Path, progress: bool) -> Result:
         for system in ("HIP-GP", "SVGP", "batch engine"):
             ways = systems.EVERY_WAY if setting.every_way and system == "HIP-GP" else systems.EVERY_WAY[:1]
             for fit in ways:
-                row, _ = dust.fitted(system, kernel, grid, stars, fit)
+                row, _ = dust.fitted(system, kernel, grid, stars, dust.Way(fit))
                 table.add(system=system, grid=dust.shape_of(grid), M=grid.size, **row)
     for system, m in (("SGPR", setting.inducing), ("exact GP", len(stars.ends))):
         table.add(system=system, grid="", M=m, **dust.dense(system, kernel, stars, setting.inducing))

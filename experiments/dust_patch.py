@@ -5,6 +5,8 @@ spectrum in a disc, which no system's model is drawn from. Stars are spread even
 3 per cent; those held out are predicted, without noise, and the density is compared at random places. Matern 3/2.
 """
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from hipgp.files.labels import Labels
 
 from . import dust, systems
 from .outcome import NOT_RUN, Result, on_gpu, published
+from .pieces import Pieces
 
 HALF = np.array([2.0, 2.0, 1.0])  # kpc
 PLANE = (80, 80)  # places of a drawn plane; even, so that none is the Sun
@@ -25,23 +28,41 @@ PAPER = {  # on 500,000 stars of the Ananke simulation
 }
 
 
+class Row(NamedTuple):
+    """A row of the table: a system on a grid, fitted in some way, for numbers of stars within bounds."""
+
+    system: str
+    shape: tuple[int, int, int]
+    way: dust.Way = dust.BEST
+    least: int = 0
+    most: float = np.inf
+
+
 class Setting(NamedTuple):
     stars: tuple[int, ...]
     held_out: int
     learn_from: int
     cells: tuple[int, int, int]  # of the true density
-    systems: tuple[tuple[str, tuple[int, int, int]], ...]
-    natural: bool  # whether HIP-GP is fitted by natural gradients too
+    rows: tuple[Row, ...]
 
 
+FIGURES = ("figure-5a.png", "figure-5b.png")
+FULL, SPARSE = (50, 50, 25), (32, 32, 16)
+LEARNED: systems.Fit = "natural gradients, kernel learned"
+MANY = dust.MOST_EXACT + 1
 SETTINGS = {
     "small": Setting(
         (800,),
         200,
         200,
         (60, 60, 30),
-        (("HIP-GP", (12, 12, 6)), ("SVGP", (8, 8, 4)), ("batch engine", (20, 20, 10))),
-        True,
+        (
+            Row("HIP-GP", (12, 12, 6)),
+            Row("HIP-GP", (12, 12, 6), dust.Way("natural gradients")),
+            Row("HIP-GP", (12, 12, 6), dust.Way(rule="monte-carlo")),
+            Row("SVGP", (8, 8, 4)),
+            Row("batch engine", (20, 20, 10)),
+        ),
     ),
     "paper": Setting(
         (20_000, 500_000),
@@ -49,16 +70,21 @@ SETTINGS = {
         1000,
         (256, 256, 128),
         (
-            ("HIP-GP", (50, 50, 25)),
-            ("SVGP", (32, 32, 16)),
-            ("batch engine", (32, 32, 16)),
-            ("batch engine", (50, 50, 25)),
-            ("batch engine", (128, 128, 64)),
-            ("batch engine", (256, 256, 128)),
+            Row("HIP-GP", FULL, dust.Way("natural gradients", "block", "monte-carlo")),
+            Row("HIP-GP", FULL, dust.Way("natural gradients", "mean-field", "monte-carlo"), MANY),
+            Row("HIP-GP", FULL, dust.Way(LEARNED, "block", "monte-carlo"), MANY),
+            Row("HIP-GP", FULL, dust.Way(LEARNED, "mean-field", "monte-carlo"), MANY),
+            Row("HIP-GP", FULL, dust.Way("natural gradients")),
+            Row("HIP-GP", FULL, dust.Way("dual ascent"), MANY),
+            Row("HIP-GP", FULL),
+            Row("SVGP", SPARSE),
+            Row("batch engine", SPARSE),
+            Row("batch engine", FULL),
+            Row("batch engine", (128, 128, 64)),
+            Row("batch engine", (256, 256, 128)),
         ),
-        False,
     ),
-}  # fmt: skip
+}
 
 
 class Patch(NamedTuple):
@@ -67,47 +93,71 @@ class Patch(NamedTuple):
 
 
 def run(size: str, data: Path | None, folder: Path, progress: bool) -> Result:
-    setting = SETTINGS[size]
+    """In pieces: what an earlier run of this size has done in this folder is not done again."""
+    setting, pieces = SETTINGS[size], Pieces(folder / f"pieces-{size}")
     patch = simulated(setting.cells)
     result = Result("Interstellar dust: a simulated patch")
-    best, kernel = None, None
+    kernel = None
     for count in setting.stars:
         stars = observed(patch, count, setting.held_out)
         table = result.table(f"{setting.held_out:,} stars held out, {count:,} seen", progress)
-        for system, shape in setting.systems:
-            grid = hg.Grid.cover(-HALF, HALF, shape=shape)
-            if kernel is None:
-                kernel = dust.learned(hg.Matern32(), grid, stars, setting.learn_from, progress)
-            known = PAPER.get((system, grid.size), ("",) * 3) if count == 500_000 else ("",) * 3
+        for row in setting.rows:
+            if not row.least <= count <= row.most:
+                continue
+            grid = hg.Grid.cover(-HALF, HALF, shape=row.shape)
+            kernel = kernel or learned(grid, stars, setting, pieces, progress)
+            draw = functools.partial(figures, result, patch, folder)
+            make = functools.partial(attempt, row, kernel, grid, stars, draw)
+            found = pieces.kept(f"{count} {row.system} {dust.shape_of(grid)} {' '.join(row.way)}", make)
+            known = PAPER.get((row.system, grid.size), ("",) * 3) if count == 500_000 else ("",) * 3
             theirs = dict(zip(("paper_MAE", "paper_MSE", "paper_log_likelihood"), known, strict=True))
-            for fit in systems.EVERY_WAY[: 1 + (setting.natural and system == "HIP-GP")]:
-                row, post = attempt(system, kernel, grid, stars, fit)
-                table.add(system=system, grid=dust.shape_of(grid), M=grid.size, **row, **theirs)
-            best = post if system == "batch engine" and post is not None else best
-    found = {r["system"]: r["MAE"] for r in reversed(table.rows) if isinstance(r["MAE"], float)}
+            table.add(system=row.system, grid=dust.shape_of(grid), M=grid.size, **found, **theirs)
+    conclude(result)
+    result.figures = [folder / name for name in FIGURES]  # an earlier piece may have drawn them
+    pieces.done()
+    return result
+
+
+def learned(
+    grid: hg.Grid, stars: dust.Stars, setting: Setting, pieces: Pieces, progress: bool
+) -> hg.Matern32:
+    """The kernel of all rows (some learn their own from there), learned once: a checkpoint is of one kernel."""
+
+    def make(_: Path) -> dict[str, Any]:
+        found = dust.learned(hg.Matern32(), grid, stars, setting.learn_from, progress)
+        return {"variance": float(found.variance), "lengthscale": float(found.lengthscale)}
+
+    return hg.Matern32(**pieces.kept("kernel", make))
+
+
+def conclude(result: Result) -> None:
+    """Of the largest number of stars, HIP-GP's first row and SVGP's."""
+    found = {r["system"]: r["MAE"] for r in reversed(result.tables[-1].rows) if isinstance(r["MAE"], float)}
     if {"HIP-GP", "SVGP"} <= found.keys():
         ours, theirs = found["HIP-GP"], found["SVGP"]
         here = f"MAE {ours:.3g} and {theirs:.3g} (other data)"
         result.conclude(
             "HIP-GP, with more inducing points, beats SVGP", "MAE 0.0101 and 0.0153", here, ours < theirs
         )
-    assert best is not None
-    for figure, name in (
-        (extinctions(best, patch), "figure-5a.png"),
-        (densities(best, patch), "figure-5b.png"),
-    ):
-        result.draw(figure, folder / name)
-    return result
 
 
 def attempt(
-    system: str, kernel: Any, grid: hg.Grid, stars: dust.Stars, fit: systems.Fit
-) -> tuple[dict[str, Any], Any]:
-    """Without a GPU the largest problems are left out: they take hours."""
+    row: Row, kernel: Any, grid: hg.Grid, stars: dust.Stars, draw: Callable[[Any], None], checkpoint: Path
+) -> dict[str, Any]:
+    """Scores and seconds. What the batch engine finds is drawn. Without a GPU the largest problems are left out."""
     work = len(stars.ends) * max(1.0, grid.size / 62_500)
-    if system == "batch engine" and work > LARGEST_RUN and not on_gpu():
-        return dust.nothing(NOT_RUN), None
-    return dust.fitted(system, kernel, grid, stars, fit)
+    if row.system == "batch engine" and work > LARGEST_RUN and not on_gpu():
+        return dust.nothing(NOT_RUN)
+    found, post = dust.fitted(row.system, kernel, grid, stars, row.way, checkpoint)
+    if row.system == "batch engine" and post is not None:
+        draw(post)
+    return found
+
+
+def figures(result: Result, patch: Patch, folder: Path, post: hg.Posterior) -> None:
+    """The paper's figure 5, over those of a smaller grid."""
+    for name, figure in zip(FIGURES, (extinctions(post, patch), densities(post, patch)), strict=True):
+        result.draw(figure, folder / name)
 
 
 def simulated(cells: tuple[int, int, int]) -> Patch:

@@ -27,7 +27,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from hipgp.batch.engine import Batch
 from hipgp.engines import Method
 from hipgp.gp import GP
+from hipgp.model.coordinates import Units, as_places, as_quantity, conversion
 from hipgp.model.data import Data, observe
+from hipgp.model.dates import are_dates
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, Matern32, shortest_lengthscale
@@ -68,6 +70,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
     Attributes
     ----------
     kernel_, noise_, grid_ : what was learned or chosen.
+    units_ : the unit of each column, such as "days since 2020-01-01"; empty where X are plain numbers.
     gp_ : the GP; `gp_.learned` says how learning went and how sure it is of each parameter.
     posterior_ : the Posterior, which predicts any functional of the field: slopes, integrals, averages.
     """
@@ -98,7 +101,12 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn the kernel from X, (N, D), and y, (N,), and condition on them; float64 throughout."""
+        """Learn the kernel from X, (N, D), and y, (N,), and condition on them; float64 throughout.
+
+        Columns of dates become days since the first one, and quantities of astropy numbers in their unit.
+        """
+        X, self.units_ = _numbers(X, None)
+        y = as_quantity("y", y)[0] if hasattr(y, "to_value") else y
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         columns = X.shape[1]
         if columns > MOST_COLUMNS:
@@ -108,7 +116,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             )
         self._check_settings()
         kernel = Matern32(lengthscale=np.ones(columns)) if self.kernel is None else self.kernel
-        data = observe(Points(X), np.asarray(y, np.float64), noise=self.noise)
+        places = Points(X).given_in(self.units_)
+        data = observe(places, np.asarray(y, np.float64), noise=self.noise)
         if self.learn:
             start = GP(kernel, self._learning_grid(X), trend=self.trend)
             learned = start.learn(data, key=self.random_state, progress=False)
@@ -138,7 +147,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The field's mean at X, and with `return_std` its standard deviation (without the observations' noise)."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
+        X = validate_data(self, _numbers(X, self.units_)[0], reset=False, dtype=np.float64)
         mean, std = self.posterior_.engine.at_points(X, return_std)
         unit = self.posterior_.unit
         return (np.ldexp(mean, unit), np.ldexp(std, unit)) if std is not None else np.ldexp(mean, unit)
@@ -149,7 +158,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         Where X reaches beyond the grid, the data are conditioned on again on one that covers it.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
+        X = validate_data(self, _numbers(X, self.units_)[0], reset=False, dtype=np.float64)
         key = int(check_random_state(random_state).randint(2**31 - 1))
         posterior = self.posterior_
         if np.any(self.grid_.outside(X) > 0):
@@ -160,7 +169,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
                 raise ValueError("X: expected places within the grid with this method, got some beyond it")
             data = scaled_data(data, posterior.unit)
             posterior = gp.condition(data, self._method(), progress=False)
-        return posterior.sample(n_samples, key=key, at=Points(X), progress=False).T
+        return posterior.sample(n_samples, key=key, at=Points(X).given_in(posterior.units), progress=False).T
 
     def _check_settings(self) -> None:
         if not self.learn and (self.kernel is None or self.noise is None):
@@ -201,6 +210,25 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             if name in state:
                 state[name] = jax.tree.map(lambda a: np.asarray(a) if eqx.is_array(a) else a, state[name])
         return state
+
+
+def _numbers(X: Any, units: Units | None) -> tuple[Any, Units]:
+    """Dates and quantities among the columns as numbers in `units`, or in units of their own; anything else as it is."""
+    columns = list(X.columns) if hasattr(X, "iloc") and hasattr(X, "columns") else None
+    parts = [X] if columns is None else [X[name] for name in columns]
+    if not any(are_dates(part) or hasattr(part, "to_value") for part in parts):
+        if units:
+            raise ValueError(
+                f"X: expected columns in {', '.join(map(repr, units))} like those of fit, got plain numbers"
+            )
+        return X, ()
+    found, own = as_places("X", X)
+    if units is not None:
+        factor, shift = conversion("X", own, units)
+        found = factor * found + shift
+    if columns is not None:
+        found = type(X)(found, columns=columns, index=X.index)
+    return found, own if units is None else units
 
 
 def _box(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

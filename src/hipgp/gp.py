@@ -25,6 +25,7 @@ from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
+from hipgp.model.frames import Frame
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.links import Link, as_link
@@ -101,9 +102,10 @@ class GP(Shown, eqx.Module):
         "engine_chosen" and "grid_chosen". `checkpoint` names a file that a long batch solve keeps up to date and
         resumes from.
         """
-        _check_data(data)
+        data = self._in_frame(data)
+        frame, data = data.frame, data.plain()
         if not (self.link.identity and data.gaussian):
-            return self._linearised(data, method, progress, checkpoint)
+            return self._linearised(data, method, progress, checkpoint, frame)
         engine, why = settled_method(method, self.kernel, self.grid, data, self.noise, checkpoint)
         self._check(data, engine)
         unit = scaling.exponent(self.kernel, data, self.noise)
@@ -112,7 +114,7 @@ class GP(Shown, eqx.Module):
         scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
         found = engine.condition(Problem(kernel, grid, scaled, noise, self.trend), progress, checkpoint)
         found = dataclasses.replace(found, diagnostics=found.diagnostics | why | why_grid)
-        return Posterior(found, self.learned, unit=unit)
+        return Posterior(found, self.learned, unit=unit, frame=frame)
 
     def learn(
         self,
@@ -133,6 +135,7 @@ class GP(Shown, eqx.Module):
         all. `checkpoint` names a file to go on from after a stop; it stays when learning is done.
         """
         _check_data(data)
+        frame, data = data.frame, data.plain()
         self.kernel.check_dimension(data.ndim)
         self._check(data, Batch())
         if start not in ("data", "kernel"):
@@ -146,9 +149,18 @@ class GP(Shown, eqx.Module):
             learned, parameters = learn_linearised(method, self._problem_on_grid(data), how)
             warn_if_undetermined(learned.undetermined)
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
+        learned = learned._replace(frame=frame)
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
 
-    def _linearised(self, data: Data, method: Any, progress: bool, checkpoint: Any) -> Posterior:
+    def _in_frame(self, data: Any) -> Data:
+        """The data in the units that the kernel was learned in, where it was."""
+        _check_data(data)
+        units = None if self.learned is None else self.learned.frame
+        return data if units in (None, Frame()) else data.in_frame(units)
+
+    def _linearised(
+        self, data: Data, method: Any, progress: bool, checkpoint: Any, frame: Frame
+    ) -> Posterior:
         """The posterior with a link or a likelihood: `method` solves the Gaussian problems that stand in."""
         inner = Batch() if method in (None, "auto") else method
         if not isinstance(inner, Method):
@@ -156,7 +168,7 @@ class GP(Shown, eqx.Module):
         engine = suited(inner, data, self.link, self.parameters)
         problem = self._problem_on_grid(data)
         self._check(data, engine)
-        return Posterior(engine.condition(problem, progress, checkpoint), self.learned)
+        return Posterior(engine.condition(problem, progress, checkpoint), self.learned, frame=frame)
 
     def _problem_on_grid(self, data: Data) -> Problem:
         if self.grid is None:

@@ -21,11 +21,13 @@ from hipgp.engines import (
     as_key,
 )
 from hipgp.files import io, persistence
-from hipgp.files.labels import Labels
+from hipgp.files.labels import AXES, Labels
 from hipgp.files.places import columns as columns_of
 from hipgp.learning.learned import Learned
-from hipgp.model import scaling
+from hipgp.model import dates, scaling
 from hipgp.model.arguments import check_whole
+from hipgp.model.coordinates import Units
+from hipgp.model.frames import Frame, in_units
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
@@ -38,7 +40,7 @@ class Posterior(Shown, eqx.Module):
     """The field after the data: means, standard deviations and samples of any functional.
 
     The engine computes in units of 2^unit of y; 0 unless the numbers are extreme (`scaling.py`). `kept` are the std and
-    samples that came with a map from a file.
+    samples that came with a map from a file, `frame` has the units of the data.
     """
 
     engine: FittedPosterior
@@ -46,6 +48,7 @@ class Posterior(Shown, eqx.Module):
     named: Labels | None = eqx.field(static=True, default=None)
     unit: int = eqx.field(static=True, default=0)
     kept: dict[str, np.ndarray] = eqx.field(default_factory=dict)
+    frame: Frame = eqx.field(static=True, default=Frame())
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         told = self.diagnostics
@@ -58,8 +61,19 @@ class Posterior(Shown, eqx.Module):
 
     @property
     def labels(self) -> Labels:
-        """Names and units, for files and pictures."""
-        return Labels.of(self.grid.ndim) if self.named is None else self.named
+        """Names and units, for files and pictures; those of the data unless others were given."""
+        if self.named is not None:
+            return self.named
+        names = [
+            "time" if dates.origin(u) else a for a, u in zip(AXES[self.grid.ndim], self.units, strict=False)
+        ]
+        names = names if len(set(names)) == len(names) else None
+        return Labels.of(self.grid.ndim, names, self.units, unit=self.frame.field)
+
+    @property
+    def units(self) -> Units:
+        """The unit of each axis, such as "kpc" or "days since 2020-01-01"; empty where coordinates are plain numbers."""
+        return self.frame.axes
 
     def labelled(
         self, axes: Any = None, axis_units: Any = None, name: str | None = None, unit: str | None = None
@@ -68,7 +82,16 @@ class Posterior(Shown, eqx.Module):
 
         Each is one line of at most 200 characters; an axis cannot be called mean, std, sample or samples.
         """
-        labels = Labels.of(self.grid.ndim, axes, axis_units, name, unit)
+        made = Labels.of(self.grid.ndim, axes, axis_units or self.units, name, unit or self.frame.field)
+        labels = made if axes else made._replace(axes=self.labels.axes)
+        for what, said, known in (
+            ("axis_units", made.axis_units, self.units),
+            ("unit", (made.unit,), (self.frame.field,)),
+        ):
+            if any(known) and any(k and s != k for s, k in zip(said, known, strict=True)):
+                raise ValueError(
+                    f"{what}: expected {', '.join(known)}, which the data are in, got {', '.join(said)}"
+                )
         return dataclasses.replace(self, named=labels)
 
     def to_xarray(self, std: Any = None, samples: Any = None) -> Any:
@@ -101,7 +124,7 @@ class Posterior(Shown, eqx.Module):
         """
         io.check_free(path, overwrite)  # before the work
         arrays, model = persistence.pack(self.engine, self.learned)
-        model["unit"] = self.unit
+        model |= {"unit": self.unit, "frame": self.frame}
         io.write(path, io.Record(self.to_xarray(std, samples), arrays, model, self.labels), overwrite)
 
     @property
@@ -185,15 +208,15 @@ class Posterior(Shown, eqx.Module):
         tell nearly all; otherwise the last or the second, whichever takes fewer products. `columns` are the user's own
         trend columns for these functionals.
         """
-        functional = as_functional(functional)
+        functional, longer = self._plain(functional)
         estimates.check_places(functional)
         if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
             beyond = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]
-            return self._in_unit(beyond, functional)
+            return self._in_unit(beyond, functional, longer)
         engine = self._reaching(functional, progress)
         with Progress("standard deviations", progress) as bar:
             found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
-        return self._in_unit(found, functional)
+        return self._in_unit(found, functional, longer)
 
     def sample(
         self,
@@ -205,12 +228,13 @@ class Posterior(Shown, eqx.Module):
     ) -> np.ndarray:
         """`count` draws of the posterior: (count, *grid.shape), or (count, N) of the functionals `at`."""
         check_whole("count", count, 1)
-        at = None if at is None else as_functional(at)
+        at, longer = (None, 1.0) if at is None else self._plain(at)
         engine = self.engine if at is None else self._reaching(at, progress)
         itemsize = np.dtype(self.engine.dtype).itemsize
         estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
         with Progress("drawing", progress) as bar:
-            return np.ldexp(engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
+            drawn = np.ldexp(engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
+        return drawn if longer == 1 else drawn / longer
 
     def log_evidence(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Estimate:
         """The log-probability of the data under this model, with its Monte Carlo error: to choose between models.
@@ -251,11 +275,28 @@ class Posterior(Shown, eqx.Module):
         engine.method.check(engine.kernel, engine.grid, functional)
         return engine
 
-    def _in_unit(self, found: Prediction, functional: Functional) -> Prediction:
+    def _plain(self, at: Any) -> tuple[Functional, float]:
+        """A functional in the units of the data, as plain numbers, and how much larger it is in them (`in_units`)."""
+        functional = as_functional(at)
+        if not (functional.units or any(self.units)):
+            return functional, 1.0
+        if not functional.units:
+            raise ValueError(
+                f"functional: expected places in {', '.join(map(repr, self.units))} like the data, got plain numbers; give "
+                "dates or quantities, or write hg.Points(x).given_in(post.units) for numbers in these units"
+            )
+        moved, longer = in_units(functional, self.units or self.labels.axis_units)
+        return moved.given_in(()), longer
+
+    def _in_unit(self, found: Prediction, functional: Functional, longer: float) -> Prediction:
         """The prediction in the unit of y, with the places that it is of."""
-        if self.unit != 0:
-            found = Prediction(*(None if a is None else np.ldexp(a, self.unit) for a in found))  # type: ignore[arg-type]
-        return found.placed(columns_of(functional, self.labels.axes))
+        if longer != 1 and type(found) is not Prediction:
+            raise ValueError(
+                f"functional: expected lines in {self.units[0]!r} with a link, as the data are, got another unit of length"
+            )
+        if self.unit != 0 or longer != 1:
+            found = Prediction(*(None if a is None else np.ldexp(a, self.unit) / longer for a in found))  # type: ignore[arg-type]
+        return found.placed(columns_of(functional, self.labels.axes, self.units))
 
 
 def load(path: str | os.PathLike[str]) -> Posterior:
@@ -269,4 +310,5 @@ def load(path: str | os.PathLike[str]) -> Posterior:
         kept = {
             str(name): np.asarray(record.fields[name]) for name in record.fields.data_vars if name != "mean"
         }
-        return Posterior(engine, learned, record.labels, int(record.model["unit"]), kept)
+        frame = persistence.frame_from_json(record.model.get("frame"))
+        return Posterior(engine, learned, record.labels, int(record.model["unit"]), kept, frame)

@@ -1,6 +1,7 @@
 """The paper's experiments: the frame, the dense baselines, and every `small` run against what it must show."""
 
 import json
+import queue
 import time
 
 import jax
@@ -11,9 +12,11 @@ from typer.testing import CliRunner
 import dense
 import hipgp as hg
 from hipgp.apps.cli import app, reproducing
+from hipgp.runtime import signals
+from hipgp.variational import resuming
 
 experiments = reproducing.package()
-from hipgp.experiments import baselines, derivatives, dust_patch, outcome, whitening  # noqa: E402
+from hipgp.experiments import baselines, derivatives, dust, dust_patch, outcome, whitening  # noqa: E402
 
 RNG = np.random.default_rng(0)
 
@@ -270,6 +273,51 @@ def test_dust_domain(tmp_path, data_folder):
     assert batch["MAE"] < 1.2 * exact["MAE"]
     assert batch["density_correlation"] > exact["density_correlation"] - 0.05
     assert rows(table, system="HIP-GP")[-1]["MAE"] < 1.5 * exact["MAE"]
+
+
+@pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")  # few points on purpose
+def test_a_patch_in_pieces_is_the_patch(tmp_path, monkeypatch):
+    """Stopped in the second of its fits by natural gradients, whose weights are solved for in float32, and run again."""
+    rows = [
+        dust_patch.Row("HIP-GP", (6, 6, 4), dust.Way("natural gradients", family, rule))
+        for family, rule in (("block", "monte-carlo"), ("mean-field", "gauss"))
+    ]
+    setting = dust_patch.Setting((40,), 10, 40, (20, 20, 10), tuple(rows))
+    monkeypatch.setitem(dust_patch.SETTINGS, "small", setting)
+    monkeypatch.setattr(dust, "learned", lambda *_: hg.Matern32(0.5, 0.8))
+    monkeypatch.setattr(dust, "MOST_EXACT", 30)
+    monkeypatch.setitem(dust.EPOCHS, "natural gradients", 2)
+    whole = experiments.run("dust-patch", "small", None, tmp_path / "whole", progress=False).tables[0].rows
+    for row, rule in zip(whole, ("Monte Carlo", "Gauss-Legendre"), strict=True):
+        assert row["fitted_by"] == "natural gradients" and row["weights"] == "exact, 20 iterations"
+        assert row["covariances"] == rule and np.isfinite(row["log_likelihood"])
+    writes, write = [], resuming.write_arrays
+
+    def stop(*given, **arrays):
+        write(*given, **arrays)
+        writes.append(given)
+        if len(writes) == 5:  # three of the first fit: two epochs and the last pass
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(resuming, "EVERY", 0.0)
+        patch.setattr(resuming, "write_arrays", stop)
+        experiments.run("dust-patch", "small", None, tmp_path / "pieces", progress=False)
+    kept = {p.suffix for p in (tmp_path / "pieces" / "pieces-small").iterdir()}
+    assert kept == {".json", ".checkpoint"}
+    found = experiments.run("dust-patch", "small", None, tmp_path / "pieces", progress=False).tables[0].rows
+    same = lambda row: {k: v for k, v in row.items() if k != "fit_seconds"}
+    assert [same(r) for r in found] == [same(r) for r in whole]
+    assert not (tmp_path / "pieces" / "pieces-small").exists()
+
+
+def test_a_piece_ends_after_its_minutes(monkeypatch):
+    ended = queue.Queue()
+    monkeypatch.setattr(signals, "finish", ended.put)
+    monkeypatch.setattr(signals, "last_words", signals.last_words)
+    reproducing.end_after(1e-4, "dust-patch")
+    assert ended.get(timeout=20) == 75 and "go on with the same command" in signals.last_words()
+    assert "runs in pieces (dust-patch), got 'whitening'" in hipgp("whitening", "--minutes", 1, code=2).output
 
 
 @pytest.mark.slow  # compiles the engines for five grids, and learns from rays

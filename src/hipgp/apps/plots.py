@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
+import matplotlib.dates
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
@@ -17,7 +18,8 @@ from hipgp.apps.style import ACCENT, INK, SECOND, figure, styled
 from hipgp.apps.style import STYLE as STYLE
 from hipgp.apps.style import save as save
 from hipgp.apps.style import stacked as stacked
-from hipgp.files.labels import Labels, with_unit
+from hipgp.files.labels import Labels
+from hipgp.model import dates
 from hipgp.model.grid import Grid
 
 Array = np.ndarray
@@ -54,11 +56,28 @@ def image(
         and labels.axis_units[a] == labels.axis_units[b]
     )
     settings = {"cmap": VALUE, "aspect": "equal" if square else "auto", "interpolation": "nearest"} | options
-    drawn = ax.imshow(values.T, origin="lower", extent=extent, **settings)
-    ax.set(xlabel=labels.axis(a), ylabel=labels.axis(b))
+    edges = (*across(extent[:2], labels.axis_units[a]), *across(extent[2:], labels.axis_units[b]))
+    drawn = ax.imshow(values.T, origin="lower", extent=edges, **settings)
+    ax.set(xlabel=labels.on_ticks(a), ylabel=labels.on_ticks(b))
+    for side, unit in ((ax.xaxis, labels.axis_units[a]), (ax.yaxis, labels.axis_units[b])):
+        if dates.origin(unit):
+            side.axis_date()
+            side.set_major_formatter(_of_dates(side))
     for side in ax.spines.values():
         side.set_visible(False)
     return drawn
+
+
+def across(values: Any, unit: str) -> Array:
+    """Coordinates as matplotlib takes them: days since its own epoch along an axis of dates."""
+    moments = dates.moments(values, unit)
+    return np.asarray(values, float) if moments is None else np.asarray(matplotlib.dates.date2num(moments))
+
+
+def _of_dates(side: Any) -> Any:
+    locator = matplotlib.dates.AutoDateLocator(maxticks=6)
+    side.set_major_locator(locator)
+    return matplotlib.dates.ConciseDateFormatter(locator)
 
 
 @styled
@@ -120,9 +139,10 @@ def slices(
             if row == 0:
                 ax.set_title(name)
             if column == 0:
-                place = with_unit(f"{labels.axes[axis]} = {grid.axes[axis][where[row]]:.3g}", "")
+                unit = labels.axis_units[axis]
+                place = dates.place(float(grid.axes[axis][where[row]]), unit)
                 ax.annotate(
-                    f"{place} {labels.axis_units[axis]}".strip(), (0.03, 0.93), xycoords="axes fraction", va="top",
+                    f"{labels.axes[axis]} = {place} {'' if dates.origin(unit) else unit}".strip(), (0.03, 0.93), xycoords="axes fraction", va="top",
                     color="white", fontsize=9, fontweight="bold",
                 )  # fmt: skip
         if own or name == [k for k in columns if k not in spread][-1]:
@@ -138,8 +158,13 @@ def overview(fields: Mapping[str, Array], grid: Grid, labels: Labels) -> Figure 
         mean = fields["mean"][thin]
         std = fields["std"][thin] if "std" in fields else np.zeros_like(mean)
         draws = fields["samples"][:5, thin] if "samples" in fields else None
-        names = {"xlabel": labels.axis(0), "ylabel": labels.value()}
-        return profile(grid.axes[0][thin], mean, std, samples=draws, **names)
+        names = {"xlabel": labels.on_ticks(0), "ylabel": labels.value()}
+        along, unit = grid.axes[0][thin], labels.axis_units[0]
+        fig = profile(across(along, unit), mean, std, samples=draws, **names)
+        if dates.origin(unit):
+            side = fig.axes[0].xaxis
+            side.set_major_formatter(_of_dates(side))
+        return fig
     panels = {"posterior mean": fields["mean"]}
     if "samples" in fields:
         panels["one draw"] = fields["samples"][0]

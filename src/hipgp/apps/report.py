@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from hipgp import posterior as models
 from hipgp.apps import plots
 from hipgp.files import io
+from hipgp.model import dates
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import describe
@@ -64,9 +65,12 @@ def _in_words(post: models.Posterior) -> str:
     told, labels, grid = post.diagnostics, post.labels, post.grid
     data = post.engine.observations()
     seen = kinds(data) if data is not None else f"{told.get('observations', 0):,} observations"
+    names = [
+        labels.axes[i] if dates.origin(unit) else labels.axis(i) for i, unit in enumerate(labels.axis_units)
+    ]
     box = "; ".join(
-        f"{labels.axis(i)} from {low:.4g} to {high:.4g}"
-        for i, (low, high) in enumerate(zip(grid.lower, grid.upper, strict=True))
+        f"{name} from {dates.place(low, labels.axis_units[i])} to {dates.place(high, labels.axis_units[i])}"
+        for i, (name, low, high) in enumerate(zip(names, grid.lower, grid.upper, strict=True))
     )
     noise = (
         "each with its own noise"
@@ -76,7 +80,7 @@ def _in_words(post: models.Posterior) -> str:
     lines = [
         f"The field is <b>{html.escape(labels.value())}</b>, over {html.escape(box)}.",
         f"It was seen through {html.escape(seen)}, {noise}.",
-        f"The prior is a Gaussian process with covariance {html.escape(describe(post.kernel))}, carried "
+        f"The prior is a Gaussian process with covariance {html.escape(describe(post.kernel, labels.axis_units))}, carried "
         f"by a grid of {' x '.join(map(str, grid.shape))} = {grid.size:,} points.",
     ]
     if post.learned is not None:

@@ -3,6 +3,8 @@
 import unicodedata
 from typing import NamedTuple
 
+from hipgp.model.dates import origin
+
 FIELDS = ("mean", "std", "samples")  # what a map holds on its grid
 RESERVED = (*FIELDS, "sample")  # names that an axis cannot have
 LONGEST = 200  # characters
@@ -54,6 +56,10 @@ class Labels(NamedTuple):
     def axis(self, number: int) -> str:
         """An axis with its unit, as a picture shows it."""
         return with_unit(self.axes[number], self.axis_units[number])
+
+    def on_ticks(self, number: int) -> str:
+        """An axis as a picture shows it whose ticks are dates where its unit is one of dates."""
+        return self.axes[number] if origin(self.axis_units[number]) else self.axis(number)
 
     def value(self, prefix: str = "") -> str:
         """The field with its unit; `prefix` such as "std of"."""

@@ -7,11 +7,12 @@ engine is imported when a map of it is loaded.
 import importlib
 import math
 import platform
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hipgp.engines import FittedPosterior, Method
+from hipgp.model.frames import Frame
 from hipgp.model.grid import Grid
 from hipgp.model.packing import Arrays, Json, kernel_from_json, kernel_to_json, plain
 
@@ -93,7 +94,18 @@ def _learned_from_json(told: Json) -> "Learned":
         raise ValueError("learned: expected a trace of steps, got something else")
     from hipgp.learning.learned import Learned
 
-    return Learned(**{**told, **arrays, "kernel": kernel_from_json(told["kernel"])})
+    frame = frame_from_json(told.get("frame"))
+    return Learned(**{**told, **arrays, "kernel": kernel_from_json(told["kernel"]), "frame": frame})
+
+
+def frame_from_json(told: Any) -> Frame:
+    """The units of a map's axes and field; none where it says nothing of them."""
+    if told is None:
+        return Frame()
+    axes, field = told
+    if not all(isinstance(unit, str) for unit in (*axes, field)):
+        raise ValueError("frame: expected units in words, got something else")
+    return Frame(tuple(axes), field)
 
 
 def _provenance() -> Json:

@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.learning.parameters import Layout
+from hipgp.model import dates
+from hipgp.model.frames import Frame
 from hipgp.model.kernels import Kernel
 from hipgp.model.scaling import scaled_bounds, scaled_kernel, scaled_noise
 
@@ -29,6 +31,7 @@ class Learned(NamedTuple):
     bounds: dict[str, Any]  # those that the user gave
     trace: list[dict[str, Any]]
     seconds: float
+    frame: Frame = Frame()  # the units of the data
 
     @property
     def log_std(self) -> Float[np.ndarray, " p"]:
@@ -38,7 +41,15 @@ class Learned(NamedTuple):
     def shown(self) -> list[str]:
         """Each parameter in words, such as "noise 0.05 ± 4%"."""
         rows = zip(self.names, self.values, self.log_std, strict=True)
-        return [f"{name} {value:.4g} {_error(std)}" for name, value, std in rows]
+        return [f"{name} {self._said(name, value)} {_error(std)}" for name, value, std in rows]
+
+    def _said(self, name: str, value: float) -> str:
+        """A value in words, a lengthscale with its unit."""
+        own, _, axis = name.split(".")[-1].partition("[")
+        if own != "lengthscale" or not self.frame.axes:
+            return f"{value:.4g}"
+        units = self.frame.axes if not axis else (self.frame.axes[int(axis[:-1])],)
+        return dates.length(value, units[0] if len(set(units)) == 1 else "")
 
     def __repr__(self) -> str:
         lines = "".join(f"\n  {line}" for line in self.shown())

@@ -1,4 +1,4 @@
-"""What users hand over as checked arrays: numbers, places, pairs of places and directions, with errors that name them."""
+"""What users hand over as checked arrays: numbers, places and directions, with errors that name them."""
 
 from numbers import Integral
 from typing import Any
@@ -21,7 +21,7 @@ def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.n
         raise ValueError(f"{name}: expected numbers, got {type(value).__name__} ({error}){missing}") from None
     if array.dtype not in (np.float32, np.float64):
         raise ValueError(
-            f"{name}: expected float32 or float64 numbers, got dtype {array.dtype}; convert with .astype(float)"
+            f"{name}: expected float32 or float64 numbers, got dtype {array.dtype}; {_remedy(array.dtype)}"
         )
     if ndim is not None and array.ndim not in ndim:
         wanted = " or ".join(f"{n}-D" for n in ndim)
@@ -34,6 +34,14 @@ def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.n
             f"({len(bad)} of {array.size} are not finite); remove or impute them first"
         )
     return array
+
+
+def _remedy(dtype: np.dtype) -> str:
+    if dtype.kind == "m":
+        return 'divide by a unit of time, e.g. numpy.timedelta64(1, "D")'
+    if dtype.kind == "M":
+        return "dates can be coordinates only; elsewhere give numbers, such as days since the first date"
+    return "convert with .astype(float)"
 
 
 def _check_plain(name: str, value: Any) -> None:
@@ -68,21 +76,6 @@ def as_points(name: str, x: Any) -> np.ndarray:
     array = array[:, None] if array.ndim == 1 else array
     check_not_empty(name, array)
     return array
-
-
-def as_pair(first: str, a: Any, second: str, b: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Two sets of places as arrays (N, D) each; one of the two may be a single place."""
-    x, y = (as_float(name, value, ndim=(0, 1, 2)) for name, value in ((first, a), (second, b)))
-    x, y = (np.atleast_1d(v)[None, :] if v.ndim < 2 else v for v in (x, y))
-    check_not_empty(first, x)
-    check_not_empty(second, y)
-    if x.shape[1] != y.shape[1] or (len(x) != len(y) and 1 not in (len(x), len(y))):
-        raise ValueError(
-            f"{second}: expected (N, D) like {first} (or one point shared by all), got {y.shape} beside {x.shape}"
-        )
-    dtype = np.result_type(x, y)
-    shape = np.broadcast_shapes(x.shape, y.shape)
-    return np.broadcast_to(x, shape).astype(dtype), np.broadcast_to(y, shape).astype(dtype)
 
 
 def as_direction(n: int, d: int, dtype: Any, axis: int | None, direction: Any) -> np.ndarray:

@@ -8,13 +8,15 @@
 10
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.model.arguments import as_float
+from hipgp.model.coordinates import Units, as_quantity, factor
+from hipgp.model.frames import Frame, field_unit, in_units
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.likelihood import Likelihood
@@ -26,13 +28,32 @@ from hipgp.runtime.shown import Shown, between
 class Observations(eqx.Module):
     """One kind of functional with its measured values; `noise` is a std per observation, or None: to be learned.
 
-    `likelihood` is None where noise is Gaussian.
+    `likelihood` is None where noise is Gaussian. `field_unit` is the unit of the field, "" where y are plain numbers.
     """
 
     functional: Functional
     y: Float[np.ndarray, " N"]
     noise: Float[np.ndarray, " N"] | None
     likelihood: Likelihood | None = None
+    field_unit: str = eqx.field(static=True, default="")
+
+    def in_frame(self, frame: Frame) -> "Observations":
+        """The same observations of a field in other units, along axes in other units."""
+        functional, longer = in_units(self.functional, frame.axes)
+        by = longer * factor("y", self.field_unit, frame.field)
+        if by == 1:
+            return Observations(functional, self.y, self.noise, self.likelihood, frame.field)
+        if self.likelihood is not None:
+            raise ValueError(
+                f"y: expected values of a field in {frame.field!r} like the others with a likelihood, whose parameters are "
+                f"not converted, got {self.field_unit!r}; convert them first"
+            )
+        noise = None if self.noise is None else by * self.noise
+        return Observations(functional, by * self.y, noise, None, frame.field)
+
+    def plain(self) -> "Observations":
+        """The same observations with units left out: numbers in the units that they were in."""
+        return dataclasses.replace(self, functional=self.functional.given_in(()), field_unit="")
 
 
 class Data(Shown, eqx.Module):
@@ -47,7 +68,7 @@ class Data(Shown, eqx.Module):
             raise ValueError(
                 f"data: expected functionals in {self.ndim} dimensions like the others, got {other.ndim}"
             )
-        return Data(self.blocks + other.blocks)
+        return Data(self.blocks + other.in_frame(self.frame).blocks)
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         rows = {}
@@ -61,6 +82,24 @@ class Data(Shown, eqx.Module):
 
     def __len__(self) -> int:
         return sum(len(block.y) for block in self.blocks)
+
+    @property
+    def frame(self) -> Frame:
+        """The units of the axes and of the field; those of the first observations, to which the others are converted."""
+        return Frame(self.units, self.blocks[0].field_unit)
+
+    @property
+    def units(self) -> Units:
+        """The unit of each axis; empty where coordinates are plain numbers."""
+        return self.blocks[0].functional.units
+
+    def in_frame(self, frame: Frame) -> "Data":
+        """The same data with units other than their own; a ValueError where they do not convert."""
+        return Data(tuple(block.in_frame(frame) for block in self.blocks))
+
+    def plain(self) -> "Data":
+        """The same data with units left out: numbers in the units of the frame."""
+        return Data(tuple(block.plain() for block in self.blocks)) if self.frame != Frame() else self
 
     @property
     def ndim(self) -> int:
@@ -108,19 +147,22 @@ def observe(functional: Functional, y: Any, noise: Any = None, likelihood: Likel
     """Measured values `y` of `functional`; `noise`: a standard deviation, one per observation, or None to learn it.
 
     `likelihood` says how y scatters where that is not Gaussian noise: `Poisson(exposure=...)`, `StudentT()` and others.
-    For additive noise `noise` is its scale; counts and others have none.
+    For additive noise `noise` is its scale; counts and others have none. Quantities of astropy keep their unit: `noise` is
+    converted to that of y.
     """
     if not isinstance(functional, Functional):
         raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
-    values = as_float("y", y, ndim=(1,))
+    values, unit = as_quantity("y", y, ndim=(1,))
     if values.shape != (len(functional),):
         raise ValueError(
             f"y: expected one value per functional, shape {(len(functional),)}, got {values.shape}"
         )
+    of_field = field_unit(functional, unit)
     likelihood = _checked(likelihood, values, noise)
     if noise is None:
-        return Data((Observations(functional, values, None, likelihood),))
-    std = as_float("noise", noise, ndim=(0, 1)).astype(values.dtype)
+        return Data((Observations(functional, values, None, likelihood, of_field),))
+    std, its_unit = as_quantity("noise", noise, ndim=(0, 1))
+    std = (factor("noise", its_unit, unit) * std).astype(values.dtype)
     if std.shape not in ((), values.shape):
         raise ValueError(
             f"noise: expected a number or one per observation, shape {values.shape}, got {std.shape}"
@@ -128,7 +170,7 @@ def observe(functional: Functional, y: Any, noise: Any = None, likelihood: Likel
     if np.any(std <= 0):
         raise ValueError(f"noise: expected positive standard deviations, got {float(np.min(std))}")
     std = np.broadcast_to(std, values.shape).copy()
-    return Data((Observations(functional, values, std, likelihood),))
+    return Data((Observations(functional, values, std, likelihood, of_field),))
 
 
 def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelihood | None:

@@ -19,7 +19,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
-from hipgp.model.arguments import as_direction, as_float, as_pair, as_points, check_not_empty, check_rule
+from hipgp.model.arguments import as_direction, as_float, check_not_empty, check_rule
+from hipgp.model.coordinates import Units, as_pair, as_places, as_points
 from hipgp.model.nodes import Nodes, Segments, gauss
 
 NODES_PER_CELL = 2.0  # nodes per grid cell along a line or box edge
@@ -31,8 +32,11 @@ F = TypeVar("F", bound="Functional")
 class Functional(eqx.Module):
     """N linear functionals of one kind.
 
-    Subclasses say which nodes they have at a given resolution, and which places hold their support.
+    Subclasses say which nodes they have at a given resolution, and which places hold their support. `units` has the unit
+    of each axis, where coordinates are dates or quantities, and is empty where they are plain numbers.
     """
+
+    units: Units = eqx.field(static=True, default=(), kw_only=True)
 
     @abc.abstractmethod
     def nodes(self, spacing: Any) -> Nodes:
@@ -49,6 +53,12 @@ class Functional(eqx.Module):
     def __getitem__(self, index: Any) -> "Functional":
         """The functionals at `index` (a number, a slice, a mask or an array of numbers)."""
         return self.take(np.atleast_1d(np.arange(len(self))[index]))
+
+    def given_in(self, units: Units) -> "Functional":
+        """The same functionals, their numbers read as being in these units, one for each axis, such as `post.units`."""
+        if units and len(units) != self.ndim:
+            raise ValueError(f"units: expected one for each of {self.ndim} axes, got {len(units)}")
+        return replaced(type(self), self, {"units": tuple(units) if any(units) else ()})
 
     def finer(self) -> "Functional":
         """The same functionals without a rule or a number of nodes of the user's: the resolution alone decides."""
@@ -106,15 +116,21 @@ class Functional(eqx.Module):
 
 
 def _taken(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
-    """The functionals numbered `rows`, as a `kind`, without checking again; attributes that a subclass adds are dropped."""
+    """The functionals numbered `rows`, as a `kind`; attributes that a subclass adds are dropped."""
     if len(rows) == 0:
         raise ValueError(
             f"index: expected at least one functional to be picked, got none of {len(functional)}"
         )
+    held = {field.name: getattr(functional, field.name) for field in dataclasses.fields(kind)}
+    return replaced(kind, functional, {k: v[rows] for k, v in held.items() if isinstance(v, np.ndarray)})
+
+
+def replaced(kind: type[F], functional: F, values: dict[str, Any]) -> F:
+    """A copy, as a `kind`, with other values in some fields, without checking again."""
     out = object.__new__(kind)
     for field in dataclasses.fields(kind):
-        value = getattr(functional, field.name)
-        object.__setattr__(out, field.name, value[rows] if isinstance(value, np.ndarray) else value)
+        value = values[field.name] if field.name in values else getattr(functional, field.name)
+        object.__setattr__(out, field.name, value)
     return out
 
 
@@ -125,12 +141,15 @@ def extents(places: Float[np.ndarray, "N C D"]) -> Float[np.ndarray, "N D"]:
 
 
 class Points(Functional):
-    """The field's value at each row of x, (N, D); in one dimension (N,) will do."""
+    """The field's value at each row of x, (N, D); in one dimension (N,) will do.
+
+    Like the coordinates of all functionals, x may be dates, or have a unit of astropy's.
+    """
 
     x: Float[np.ndarray, "N D"]
 
     def __init__(self, x: Any):
-        self.x = as_points("x", x)
+        self.x, self.units = as_points("x", x)
 
     def nodes(self, spacing: Any) -> Nodes:
         return Nodes(self.x[:, None, :], np.ones((len(self.x), 1), self.x.dtype))
@@ -157,7 +176,7 @@ class Derivatives(Functional):
     direction: Float[np.ndarray, "N D"]
 
     def __init__(self, x: Any, axis: int | None = None, direction: Any = None):
-        self.x = as_points("x", x)
+        self.x, self.units = as_points("x", x)
         self.direction = as_direction(self.x.shape[0], self.x.shape[1], self.x.dtype, axis, direction)
 
     @property
@@ -200,7 +219,7 @@ class LineIntegrals(Functional):
         rule: Rule = "gauss",
         seed: int = 0,
     ):
-        self.start, self.end = as_pair("start", start, "end", end)
+        self.start, self.end, self.units = as_pair("start", start, "end", end)
         zero = np.flatnonzero(np.all(self.start == self.end, axis=1))
         if len(zero):
             raise ValueError(
@@ -265,7 +284,7 @@ class BoxAverages(Functional):
     def __init__(
         self, lower: Any, upper: Any, *, nodes_per_box: int | None = None, rule: Rule = "gauss", seed: int = 0
     ):
-        self.lower, self.upper = as_pair("lower", lower, "upper", upper)
+        self.lower, self.upper, self.units = as_pair("lower", lower, "upper", upper)
         flat = np.flatnonzero(np.any(self.upper <= self.lower, axis=1))
         if len(flat):
             raise ValueError(
@@ -322,7 +341,7 @@ class Functionals(Functional):
     direction: Float[np.ndarray, "N D"] | None
 
     def __init__(self, nodes: Any, weights: Any, axis: int | None = None, direction: Any = None):
-        self.positions = as_float("nodes", nodes, ndim=(3,))
+        self.positions, self.units = as_places("nodes", nodes, ndim=(3,))
         n, q, d = self.positions.shape
         check_not_empty("nodes", self.positions)
         c = as_float("weights", weights, ndim=(1, 2)).astype(self.positions.dtype)

@@ -25,6 +25,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from hipgp.model import dates
 from hipgp.model.arguments import as_float
 from hipgp.model.differences import differences
 from hipgp.runtime.precision import float64_available
@@ -313,20 +314,27 @@ def _kernel(other: Any) -> Kernel:
     return other
 
 
-def describe(kernel: Kernel) -> str:
-    """The kernel in one line, such as "Matern32(variance 1.2, lengthscale 0.3) + Matern12(...)"."""
+def describe(kernel: Kernel, units: tuple[str, ...] = ()) -> str:
+    """The kernel in one line, such as "Matern32(variance 1.2, lengthscale 12.3 days) + ...", with the units of the axes."""
     if isinstance(kernel, Sum):
-        return f"{describe(kernel.left)} + {describe(kernel.right)}"
+        return f"{describe(kernel.left, units)} + {describe(kernel.right, units)}"
     if isinstance(kernel, Product):
-        both = [
-            f"({describe(k)})" if isinstance(k, Sum) else describe(k) for k in (kernel.left, kernel.right)
-        ]
-        return " * ".join(both)
+        both = (kernel.left, kernel.right)
+        return " * ".join(
+            f"({describe(k, units)})" if isinstance(k, Sum) else describe(k, units) for k in both
+        )
     return " + ".join(
-        f"{type(part).__name__}(variance {float(part.variance):.3g}, lengthscale "
-        f"{', '.join(f'{v:.3g}' for v in np.atleast_1d(np.asarray(part.lengthscale)))})"
+        f"{type(part).__name__}(variance {float(part.variance):.3g}, lengthscale {_lengths(part.lengthscale, units)})"
         for part in kernel.parts
     )
+
+
+def _lengths(lengthscale: Any, units: tuple[str, ...]) -> str:
+    """Lengthscales in words; one that is shared by axes of several units without its unit."""
+    values = np.atleast_1d(np.asarray(lengthscale, float))
+    if len(values) != len(units):
+        units = units[:1] * len(values) if len(set(units)) == 1 else ("",) * len(values)
+    return ", ".join(dates.length(float(f"{v:.3g}"), unit) for v, unit in zip(values, units, strict=True))
 
 
 @functools.cache

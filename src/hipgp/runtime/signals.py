@@ -48,12 +48,17 @@ def _watch(reader: int) -> None:
 
 def leave(number: int) -> None:
     """End the process as after the signal `number`."""
+    finish(128 + number)
+
+
+def finish(code: int) -> None:
+    """End the process with this exit code: say the last words, and leave no half-written file."""
     with contextlib.suppress(Exception):
         cursor = b"\x1b[?25h\r\n" if os.isatty(2) else b""  # a progress bar hides it
         os.write(2, cursor + last_words().encode() + b"\n")
     with contextlib.suppress(Exception):
         _remove_temporary_files()
-    os._exit(128 + number)
+    os._exit(code)
 
 
 def _remove_temporary_files() -> None:

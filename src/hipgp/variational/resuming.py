@@ -30,12 +30,17 @@ class Keeper:
     def __init__(self, path: str | os.PathLike[str] | None, problem: str):
         self.path = None if path is None else pathlib.Path(path)
         self.problem = problem
-        self.written = time.perf_counter()
+        self.began = self.written = time.perf_counter()
         self.found: dict[str, np.ndarray] = {}  # what finished stages left, by name and number of the leaf
         self.saved: dict[str, np.ndarray] = {}  # the file as it was read
         if self.path is not None:
-            self.saved = read_arrays(self.path, problem, "stage", "epoch", "minibatch") or {}
+            self.saved = read_arrays(self.path, problem, "stage", "epoch", "minibatch", "seconds") or {}
         self.found = {name: a for name, a in self.saved.items() if name.startswith("found ")}
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that the fit has taken, those before the file was written included."""
+        return float(self.saved.get("seconds", 0.0)) + time.perf_counter() - self.began
 
     def begin(self, stage: str, first: State) -> tuple[int, int, State]:
         """The epoch, the minibatches done in it and the state that a stage begins with: `first`, or as in the file."""
@@ -48,7 +53,7 @@ class Keeper:
         """Write the state, if the last writing is EVERY seconds ago."""
         if self.path is None or time.perf_counter() - self.written < EVERY:
             return
-        position = {"stage": stage, "epoch": epoch, "minibatch": minibatch}
+        position = {"stage": stage, "epoch": epoch, "minibatch": minibatch, "seconds": self.seconds}
         leaves = _numbered("state", state)
         write_arrays(self.path, fingerprint=self.problem, **position, **leaves, **self.found)
         self.written = time.perf_counter()

@@ -210,6 +210,9 @@ def reproduce(
         Path | None, typer.Option("--out", "-o", help="Folder for figures and tables [./hipgp-reproduce-NAME].")
     ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the tables to this file as well; with all, a folder.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="End after so many minutes, with exit code 75; the same command goes on.")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -223,6 +226,8 @@ def reproduce(
         elif name == "all":
             reproducing.reproduce_all(size, data, output or Path("hipgp-reproduce-all"), json, voice)
         else:
+            if minutes is not None:
+                reproducing.end_after(minutes, name)
             reproducing.reproduce(name, size, data, output or Path(f"hipgp-reproduce-{name}"), json, voice)
 
 

@@ -12,7 +12,7 @@ from hipgp.apps.cli.console import BadInput
 from hipgp.apps.cli.reading import Sheet
 
 AXES = [("x", "y", "z", "t"), ("x", "y", "z"), ("x", "y"), ("easting", "northing"), ("longitude", "latitude"),
-        ("lon", "lat"), ("x",), ("time",), ("t",)]  # fmt: skip
+        ("lon", "lat"), ("x",), ("time",), ("t",), ("date",), ("datetime",), ("timestamp",)]  # fmt: skip
 VALUES = (
     "value",
     "values",

@@ -23,7 +23,8 @@ class _Loaded(NamedTuple):
         kind = self.columns.kind
         names = ("X", "Y", "Z") if kind == "sky" else self.columns.first if kind == "points" else None
         axis, field = self.units
-        return Labels.of(self.data.ndim, names, axis, s.name or self.columns.value, field)
+        axes = [unit or axis for unit in self.data.units or ("",) * self.data.ndim]
+        return Labels.of(self.data.ndim, names, axes, s.name or self.columns.value, field)
 
 
 def _load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:

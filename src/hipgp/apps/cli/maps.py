@@ -11,6 +11,7 @@ from hipgp.apps import plots
 from hipgp.apps.cli import tables
 from hipgp.apps.cli.console import BadInput, Voice
 from hipgp.files import io
+from hipgp.model import dates
 from hipgp.model.kernels import describe
 
 
@@ -33,7 +34,7 @@ def predict(
     drop, average = columns.pop("drop_nan"), columns.pop("average")
     found = tables.infer(sheet, need_value=False, path=table, **columns)
     voice.note(f"{table}: {found.described()}")
-    units = tables.Units(post.labels.axis_units[0])
+    units = tables.Units(next((u for u in post.labels.axis_units if dates.origin(u) is None), ""))
     functional, _, good = tables.functional(sheet, found, drop, average, table, units)
     p = post.predict(functional, std=std, progress=voice.progress)  # type: ignore[arg-type]
     frame = sheet.frame.loc[good].reset_index(drop=True)
@@ -106,10 +107,10 @@ def info(path: pathlib.Path, voice: Voice) -> None:
         "field": post.labels.value(),
         "axes": ", ".join(post.labels.axis(i) for i in range(post.grid.ndim)),
         "grid": list(post.grid.shape),
-        "lower": ", ".join(f"{v:.4g}" for v in post.grid.lower),
-        "upper": ", ".join(f"{v:.4g}" for v in post.grid.upper),
+        "lower": ", ".join(map(dates.place, post.grid.lower, post.labels.axis_units)),
+        "upper": ", ".join(map(dates.place, post.grid.upper, post.labels.axis_units)),
         "observations": told.get("observations"),
-        "kernel": describe(post.kernel),
+        "kernel": describe(post.kernel, post.labels.axis_units),
         "noise": post.noise,
         "engine": told.get("engine"),
         "converged": told.get("converged"),

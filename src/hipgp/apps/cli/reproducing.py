@@ -5,6 +5,7 @@ import importlib.util
 import json
 import pathlib
 import sys
+import threading
 from typing import Any
 
 from rich.console import Console
@@ -12,8 +13,10 @@ from rich.table import Table
 
 import hipgp
 from hipgp.apps.cli.console import BadInput, Voice
+from hipgp.runtime import signals
 
 NAME = "hipgp.experiments"
+UNFINISHED = 75  # exit code of a piece that was not the last: "try again later" in sysexits.h
 
 
 def package() -> Any:
@@ -37,6 +40,21 @@ def listed() -> dict[str, str]:
         name: one.about + (f"; needs the data set {one.data}" if one.data else "")
         for name, one in package().EXPERIMENTS.items()
     }
+
+
+def end_after(minutes: float, name: str) -> None:
+    """End this process after so many minutes: an experiment that runs in pieces goes on with the same command."""
+    known = [key for key, one in package().EXPERIMENTS.items() if one.pieces]
+    if name not in known:
+        raise BadInput(
+            f"minutes: expected an experiment that runs in pieces ({', '.join(known)}), got {name!r}"
+        )
+    if not minutes > 0:
+        raise BadInput(f"minutes: expected a number above 0, got {minutes:g}")
+    signals.last_words = lambda: f"{minutes:g} minutes are over: go on with the same command"
+    timer = threading.Timer(60 * minutes, signals.finish, args=(UNFINISHED,))
+    timer.daemon = True
+    timer.start()
 
 
 def reproduce(

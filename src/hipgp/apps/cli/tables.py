@@ -11,6 +11,7 @@ import hipgp as hg
 from hipgp.apps.cli.columns import Columns, infer
 from hipgp.apps.cli.console import BadInput
 from hipgp.apps.cli.reading import Sheet, read_table
+from hipgp.model import dates
 
 __all__ = ["NO_UNITS", "Columns", "Sheet", "Units", "functional", "infer", "numbers", "read_table"]
 
@@ -54,23 +55,19 @@ def _check_all_or_none(sheet: Sheet, names: Sequence[str], flag: str, path: Any)
 
 
 def numbers(
-    sheet: Sheet, names: Sequence[str], drop_nan: bool, path: Any = "table"
-) -> tuple[np.ndarray, np.ndarray]:
-    """The columns as float64, and which rows are used; BadInput names the rows whose cells are no numbers."""
-    columns = []
-    for name in names:
-        raw = sheet.frame[name]
-        cells: Any = pd.to_numeric(raw, errors="coerce")
-        values = cells.to_numpy(float, na_value=np.nan)
-        words = np.flatnonzero(np.isnan(values) & raw.notna().to_numpy())
-        if len(words):
-            where = ", ".join(
-                f"row {i + 2} has {raw.iloc[i]!r}" for i in words[:3]
-            )  # line numbers, with the header
-            more = f" and {len(words) - 3} more" if len(words) > 3 else ""
-            raise BadInput(f"{path}: column {name!r} should hold numbers, but {where}{more}")
-        columns.append(values)
-    table = np.stack(columns, axis=1)
+    sheet: Sheet, names: Sequence[str], drop_nan: bool, path: Any = "table", places: int = 0
+) -> tuple[np.ndarray, np.ndarray, dict[str, str]]:
+    """The columns as float64, which rows are used, and the units of columns of dates.
+
+    BadInput names the rows whose cells are no numbers. The first `places` columns are coordinates and may hold dates, which
+    become days since the first of them.
+    """
+    cells = [_moments(sheet, name, path) for name in names[:places]]
+    cells += [None] * (len(names) - len(cells))
+    table = np.stack(
+        [_cells(sheet, n, path) if c is None else _missing(c) for n, c in zip(names, cells, strict=True)],
+        axis=1,
+    )
     good = np.all(np.isfinite(table), axis=1)
     if not np.all(good) and not drop_nan:
         rows = ", ".join(str(i + 2) for i in np.flatnonzero(~good)[:5])
@@ -81,7 +78,58 @@ def numbers(
         )
     if not np.any(good):
         raise BadInput(f"{path}: no row has all of {', '.join(names)}")
-    return table[good], good
+    table = table[good]
+    dated = [i for i, c in enumerate(cells) if c is not None]
+    if not dated:
+        return table, good, {}
+    together = np.stack([cells[i][good].astype("M8[ns]") for i in dated], axis=1)  # type: ignore[index]
+    table[:, dated], unit = dates.as_days("coordinates", together)
+    return table, good, {names[i]: unit for i in dated}
+
+
+def _missing(moments: np.ndarray) -> np.ndarray:
+    """NaN where a date is missing, and zero elsewhere."""
+    return np.where(np.isnat(moments), np.nan, 0.0)
+
+
+def _cells(sheet: Sheet, name: str, path: Any) -> np.ndarray:
+    """A column as float64, NaN where it is empty."""
+    raw: Any = sheet.frame[name]
+    if dates.are_dates(raw):
+        raise BadInput(
+            f"{path}: column {name!r} should hold numbers, but holds dates, which can be coordinates only"
+        )
+    cells: Any = pd.to_numeric(raw, errors="coerce")
+    values = cells.to_numpy(float, na_value=np.nan)
+    _refuse_words(raw, np.isnan(values), name, "numbers", path)
+    return values
+
+
+def _moments(sheet: Sheet, name: str, path: Any) -> np.ndarray | None:
+    """A column of dates as datetime64 in UTC, NaT where it is empty; None for a column of numbers.
+
+    Words are read as dates of ISO 8601 where any of them is one.
+    """
+    raw: Any = sheet.frame[name]
+    if dates.are_dates(raw.dropna()):
+        return dates.as_moments(name, pd.to_datetime(raw, utc=True))
+    if pd.api.types.is_numeric_dtype(raw) or np.any(pd.notna(pd.to_numeric(raw, errors="coerce"))):
+        return None
+    read: Any = pd.to_datetime(raw, format="ISO8601", utc=True, errors="coerce")
+    if not read.notna().any():
+        return None
+    _refuse_words(raw, read.isna().to_numpy(), name, "dates such as 2020-02-01 or 2020-02-01T12:30Z", path)
+    return dates.as_moments(name, read)
+
+
+def _refuse_words(raw: pd.Series, unread: np.ndarray, name: str, what: str, path: Any) -> None:
+    """Raise BadInput where a cell that could not be read is not empty."""
+    words = np.flatnonzero(unread & raw.notna().to_numpy())
+    if len(words):
+        # line numbers, with the header
+        where = ", ".join(f"row {i + 2} has {raw.iloc[i]!r}" for i in words[:3])
+        more = f" and {len(words) - 3} more" if len(words) > 3 else ""
+        raise BadInput(f"{path}: column {name!r} should hold {what}, but {where}{more}")
 
 
 def _converted(
@@ -116,12 +164,14 @@ def functional(
 ) -> tuple[Any, np.ndarray, np.ndarray]:
     """The functional of every row, the value and error columns' numbers, and which rows are used; in `units`."""
     extra = [c for c in (columns.value, columns.error) if c]
-    table, good = numbers(sheet, [*columns.first, *columns.second, *extra], drop_nan, path)
+    places = [*columns.first, *columns.second]
+    table, good, dated = numbers(sheet, [*places, *extra], drop_nan, path, len(places))
     n = len(columns.first)
-    places = [] if columns.kind == "sky" else [*columns.first, *columns.second]  # the sky has its own
-    table[:, : len(places)] = _converted(sheet, places, table[:, : len(places)], (units.axis,), path)
     values = slice(table.shape[1] - len(extra), None)
     table[:, values] = _converted(sheet, extra, table[:, values], units.of_values(columns, average), path)
+    if columns.kind != "sky":  # the sky has units of its own
+        plain = [i for i, name in enumerate(places) if name not in dated]
+        table[:, plain] = _converted(sheet, [places[i] for i in plain], table[:, plain], (units.axis,), path)
     one, two, rest = table[:, :n], table[:, n : n + len(columns.second)], table[:, n + len(columns.second) :]
     if columns.error and np.any(rest[:, -1] <= 0):
         rows = np.flatnonzero(good)[rest[:, -1] <= 0] + 2
@@ -129,15 +179,35 @@ def functional(
             f"{path}: errors must be positive, but column {columns.error!r} has {len(rows)} that are not "
             f"(first: row {rows[0]})"
         )
+    made = _made(sheet, columns, one, two, average, path, units)
+    return made.given_in(_of_axes(columns, dated, path)), rest, good
+
+
+def _made(
+    sheet: Sheet, columns: Columns, one: np.ndarray, two: np.ndarray, average: bool, path: Any, units: Units
+) -> Any:
+    """The functional of the rows, from the first and the second places."""
     if columns.kind == "points":
-        return hg.Points(one), rest, good
+        return hg.Points(one)
     if columns.kind == "averages":
-        return hg.BoxAverages(one, two), rest, good
+        return hg.BoxAverages(one, two)
     if columns.kind == "sky":
         ends = _from_sky(sheet, columns, one, path, units.axis or "kpc")
-        return hg.LineIntegrals(np.zeros(3), ends, average=average), rest, good
-    start = one if n else np.zeros(two.shape[1])
-    return hg.LineIntegrals(start, two, average=average), rest, good
+        return hg.LineIntegrals(np.zeros(3), ends, average=average)
+    start = one if len(columns.first) else np.zeros(two.shape[1])
+    return hg.LineIntegrals(start, two, average=average)
+
+
+def _of_axes(columns: Columns, dated: dict[str, str], path: Any) -> tuple[str, ...]:
+    """The unit of each axis, "" where it is not one of dates."""
+    if not dated:
+        return ()
+    ends = [tuple(dated.get(name, "") for name in side) for side in (columns.first, columns.second) if side]
+    if columns.kind == "sky" or (columns.second and not columns.first) or len(set(ends)) > 1:
+        raise BadInput(
+            f"{path}: expected dates at both ends of an axis or at none, got {', '.join(dated)} alone"
+        )
+    return ends[0]
 
 
 def _from_sky(sheet: Sheet, columns: Columns, rows: np.ndarray, path: Any, length: str) -> np.ndarray:

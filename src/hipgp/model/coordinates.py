@@ -1,0 +1,124 @@
+"""Places with a unit: plain numbers, dates, and quantities of astropy, as float arrays with the unit of each axis.
+
+Units are texts, one for each axis; an empty tuple where places are plain numbers.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from hipgp.model import dates
+from hipgp.model.arguments import as_float, check_not_empty
+
+Units = tuple[str, ...]
+
+
+def as_quantity(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> tuple[np.ndarray, str]:
+    """Numbers and their unit, "" where they are plain. Of quantities astropy's alone are taken."""
+    if hasattr(type(value), "unit") and hasattr(value, "quantity"):  # a column of an astropy table
+        value = value if value.unit is None else value.quantity
+    if hasattr(value, "to_value") and getattr(value, "unit", None) is not None:
+        return as_float(name, value.to_value(value.unit), ndim), str(value.unit)
+    return as_float(name, value, ndim), ""
+
+
+def as_places(name: str, value: Any, ndim: tuple[int, ...] = (1, 2)) -> tuple[np.ndarray, Units]:
+    """Places as an array of floats, and the unit of each axis; of tables and mixed arrays, column by column."""
+    if hasattr(value, "columns") and hasattr(value, "iloc"):  # a pandas DataFrame
+        return _together(name, [(f"{name}[{str(label)!r}]", value[label]) for label in value.columns])
+    if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 2:
+        return _together(name, [(name, value[:, i]) for i in range(value.shape[1])])
+    if dates.are_dates(value):
+        array, unit = dates.as_days(name, value)
+        as_float(name, array, ndim)
+    else:
+        array, unit = as_quantity(name, value, ndim)
+    if not unit:
+        return array, ()
+    return array, (unit,) * (array.shape[-1] if array.ndim > 1 else 1)
+
+
+def _together(name: str, columns: list[tuple[str, Any]]) -> tuple[np.ndarray, Units]:
+    """Columns side by side, those that are not dates as plain numbers."""
+    parts, units = [], []
+    for label, column in columns:
+        found = (
+            dates.as_days(label, column) if dates.are_dates(column) else (as_float(label, column, (1,)), "")
+        )
+        parts.append(found[0])
+        units.append(found[1])
+    array = np.stack(parts, axis=1) if parts else np.zeros((0, 0))
+    return array, tuple(units) if any(units) else ()
+
+
+def as_points(name: str, value: Any) -> tuple[np.ndarray, Units]:
+    """Places as an array (N, D) with the units of the axes; one of shape (N,) is taken as places in one dimension."""
+    array, units = as_places(name, value)
+    array = array[:, None] if array.ndim == 1 else array
+    check_not_empty(name, array)
+    return array, units
+
+
+def as_pair(first: str, a: Any, second: str, b: Any) -> tuple[np.ndarray, np.ndarray, Units]:
+    """Two sets of places as arrays (N, D) each, in the units of the first; one of the two may be a single place."""
+    (x, units), (y, others) = (as_places(name, value, (0, 1, 2)) for name, value in ((first, a), (second, b)))
+    x, y = (np.atleast_1d(v)[None, :] if v.ndim < 2 else v for v in (x, y))
+    check_not_empty(first, x)
+    check_not_empty(second, y)
+    if x.shape[1] != y.shape[1] or (len(x) != len(y) and 1 not in (len(x), len(y))):
+        raise ValueError(
+            f"{second}: expected (N, D) like {first} (or one point shared by all), got {y.shape} beside {x.shape}"
+        )
+    units, others = (u * x.shape[1] if len(u) == 1 else u for u in (units, others))
+    factor, shift = conversion(second, others, units)
+    y = y if units == others else factor * y + shift
+    dtype = np.result_type(x, y)
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    return np.broadcast_to(x, shape).astype(dtype), np.broadcast_to(y, shape).astype(dtype), units
+
+
+def conversion(name: str, units: Units, wanted: Units) -> tuple[np.ndarray, np.ndarray]:
+    """Factor and shift per axis that take coordinates in `units` to those `wanted`; a ValueError where there are none."""
+    if units == wanted:
+        return np.ones(1), np.zeros(1)
+    count = max(len(units), len(wanted))
+    units, wanted = (u or ("",) * count for u in (units, wanted))
+    if len(units) != len(wanted):
+        raise ValueError(f"{name}: expected {len(wanted)} coordinates, got {len(units)}")
+    pairs = [_factor_and_shift(name, one, other) for one, other in zip(units, wanted, strict=True)]
+    return np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
+
+
+def _factor_and_shift(name: str, unit: str, wanted: str) -> tuple[float, float]:
+    if unit == wanted:
+        return 1.0, 0.0
+    if (found := dates.factor_and_shift(unit, wanted)) is not None:
+        return found
+    if dates.origin(unit) or dates.origin(wanted):
+        said = [_said(u) for u in (wanted, unit)]
+        raise ValueError(f"{name}: expected {said[0]} like the others along this axis, got {said[1]}")
+    return factor(name, unit, wanted), 0.0
+
+
+def factor(name: str, unit: str, wanted: str) -> float:
+    """How many of the unit `wanted` one of `unit` is; a ValueError where they do not convert."""
+    if unit == wanted:
+        return 1.0
+    if not unit or not wanted:
+        remedy = "give all of them one, or none" if unit else "multiply them by their unit"
+        raise ValueError(f"{name}: expected {_said(wanted)} like the others, got {_said(unit)}; {remedy}")
+    try:
+        import astropy.units as u
+
+        one: Any = u.Unit(unit)
+        return float(one.to(u.Unit(wanted)))
+    except ModuleNotFoundError:
+        raise ImportError("units need astropy: pip install 'hipgp[astro]'") from None
+    except (u.UnitConversionError, ValueError, TypeError):
+        raise ValueError(
+            f"{name}: expected a unit that converts to {wanted!r}, which the others are in, got {unit!r}"
+        ) from None
+
+
+def _said(unit: str) -> str:
+    return "plain numbers" if not unit else "dates" if dates.origin(unit) else f"quantities in {unit!r}"
