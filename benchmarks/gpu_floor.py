@@ -29,6 +29,7 @@ from hipgp.engines import Problem
 from hipgp.linalg.csr import CSR
 from hipgp.linalg.sparse import SlicedEllpack, SparseMatrix, sliced_ellpack
 from hipgp.model.trend import Trend
+from hipgp.vecchia.factor import Vecchia
 from hipgp.weights.stencils import LocalWeights
 
 ROUNDS = 20
@@ -103,7 +104,7 @@ def measure(kernel: Any, grid: hg.Grid, data: hg.Data, rate: float) -> dict[str,
     data, _ = in_order(data)  # as `condition` has them
     built = build(Problem(kernel, grid, data, None, Trend(None)), hg.Batch(space="data"))
     system, info = built.system, built.diagnostics
-    assert isinstance(system, DataSystem) and system.vecchia is not None
+    assert isinstance(system, DataSystem) and isinstance(system.preconditioner, Vecchia)
     assert isinstance(system.weights, LocalWeights)
     out: dict[str, Any] = {"observations": len(data), "grid": grid.shape, "torus": info["torus"]}
     out["preconditioner"] = info["preconditioner"]
@@ -119,9 +120,9 @@ def measure(kernel: Any, grid: hg.Grid, data: hg.Data, rate: float) -> dict[str,
             "S'S": best(lambda s, a: s.precondition(a), system, v),
             "step": best(lambda s, a: s.precondition(s.matmul(a)), system, v),
         }
-        read = (size(system.weights) + size(system.vecchia.factor)) / rate
+        read = (size(system.weights) + size(system.preconditioner.factor)) / rate
         floor = parts["fft_pair"] + read
-        factor = system.vecchia.factor
+        factor = system.preconditioner.factor
         of_s = local(factor, sides, data.dtype) if isinstance(factor, SparseMatrix) else size(factor) / rate
         local_floor = parts["fft_pair"] + local(system.weights.sparse, sides, data.dtype) + of_s
         out[f"sides_{sides}"] = parts | {

@@ -82,6 +82,21 @@ def test_preconditioner():
 
 
 @pytest.mark.parametrize(
+    ("method", "crosses", "tried"),
+    [
+        (hg.Batch(), True, True),
+        (hg.Batch(), False, False),
+        (hg.Batch(neighbours=5), True, False),
+        (hg.Batch(weights="exact"), True, False),
+        (hg.Batch(preconditioner="vecchia"), True, False),
+        (hg.Batch(preconditioner="low-rank"), False, True),
+    ],
+)
+def test_low_rank_is_tried(method, crosses, tried):
+    assert decisions.tries_low_rank(method, lambda: crosses) == tried
+
+
+@pytest.mark.parametrize(
     ("data", "work", "one_place", "choice", "words"),
     [
         (points(9), Work(9, 1, 100), False, "vecchia", "points given points"),
@@ -92,7 +107,8 @@ def test_preconditioner():
             "exact",
             "one kind of functional given others.* 9 rows is within reach",
         ),
-        (points(9) + lines(9), Work(20_000, 1, 100), False, "samples", "20,000 rows .*at most 10,000"),
+        (points(9) + lines(9), Work(20_000, 1, 10**7), False, "samples", "20,000 rows .*at most 10,000"),
+        (points(9) + lines(9), Work(20_000, 7, 10**5), False, "exact", "100 solves of about 7 steps each"),
         (lines(9), Work(9_000, 1, 10**9), False, "samples", "more products than the samples"),
         (lines(9), Work(9_000, 1000, 10**9), False, "exact", "9,000 rows is within reach"),
     ],
@@ -102,6 +118,13 @@ def test_standard_deviations_of_points(data, work, one_place, choice, words):
     check(
         decisions.standard_deviations(data, target, 100, 64, lambda: work, lambda f: one_place), choice, words
     )
+
+
+def test_no_more_solves_than_samples_are_exact():
+    target, of = points(64).blocks[0].functional, Work(20_000, 200, 10**9)
+    for count, choice in ((64, "exact"), (65, "samples")):
+        found = decisions.standard_deviations(lines(9), target, count, 64, lambda: of, lambda f: False)
+        assert found.choice == choice
 
 
 @pytest.mark.parametrize(("one_place", "choice"), [(True, "vecchia"), (False, "exact")])

@@ -57,6 +57,16 @@ def test_enough_and_most_end_it_and_the_seed_decides():
     assert set(one.pivots) != set(other.pivots)
 
 
+def test_a_diagonal_that_is_too_large_costs_no_columns_and_no_digits():
+    """It is left over where pivots have explained all, as in repeated rows."""
+    matrix, _ = decaying(60)
+    matrix = np.kron(matrix, np.ones((2, 2)))
+    diagonal = np.diag(matrix) * np.random.default_rng(3).uniform(1.0, 2.0, len(matrix))
+    found = pivoted_cholesky(lambda rows, columns: matrix[np.ix_(rows, columns)], diagonal, 100)
+    assert found.factor.shape[1] == 60
+    np.testing.assert_allclose(found.factor @ found.factor.T, matrix, atol=1e-9 * matrix.max())
+
+
 def test_pivots_are_drawn_in_proportion_to_the_diagonal():
     matrix = np.diag([1.0, 0.0, 3.0])
     first = [factored(matrix, 1, seed=seed).pivots[0] for seed in range(2000)]

@@ -11,12 +11,13 @@ from hipgp.batch import decisions, interpolation
 from hipgp.batch.decisions import Decision, all_points
 from hipgp.batch.grid_space import grid_system, largest_unresolved_gain
 from hipgp.batch.interpolation import Rows
+from hipgp.batch.low_rank import Trial, crossing, low_rank
 from hipgp.batch.systems import DataSystem, System
 from hipgp.engines import Problem
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.threads import run_both
 from hipgp.vecchia import factor as vecchia
-from hipgp.vecchia.factor import ConditioningSets
+from hipgp.vecchia.factor import ConditioningSets, Vecchia
 from hipgp.vecchia.grid_error import GridModel
 from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencil_geometry import wide_stencil
@@ -49,6 +50,7 @@ def build(problem: Problem, method: "Batch") -> Built:
     gain = lambda: largest_unresolved_gain(toeplitz, total)
     where = decisions.space(method, data, grid.size, of_residual.choice == "joint", gain)
     cells = interpolation.cells(method, problem, rows) if of_residual.choice == "joint" else None
+    trial = None
     if cells is None:
         of_residual = decisions.residual(method, data, ratio, in_one_cell=False)
     else:
@@ -57,12 +59,12 @@ def build(problem: Problem, method: "Batch") -> Built:
         assert isinstance(rows, WeightRows)
         system: System = grid_system(toeplitz, rows, total, points=all_points(data))
     else:
-        system = _data_system(problem, method, toeplitz, rows, total, cells, near)
+        system, trial = _data_system(problem, method, toeplitz, rows, total, cells, near)
     taken: dict[str, Decision[Any]] = {
         "weights": decisions.weights(method),
         "residual": of_residual,
         "space": where,
-        "preconditioner": decisions.preconditioner(method, where.choice, system.preconditioner_size),
+        "preconditioner": decisions.preconditioner(method, where.choice, system.preconditioner_size, trial),
     }
     if method.weights != "exact":
         functionals = [block.functional for block in data.blocks]
@@ -105,10 +107,12 @@ def cells_later(problem: Problem, method: "Batch") -> CellBlocks | None:
 def _rows_beside(problem: Problem, method: "Batch") -> tuple[Rows, str, ConditioningSets | None, Toeplitz]:
     """W, its description, conditioning sets and K, computed side by side.
 
-    The conditioning sets of points are None: the noise, with W's residual variances, decides on them.
+    The conditioning sets of points are None: the noise, with W's residual variances, decides on them. So are those of
+    functionals for which a low-rank preconditioner is tried first.
     """
     kernel, grid, data, _, _ = problem
     beside = method.neighbours != 0 and method.weights == "local" and not all_points(data)
+    beside = beside and not decisions.tries_low_rank(method, lambda: crossing(data, kernel))
     if beside:
         where = decisions.space(method, data, grid.size, joint=False, largest_unresolved_gain=lambda: 0.0)
         beside = where.choice == "data"
@@ -129,18 +133,39 @@ def _data_system(
     variance: Float[np.ndarray, " N"],
     cells: CellBlocks | None,
     near: ConditioningSets | None,
-) -> DataSystem:
-    """The system in data space, with its Vecchia preconditioner and W in a layout for products, side by side."""
-    kernel, data, k = problem.kernel, problem.data, method.neighbours
-    if near is None and k != 0:
-        near = vecchia.choose_conditioning_sets(kernel, data, k)
+) -> tuple[DataSystem, Trial | None]:
+    """The system in data space, with its preconditioner and W in a layout for products, side by side.
+
+    Where a low-rank preconditioner was tried, what that told.
+    """
+    kernel, grid, data, _, _ = problem
+    trial: Trial | None = None
+    if near is None and decisions.tries_low_rank(method, lambda: crossing(data, kernel)):
+        enough = np.inf if method.preconditioner == "low-rank" else decisions.MOST_LEFT
+        local = rows if isinstance(rows, WeightRows) else None
+        trial = low_rank(kernel, grid, data, variance, local, toeplitz, enough)
+    given = None if trial is None else trial.preconditioner
     factor, weights = run_both(
-        lambda: None if near is None else vecchia.vecchia_factor(kernel, near, variance, data.dtype),
+        lambda: _vecchia(problem, method, variance, near) if given is None else given,
         lambda: LocalWeights.from_rows(rows, data.dtype) if isinstance(rows, WeightRows) else rows,
     )
     shared = None if cells is None else cells.covariance(data.dtype)
     noise = on_device(variance, data.dtype)
-    return DataSystem(toeplitz=toeplitz, weights=weights, noise=noise, vecchia=factor, residuals=shared)
+    system = DataSystem(
+        toeplitz=toeplitz, weights=weights, noise=noise, preconditioner=factor, residuals=shared
+    )
+    return system, trial
+
+
+def _vecchia(
+    problem: Problem, method: "Batch", variance: Float[np.ndarray, " N"], near: ConditioningSets | None
+) -> Vecchia | None:
+    kernel, data = problem.kernel, problem.data
+    if method.neighbours == 0:
+        return None
+    if near is None:
+        near = vecchia.choose_conditioning_sets(kernel, data, method.neighbours)
+    return vecchia.vecchia_factor(kernel, near, variance, data.dtype)
 
 
 def _seen(

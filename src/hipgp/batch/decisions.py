@@ -13,6 +13,7 @@ from hipgp.weights.stencil_geometry import STENCIL
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
+    from hipgp.batch.low_rank import Trial
     from hipgp.batch.systems import System
 
 Choice = TypeVar("Choice")
@@ -24,6 +25,7 @@ STEPS_SAVED = 6  # how many times more steps grid space may take with each obser
 # takes what the noise alone leaves of the solve's residual.
 SHARED = 0.05, 100.0
 FACTORED = 10_000  # rows of a matrix that may be written down and factored: 800 MB
+MOST_LEFT = 0.3  # noise variances that a low-rank factor may leave of an observation, in the mean
 CHEAP = 1e8  # points of the torus, times products: some seconds on two cores
 
 
@@ -123,8 +125,12 @@ def space(
                 f'space: expected "data" or "auto" unless weights="local", got "grid" and "{method.weights}"'
             )
         return Decision(method.space, f'{method.space} space: Batch(space="{method.space}") asks for it')
-    if method.neighbours is not None:
-        return Decision("data", "data space: Batch(neighbours=...) is given, which grid space does not have")
+    for name, given in (
+        ("neighbours", method.neighbours is not None),
+        ("preconditioner", method.preconditioner != "auto"),
+    ):
+        if given:
+            return Decision("data", f"data space: Batch({name}=...) is given, which grid space does not have")
     if method.weights != "local":
         return Decision("data", f"data space: grid space needs local weights, not {method.weights} ones")
     many, points = len(data) / grid_points, all_points(data)
@@ -144,8 +150,20 @@ def space(
     return Decision("data", f"data space: {counts}, but {mode}, not below {most:.2g}")
 
 
-def preconditioner(method: "Batch", space: str, description: str | None) -> Decision[str]:
-    """The name of the preconditioner; `description` says of what size it is, None that there is none."""
+def tries_low_rank(method: "Batch", crossing: Callable[[], bool]) -> bool:
+    """Whether a low-rank preconditioner is tried in data space; `crossing` tells of long functionals that cross."""
+    if method.preconditioner != "auto":
+        return method.preconditioner == "low-rank"
+    return method.neighbours is None and method.weights != "exact" and crossing()
+
+
+def preconditioner(
+    method: "Batch", space: str, description: str | None, trial: "Trial | None" = None
+) -> Decision[str]:
+    """The name of the preconditioner; `description` says of what size it is, None that there is none.
+
+    `trial` is what trying a low-rank one has told.
+    """
     if space == "grid":
         name = f"{description} and a circulant"
         reason = (
@@ -154,12 +172,23 @@ def preconditioner(method: "Batch", space: str, description: str | None) -> Deci
         return Decision(name, f"{name}: {reason}")
     if description is None:
         return Decision("none", "no preconditioner: Batch(neighbours=0) asks for none")
-    name = f"Vecchia, {description}"
+    low_rank = trial is not None and trial.preconditioner is not None
+    name = f"{'low-rank' if low_rank else 'Vecchia'}, {description}"
     if method.neighbours is not None:
         return Decision(
             name, f"{name}: the solve is in data space, and Batch(neighbours={method.neighbours}) is given"
         )
-    return Decision(name, f"{name}: the default in data space for observations of this kind")
+    if trial is None:
+        why = "the default in data space for observations of this kind"
+        if method.preconditioner != "auto":
+            why = f'Batch(preconditioner="{method.preconditioner}") asks for it'
+        return Decision(name, f"{name}: {why}")
+    leave = f"{trial.columns:,} columns leave {trial.left:.2g} noise variances of an observation"
+    if low_rank:
+        asked = ' and Batch(preconditioner="low-rank") asks for them' * (method.preconditioner == "low-rank")
+        return Decision(name, f"{name}: the observations are long and cross, {leave}{asked}")
+    limit = f"more than the {MOST_LEFT:g} up to which a low-rank factor pays"
+    return Decision(name, f"{name}: the observations are long and cross, but {leave}, {limit}")
 
 
 def exact_by_factor(work: Work, targets: int, solves: int) -> bool:
@@ -167,6 +196,11 @@ def exact_by_factor(work: Work, targets: int, solves: int) -> bool:
     products = work.rows + targets
     shorter = products <= solves * max(1, work.iterations)
     return work.rows <= FACTORED and (shorter or products * work.torus_size <= CHEAP)
+
+
+def exact_by_solves(work: Work, targets: int, samples: int) -> bool:
+    """Whether to solve for each target: where that is no more solves than samples take, or few products."""
+    return targets <= samples or targets * max(1, work.iterations) * work.torus_size <= CHEAP
 
 
 def standard_deviations(
@@ -196,5 +230,8 @@ def standard_deviations(
     rows = f"the factor of a matrix of {needed.rows:,} rows"
     if exact_by_factor(needed, count, samples):
         return Decision("exact", f"exact: {least}, and {rows} is within reach")
+    if exact_by_solves(needed, count, samples):
+        solves = f"{count:,} solves of about {needed.iterations} steps each"
+        return Decision("exact", f"exact: {least}, and {solves} are no more than samples take, or seconds")
     limit = f"at most {FACTORED:,}" if needed.rows > FACTORED else "it takes more products than the samples"
     return Decision("samples", f"from {samples} samples: {least}, and {rows} is out of reach ({limit})")

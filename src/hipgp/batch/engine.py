@@ -52,6 +52,9 @@ class Batch(Method):
     - `neighbours`: of the Vecchia preconditioner; by default 20 for points, and 96 for groups of 32 functionals of
       several nodes (lines, boxes, mixtures with them), twice as many of both on a GPU; 0 for no preconditioner. Where
       they are given, the solve is in data space, and `space="grid"` is an error.
+    - `preconditioner`: of data space. "auto" tries "low-rank" where observations are long and cross, as paths between
+      many places do, and takes it where few directions stand out of the noise; "vecchia" otherwise. Where it is given, the
+      solve is in data space.
     - `stencil`: grid points per axis that a node sees (`weights="local"`), an even number; by default 4, and 2 for
       lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
       the paper's choice, for small problems; "matrix-free", for line integrals alone, keeps no weights: what millions of
@@ -67,6 +70,7 @@ class Batch(Method):
     tolerance: float = eqx.field(static=True, default=0.01)
     max_iterations: int = eqx.field(static=True, default=1000)
     neighbours: int | None = eqx.field(static=True, default=None)
+    preconditioner: Literal["auto", "vecchia", "low-rank"] = eqx.field(static=True, default="auto")
     weights: Literal["local", "exact", "matrix-free"] = eqx.field(static=True, default="local")
     stencil: int | None = eqx.field(static=True, default=None)
     residual: Residual = eqx.field(static=True, default="joint")
@@ -85,13 +89,24 @@ class Batch(Method):
                     'neighbours: expected None with space="grid", whose preconditioner has none, got '
                     f'{self.neighbours}; leave neighbours out, or use space="data"'
                 )
+            if self.preconditioner == "low-rank":
+                raise ValueError(
+                    'neighbours: expected None with preconditioner="low-rank", which has none, got '
+                    f"{self.neighbours}; leave one of the two out"
+                )
         for name, options in (
+            ("preconditioner", ("auto", "vecchia", "low-rank")),
             ("weights", ("local", "exact", "matrix-free")),
             ("residual", ("joint", "noise", "bound")),
             ("space", ("auto", "data", "grid")),
         ):
             if getattr(self, name) not in options:
                 raise ValueError(f"{name}: expected one of {options}, got {getattr(self, name)!r}")
+        if self.preconditioner != "auto" and self.space == "grid":
+            raise ValueError(
+                'preconditioner: expected "auto" with space="grid", which has its own, got '
+                f'{self.preconditioner!r}; leave preconditioner out, or use space="data"'
+            )
 
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> "BatchPosterior":
         """The posterior of a problem, which is checked first: that it fits into memory, and the grid's spacing."""

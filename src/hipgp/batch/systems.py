@@ -2,8 +2,8 @@
 
 With A = W K W' + N, everything is A^-1 applied to data-sized vectors: the posterior mean on the grid is K W' A^-1 y.
 There are two forms of it with the same answer. In *data space*, here: conjugate gradients on A itself, preconditioned by
-the Vecchia factor. The distance of the approximate posterior from the exact one is KL <= r' N^-1 r / 2 nats, r the
-residual (proof in docs/certificate.md). For *grid space* see `batch/grid_space.py`.
+the Vecchia factor, or by a low-rank one (`batch/low_rank.py`). The distance of the approximate posterior from the exact
+one is KL <= r' N^-1 r / 2 nats, r the residual (proof in docs/certificate.md). For *grid space* see `batch/grid_space.py`.
 """
 
 import abc
@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from hipgp.batch.low_rank import LowRank
 from hipgp.linalg import krylov
 from hipgp.linalg.krylov import CGState
-from hipgp.linalg.sparse import BlockRows
 from hipgp.runtime.programs import bounded_jit
 from hipgp.vecchia.factor import Vecchia
 from hipgp.weights.exact import Weights
@@ -119,15 +119,15 @@ class DataSystem(System):
     toeplitz: Toeplitz
     weights: Weights
     noise: Float[Array, " N"]  # variances
-    vecchia: Vecchia | None
+    preconditioner: Vecchia | LowRank | None
     residuals: ResidualCovariance | None = None
 
     @property
     def preconditioner_size(self) -> str | None:
-        return None if self.vecchia is None else self.vecchia.description
+        return None if self.preconditioner is None else self.preconditioner.description
 
     def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return r / self.noise if self.vecchia is None else self.vecchia.precondition(r)
+        return r / self.noise if self.preconditioner is None else self.preconditioner.precondition(r)
 
     def kl_bound(self, r: Float[Array, "B n"]) -> Float[Array, " B"]:
         return 0.5 * jnp.sum(r**2 / self.noise, axis=-1)
@@ -143,23 +143,28 @@ class DataSystem(System):
         return x
 
     def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
-        rows = jnp.ones_like(self.noise)
-        if self.vecchia is not None and isinstance(self.vecchia.factor, BlockRows):
-            rows = jnp.any(self.vecchia.factor.values != 0, axis=2).ravel().astype(rows.dtype)
+        used = None if self.preconditioner is None else self.preconditioner.rows_used
+        rows = jnp.ones_like(self.noise) if used is None else used
         return jax.random.rademacher(key, (probes, len(rows)), rows.dtype) * rows
 
     def whitened_matmul(self, v: Float[Array, "B k"]) -> Float[Array, "B k"]:
         """S A S' v."""
         product = self.matmul(self.root_transpose(v))
-        return product / jnp.sqrt(self.noise) if self.vecchia is None else self.vecchia.factor.matmul(product)
+        if self.preconditioner is None:
+            return product / jnp.sqrt(self.noise)
+        return self.preconditioner.whiten(product)
 
     def root_transpose(self, v: Float[Array, "B k"]) -> Float[Array, "B N"]:
         """S' v; S is N^(-1/2) where there is no preconditioner."""
-        return v / jnp.sqrt(self.noise) if self.vecchia is None else self.vecchia.factor.transpose_matmul(v)
+        if self.preconditioner is None:
+            return v / jnp.sqrt(self.noise)
+        return self.preconditioner.whiten_transpose(v)
 
     @property
     def whitener_log_determinant(self) -> Float[Array, ""]:
-        return jnp.sum(jnp.log(self.noise)) if self.vecchia is None else self.vecchia.log_determinant
+        if self.preconditioner is None:
+            return jnp.sum(jnp.log(self.noise))
+        return self.preconditioner.log_determinant
 
 
 def draws_at_once(system: System) -> int:

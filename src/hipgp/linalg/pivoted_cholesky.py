@@ -44,7 +44,8 @@ def pivoted_cholesky(
 ) -> PartialCholesky:
     """Return the factor of at most `most` columns; fewer, once the trace of what is left is at most `enough`.
 
-    `entries(rows, columns)` gives the block of A at these indices. The same seed gives the same factor.
+    `entries(rows, columns)` gives the block of A at these indices. `diagonal` may be somewhat too large: it decides which
+    pivots are drawn, and is corrected where they are. The same seed gives the same factor.
     """
     rng, count = np.random.default_rng(seed), len(diagonal)
     floor = ROUNDING * np.finfo(float).eps * np.asarray(diagonal, float)
@@ -53,7 +54,11 @@ def pivoted_cholesky(
     while rank < factor.shape[1] and (trace := float(np.sum(left))) > max(enough, 0.0):
         drawn = rng.choice(count, size=BLOCK, p=left / trace)
         here = factor[drawn, :rank]
-        chosen, root = _accepted(entries(drawn, drawn) - here @ here.T, rng, factor.shape[1] - rank)
+        block = entries(drawn, drawn) - here @ here.T
+        left[drawn] = np.where(np.diag(block) > floor[drawn], np.diag(block), 0.0)
+        chosen, root = _accepted(block, left[drawn], rng, factor.shape[1] - rank)
+        if not chosen:
+            continue
         some = drawn[chosen]
         new = entries(np.arange(count), some) - factor[:, :rank] @ factor[some, :rank].T
         new = scipy.linalg.solve_triangular(root, new.T, lower=True, check_finite=False).T
@@ -67,15 +72,18 @@ def pivoted_cholesky(
 
 
 def _accepted(
-    matrix: Float[np.ndarray, "b b"], rng: np.random.Generator, most: int
+    matrix: Float[np.ndarray, "b b"], left: Float[np.ndarray, " b"], rng: np.random.Generator, most: int
 ) -> tuple[list[int], Float[np.ndarray, "a a"]]:
-    """Accept each row in turn with the share of its diagonal that those before leave: at most `most` of them, and their factor."""
-    matrix, drawn = matrix.copy(), np.diag(matrix).copy()
+    """Accept each row in turn with the share of its diagonal that those before leave: at most `most` of them, and their factor.
+
+    `left` is the diagonal, zero where it is rounding: such rows are rejected.
+    """
+    matrix = matrix.copy()
     chances, chosen, columns = rng.uniform(size=len(matrix)), [], []
     for i, chance in enumerate(chances):
-        if matrix[i, i] > max(chance, 1e-6) * drawn[i] and len(chosen) < most:
+        if 0 < left[i] and matrix[i, i] > max(chance, 1e-6) * left[i] and len(chosen) < most:
             column = matrix[:, i] / np.sqrt(matrix[i, i])
             matrix = matrix - np.outer(column, column)
             chosen.append(i)
             columns.append(column)
-    return chosen, np.tril(np.stack(columns, axis=1)[chosen])
+    return chosen, np.tril(np.stack(columns, axis=1)[chosen]) if chosen else np.empty((0, 0))

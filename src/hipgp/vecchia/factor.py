@@ -80,6 +80,21 @@ class Vecchia(eqx.Module):
         """Return S'S r, which approximates A^-1 r."""
         return self.factor.transpose_matmul(self.factor.matmul(r))
 
+    def whiten(self, r: Float[Array, "... N"]) -> Float[Array, "... k"]:
+        """Return S r."""
+        return self.factor.matmul(r)
+
+    def whiten_transpose(self, v: Float[Array, "... k"]) -> Float[Array, "... N"]:
+        """Return S' v."""
+        return self.factor.transpose_matmul(v)
+
+    @property
+    def rows_used(self) -> Float[Array, " k"] | None:
+        """Return one for each row of S and zero where it is padding; None where nothing is."""
+        if not isinstance(self.factor, BlockRows):
+            return None
+        return jnp.any(self.factor.values != 0, axis=2).ravel().astype(self.factor.values.dtype)
+
 
 @bounded_jit(most=64)
 def _conditional_chunk(

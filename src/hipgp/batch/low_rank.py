@@ -1,0 +1,202 @@
+"""The low-rank preconditioner: P = N + F F', for long functionals that cross.
+
+Vecchia factors are for what is local. Lines that cross each other have no near neighbours that tell all of them, but where
+they are many lengthscales long and noisy, few directions of their covariance W K W' stand out of the noise N. A partial
+Cholesky factor with random pivots (`linalg/pivoted_cholesky.py`) finds them from a few hundred columns.
+
+A column takes a product with W, K and W'. It is taken on a coarser grid, of CELLS cells to a lengthscale, where it is far
+cheaper: sums over many nodes do not need more, and the certificate of the solve does not depend on P.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from hipgp.linalg.low_rank import IdentityPlusLowRank
+from hipgp.linalg.pivoted_cholesky import PartialCholesky, pivoted_cholesky
+from hipgp.model.data import Data
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel, shortest_lengthscale, typical_lengthscale
+from hipgp.runtime.arrays import on_device
+from hipgp.runtime.precision import float64_available
+from hipgp.runtime.programs import bounded_jit
+from hipgp.runtime.progress import Report, silent
+from hipgp.vecchia.conditioning_sets import share_one_end
+from hipgp.vecchia.group_covariances import MOST_NODES, coarse_data_nodes, coarse_data_quadrature
+from hipgp.weights.covariance import prior_variances
+from hipgp.weights.stencil_geometry import STENCIL
+from hipgp.weights.stencils import WeightRows, local_weight_rows
+from hipgp.weights.toeplitz import WRAPPED, Toeplitz, embed
+
+CELLS = 3.0  # of the coarser grid to the shortest lengthscale
+MUCH_COARSER = 0.5  # share of the grid's points below which the coarser grid is worth its set-up
+DIAGONAL_NODES = 64  # of a functional, for the diagonal of the covariance
+ENOUGH = 0.1  # noise variances left of an observation, in the mean, at which the factor ends
+MOST_COLUMNS = 1024
+MOST_BYTES = 2**30  # of the factor, in float64
+PROBED, PROBE_COLUMNS = 2048, 128  # observations and columns of the probe
+CHECKED = 256  # observations on which what is left is computed exactly
+LONG = 1.0  # lengthscales between the ends of the median functional
+FEWEST = 1024  # observations: the solve of fewer takes less than the factor
+MOST = 250_000  # observations: for more, the factor has too few columns
+
+
+class LowRank(eqx.Module):
+    """P = N + F F', with N^(-1/2) P N^(-1/2) = I + L L'; its root S, S'S = P^-1, is (I + L L')^(-1/2) N^(-1/2)."""
+
+    scale: Float[Array, " N"]  # N^(1/2)
+    inner: IdentityPlusLowRank
+    description: str = eqx.field(static=True)
+
+    def precondition(self, r: Float[Array, "... N"]) -> Float[Array, "... N"]:
+        """Return P^-1 r."""
+        return self.inner.solve(r / self.scale) / self.scale
+
+    def whiten(self, r: Float[Array, "... N"]) -> Float[Array, "... N"]:
+        """Return S r."""
+        return self.inner.inverse_root_matmul(r / self.scale)
+
+    def whiten_transpose(self, v: Float[Array, "... N"]) -> Float[Array, "... N"]:
+        """Return S' v."""
+        return self.inner.inverse_root_matmul(v) / self.scale
+
+    @property
+    def rows_used(self) -> None:
+        """No row of S is padding."""
+        return None
+
+    @property
+    def log_determinant(self) -> Float[Array, ""]:
+        """log|P|."""
+        return 2 * jnp.sum(jnp.log(self.scale)) + self.inner.log_determinant
+
+
+class Trial(NamedTuple):
+    """What a factor of so many columns leaves of an observation's variance, in the mean, in noise variances."""
+
+    preconditioner: LowRank | None  # None after a probe that promises nothing
+    columns: int
+    left: float
+
+
+class _Covariances(NamedTuple):
+    """The covariance of the data through a grid, divided by their noise std on both sides."""
+
+    matrix: Any  # rows of W over noise std
+    toeplitz: Toeplitz
+    diagonal: Float[np.ndarray, " N"]
+    missed: float  # what the grid misses of an observation, in the mean
+
+    def entries(
+        self, rows: Int[np.ndarray, " n"], columns: Int[np.ndarray, " m"]
+    ) -> Float[np.ndarray, "n m"]:
+        of_rows = self.matrix if len(rows) == self.matrix.shape[0] else self.matrix[rows]
+        return of_rows @ self._on_grid(columns).T
+
+    def some(self, rows: Int[np.ndarray, " n"]) -> "_Covariances":
+        return self._replace(matrix=self.matrix[rows], diagonal=self.diagonal[rows])
+
+    def left(self, found: PartialCholesky) -> float:
+        """The mean of the diagonal that the factor leaves, of CHECKED observations, and what the grid misses."""
+        count = self.matrix.shape[0]
+        rows = np.linspace(0, count - 1, min(count, CHECKED)).astype(int)
+        prior = np.einsum("nm,nm->n", self.matrix[rows].toarray(), self._on_grid(rows))
+        return float(np.mean(prior - np.sum(found.factor[rows] ** 2, axis=1))) + self.missed
+
+    def _on_grid(self, rows: Int[np.ndarray, " m"]) -> Float[np.ndarray, "m M"]:
+        return np.asarray(_product(self.toeplitz, on_device(self.matrix[rows].toarray())))
+
+
+@bounded_jit()
+def _product(toeplitz: Toeplitz, v: Float[Array, "m M"]) -> Float[Array, "m M"]:
+    return toeplitz.flat_matmul(v)
+
+
+def crossing(data: Data, kernel: Kernel) -> bool:
+    """Tell whether the observations are many, long in lengthscales, and do not start from one place.
+
+    And whether the box around them is of no more lengthscales than the factor may have columns: each is a direction or more.
+    """
+    if not FEWEST <= len(data) <= MOST or all(block.functional.single for block in data.blocks):
+        return False
+    ends = coarse_data_quadrature(data, kernel, MOST_NODES).ends()
+    first, last = (np.asarray(end, float) / typical_lengthscale(kernel, data.ndim) for end in ends)
+    long = np.median(np.linalg.norm(last - first, axis=1)) > LONG
+    box = np.prod(np.ptp(np.concatenate([first, last]), axis=0))
+    return bool(long and box <= MOST_COLUMNS and not share_one_end(first, last))
+
+
+@float64_available
+def low_rank(
+    kernel: Kernel,
+    grid: Grid,
+    data: Data,
+    variance: Float[np.ndarray, " N"],
+    rows: WeightRows | None,
+    toeplitz: Toeplitz,
+    enough: float,
+    report: Report = silent,
+) -> Trial:
+    """Return the preconditioner, unless a probe says that more than `enough` noise variances would be left.
+
+    `variance` is that of the noise; `rows` and `toeplitz` are W and K on the grid itself.
+    """
+    covariances = _covariances(kernel, grid, data, variance, rows, toeplitz)
+    count = len(data)
+    most = int(min(MOST_COLUMNS, count // 2, MOST_BYTES / (8 * count)))
+    if np.isfinite(enough) and (promised := _promised(covariances, most)) > enough:
+        return Trial(None, most, promised)
+    end = (ENOUGH + covariances.missed) * count
+    found = pivoted_cholesky(covariances.entries, covariances.diagonal, most, end, report=report)
+    columns = found.factor.shape[1]
+    inner = IdentityPlusLowRank.from_factor(found.factor, data.dtype)
+    scale = on_device(np.sqrt(variance), data.dtype)
+    return Trial(LowRank(scale, inner, f"{columns} columns"), columns, covariances.left(found))
+
+
+def _promised(covariances: _Covariances, most: int) -> float:
+    """What `most` columns would leave: the power law of what few columns leave of some observations."""
+    count = covariances.matrix.shape[0]
+    rows = np.linspace(0, count - 1, min(count, PROBED)).astype(int)
+    some = covariances.some(rows)
+    few = min(PROBE_COLUMNS, len(rows) // 4)
+    found = pivoted_cholesky(some.entries, some.diagonal, few)
+    half = found._replace(factor=found.factor[:, : few // 2])
+    missed = covariances.missed
+    before, after = (max(some.left(f) - missed, 1e-6) for f in (half, found))
+    power = max(np.log2(before / after), 0.0)
+    return float(after * (most / few) ** -power + missed)
+
+
+def _covariances(
+    kernel: Kernel,
+    grid: Grid,
+    data: Data,
+    variance: Float[np.ndarray, " N"],
+    rows: WeightRows | None,
+    toeplitz: Toeplitz,
+) -> _Covariances:
+    coarser = _coarser(kernel, grid)
+    if coarser is not grid or rows is None:
+        rows = local_weight_rows(kernel, coarser, data, STENCIL)
+        toeplitz = embed(kernel, coarser, np.float64, WRAPPED)
+    nodes = coarse_data_nodes(data, kernel, DIAGONAL_NODES)
+    diagonal = np.asarray(_prior_variances(kernel, nodes)) / variance  # what the grid misses included
+    matrix = rows.matrix.multiply((1 / np.sqrt(variance))[:, None]).tocsr()
+    missed = float(np.mean(np.asarray(rows.residual, float) / variance))
+    return _Covariances(matrix, toeplitz.astype(jnp.float64), diagonal, missed)
+
+
+_prior_variances = bounded_jit()(prior_variances)
+
+
+def _coarser(kernel: Kernel, grid: Grid) -> Grid:
+    """The grid with CELLS cells to the shortest lengthscale, or the given one where that is not much coarser."""
+    spacing = np.maximum(np.asarray(grid.spacing), shortest_lengthscale(kernel, grid.ndim) / CELLS)
+    shape = np.ceil((np.asarray(grid.upper) - np.asarray(grid.lower)) / spacing - 1e-9).astype(int) + 1
+    if np.prod(shape, dtype=float) >= MUCH_COARSER * grid.size or np.min(shape) < STENCIL:
+        return grid
+    return Grid.cover(grid.lower, grid.upper, shape=tuple(shape.tolist()))
