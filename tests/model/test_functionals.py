@@ -280,7 +280,7 @@ def test_closed_form_is_the_limit_of_quadrature(average):
     kernel, a, b = OURS[2], uniform(4, 2, float), uniform(5, 2, float)
     b[0], b[1] = a[0] + 1e-3, a[1] + 40.0  # one very short ray, one of sixty lengthscales
     rays = LineIntegrals(a, b, average)
-    assert exact._has_closed_form(kernel, rays)
+    assert exact.has_closed_form(kernel, rays)
     x = np.random.default_rng(24).uniform(0, 1, (9, 2))
     reference = dense.line_integrals(a, b, order=16, panels=64, average=average)
     cross = hc.line_covariance_with_points(kernel, jnp.asarray(x), jnp.asarray(a), jnp.asarray(b), average)
@@ -301,7 +301,7 @@ def test_closed_form_variance_is_smooth_where_its_series_takes_over():
 
 def test_closed_form_is_only_for_what_it_fits():
     rays = LineIntegrals([0.0, 0.0], [[1.0, 1.0]])
-    assert not exact._has_closed_form(hk.Matern52(), rays)
-    assert not exact._has_closed_form(OURS[2] + OURS[2], rays)
-    assert not exact._has_closed_form(OURS[2], LineIntegrals([0.0, 0.0], [[1.0, 1.0]], rule="monte-carlo"))
-    assert not exact._has_closed_form(OURS[2], Points([[0.0, 0.0]]))
+    assert not exact.has_closed_form(hk.Matern52(), rays)
+    assert not exact.has_closed_form(OURS[2] + OURS[2], rays)
+    assert not exact.has_closed_form(OURS[2], LineIntegrals([0.0, 0.0], [[1.0, 1.0]], rule="monte-carlo"))
+    assert not exact.has_closed_form(OURS[2], Points([[0.0, 0.0]]))
