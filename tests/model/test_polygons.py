@@ -72,7 +72,9 @@ def test_errors_fall_with_the_seventh_power_of_the_cells_or_faster():
     outline = flower(3, 60)
     edges = np.concatenate([outline, np.roll(outline, -1, axis=0)], axis=1).tobytes()
     field = lambda x: np.exp(np.sin(1.3 * x[:, 0] + 0.4) - x[:, 1])
-    found = {h: float(np.sum(rule(edges, (h, h))[1] * field(rule(edges, (h, h))[0]))) for h in (0.9, 0.45, 0.1)}
+    found = {
+        h: float(np.sum(rule(edges, (h, h))[1] * field(rule(edges, (h, h))[0]))) for h in (0.9, 0.45, 0.1)
+    }
     error = [abs(found[h] - found[0.1]) for h in (0.9, 0.45)]
     assert error[1] < error[0] / 2**7
     assert error[1] < 1e-6
@@ -84,7 +86,9 @@ def test_rectangles_are_boxes():
     y = np.sin(np.arange(8.0))
     gp = hg.GP(hg.SquaredExponential(1.0, 0.7), hg.Grid.cover((-0.2, -0.2), (1.2, 1.2), shape=(20, 20)))
     found = [
-        gp.condition(hg.observe(f, y, 0.1), hg.Exact(accuracy=1e-8), progress=False).predict(hg.Points([[0.3, 0.6]]))
+        gp.condition(hg.observe(f, y, 0.1), hg.Exact(accuracy=1e-8), progress=False).predict(
+            hg.Points([[0.3, 0.6]])
+        )
         for f in (hg.BoxAverages(lower, upper), hg.PolygonAverages(CELLS))
     ]
     np.testing.assert_allclose(found[1].mean, found[0].mean, rtol=1e-5)
@@ -109,7 +113,9 @@ def test_exact_and_batch_agree_with_the_dense_reference(tmp_path):
         np.testing.assert_allclose(p.std, np.sqrt(np.diag(covariance)), atol=tolerance)
         post.save(tmp_path / f"{method.name}.hipgp")
         again = hg.load(tmp_path / f"{method.name}.hipgp").predict(hg.PolygonAverages(rings, total=True))
-        np.testing.assert_allclose(again.mean, post.predict(hg.PolygonAverages(rings, total=True)).mean, rtol=1e-9)
+        np.testing.assert_allclose(
+            again.mean, post.predict(hg.PolygonAverages(rings, total=True)).mean, rtol=1e-9
+        )
 
 
 def test_totals_change_with_the_unit_of_length():

@@ -37,7 +37,9 @@ def in_units(functional: F, units: Units) -> tuple[F, float]:
         elif field.name == "direction" and values is not None:
             found[field.name] = by * values  # a step of one in the old unit
     if functional.measure != 1:  # an area is a product of lengths along the axes
-        return replaced(type(functional), functional, found), float(np.prod(by)) if functional.measure else 1.0
+        return replaced(type(functional), functional, found), float(
+            np.prod(by)
+        ) if functional.measure else 1.0
     if np.ptp(by) > 0:
         raise ValueError(
             "functional: expected one unit of length along all axes for integrals along lines, got "

@@ -55,7 +55,9 @@ def trapezoids(edges: Float[np.ndarray, "E 4"], step: float = np.inf) -> Trapezo
     falls = np.where((np.diff(strip) == 0) & np.any(gaps < 0, axis=1), np.min(gaps, axis=1), 0.0)
     share = falls / np.maximum(np.sum(np.abs(gaps), axis=1), np.finfo(float).tiny)
     crossed = float(np.sum((right - left)[1:] * falls * share))  # both triangles, where two lines cross
-    return Trapezoids(left[::2], right[::2], sides[::2], np.maximum(*sides.reshape(-1, 2, 2).swapaxes(0, 1)), crossed)
+    return Trapezoids(
+        left[::2], right[::2], sides[::2], np.maximum(*sides.reshape(-1, 2, 2).swapaxes(0, 1)), crossed
+    )
 
 
 @functools.lru_cache(2**15)

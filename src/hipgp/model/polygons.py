@@ -1,9 +1,9 @@
 """Averages and totals of a field over polygons, with holes and several parts.
 
-    >>> square, hole = [(0, 0), (4, 0), (4, 4), (0, 4)], [(1, 1), (2, 1), (2, 2), (1, 2)]
-    >>> ring = PolygonAverages([[square, hole], [square]])
-    >>> ring.area.tolist()
-    [15.0, 16.0]
+>>> square, hole = [(0, 0), (4, 0), (4, 4), (0, 4)], [(1, 1), (2, 1), (2, 2), (1, 2)]
+>>> ring = PolygonAverages([[square, hole], [square]])
+>>> ring.area.tolist()
+[15.0, 16.0]
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,9 @@ class PolygonAverages(Functional):
     total: bool = eqx.field(static=True)
 
     def __init__(self, polygons: Any, total: bool = False):
-        self.vertices, self.rings, self.units = _from_table(polygons) if _is_table(polygons) else _read(polygons)
+        self.vertices, self.rings, self.units = (
+            _from_table(polygons) if _is_table(polygons) else _read(polygons)
+        )
         self.total = bool(total)
         for number, edges in enumerate(self._edges()):
             _check(number, edges)
@@ -76,7 +78,11 @@ class PolygonAverages(Functional):
         begins = np.append(self._begins(), len(self.vertices))
         count = np.diff(begins)[rows]
         number = np.repeat(np.arange(len(rows)), count)
-        at = np.repeat(begins[rows], count) + np.arange(len(number)) - np.repeat(np.cumsum(count) - count, count)
+        at = (
+            np.repeat(begins[rows], count)
+            + np.arange(len(number))
+            - np.repeat(np.cumsum(count) - count, count)
+        )
         rings = np.stack([number, self.rings[at, 1]], axis=1)
         return replaced(PolygonAverages, self, {"vertices": self.vertices[at], "rings": rings})
 
@@ -142,7 +148,9 @@ def _rings(name: str, polygon: Any) -> list[tuple[np.ndarray, Units]]:
         several = isinstance(polygon, list | tuple) and (not polygon or np.ndim(polygon[0]) == 2)
         rings = list(polygon) if several or np.ndim(polygon) == 3 else [polygon]
     if not rings:
-        raise ValueError(f"{name}: expected at least one ring of vertices, got an empty polygon; leave it out")
+        raise ValueError(
+            f"{name}: expected at least one ring of vertices, got an empty polygon; leave it out"
+        )
     return [_ring(name, ring) for ring in rings]
 
 
