@@ -107,6 +107,19 @@ def box_averages(lower, upper, order=8, panels=1):
     return functionals(nodes, np.broadcast_to(weights, nodes.shape[:2]))
 
 
+def polygon_averages(polygons, order=16, total=False):
+    """Rings of vertices, outlines counter-clockwise and holes clockwise: signed triangles with the origin, in polar form."""
+    (t, c), made = _composite_gauss(order, 1), []
+    s, along = (g.ravel() for g in np.meshgrid(t, t, indexing="ij"))
+    for rings in polygons:
+        edges = [(a, b) for ring in rings for a, b in zip(ring, np.roll(ring, -1, axis=0), strict=True)]
+        nodes = [s[:, None] * (a + along[:, None] * (b - a)) for a, b in edges]
+        weights = [np.outer(c * t, c).ravel() * (a[0] * b[1] - a[1] * b[0]) for a, b in edges]
+        scale = 1 if total else np.sum(weights)
+        made.append(functionals(np.concatenate(nodes)[None], np.concatenate(weights)[None] / scale))
+    return concatenate(*made)
+
+
 def concatenate(*parts):
     """One functional after the other; fewer nodes than the most are padded with nodes of zero weight."""
     most = max(f.weights.shape[1] for f in parts)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
     from hipgp.model.links import Link
     from hipgp.model.point_pattern import point_pattern
+    from hipgp.model.polygons import PolygonAverages
     from hipgp.nonlinear.engine import Linearised
     from hipgp.posterior import Posterior, load
     from hipgp.variational.engine import Variational
@@ -54,6 +55,7 @@ _MODULES = {
     "hipgp.model.likelihoods": ("Beta", "Censored", "Gamma", "Gaussian", "LogNormal", "StudentT"),
     "hipgp.model.links": ("Link",),
     "hipgp.model.point_pattern": ("point_pattern",),
+    "hipgp.model.polygons": ("PolygonAverages",),
     "hipgp.nonlinear.engine": ("Linearised",),
     "hipgp.variational.engine": ("Variational",),
     "hipgp.model.kernels": (
@@ -119,6 +121,7 @@ __all__ = [
     "NegativeBinomial",
     "Points",
     "Poisson",
+    "PolygonAverages",
     "Posterior",
     "Prediction",
     "RationalQuadratic",

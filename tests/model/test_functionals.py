@@ -16,6 +16,7 @@ import dense
 from hipgp.model import kernels as hk
 from hipgp.model.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Points
 from hipgp.model.nodes import Nodes
+from hipgp.model.polygons import PolygonAverages
 from hipgp.weights import covariance as hc
 from hipgp.weights import exact
 
@@ -63,6 +64,26 @@ def make_boxes(d, dtype):
     return Made(BoxAverages(a, b), dense.box_averages(a, b, order=10))
 
 
+def make_polygons(d, dtype):
+    """A triangle, a quadrangle with a dent, two parts, a hole, and small ones, anywhere in the unit square."""
+    if d != 2:
+        pytest.skip("polygons lie in a plane")
+    rng = np.random.default_rng(11)
+    around = lambda n: np.stack([np.cos(t := 2 * np.pi * np.arange(n) / n), np.sin(t)], axis=1)
+    star = 0.5 + np.where(np.arange(10) % 2, 0.2, 0.4)[:, None] * around(10)
+    hole = (0.5 + 0.1 * around(3))[::-1]
+    rings = [
+        [rng.uniform(0, 1, (3, 2))],
+        [np.array([[0.1, 0.1], [0.9, 0.1], [0.3, 0.3], [0.1, 0.9]])],
+        [0.2 + 0.15 * around(5), 0.7 + 0.2 * around(3)],
+        [star, hole],
+        *([rng.uniform(0.1, 0.9, 2) + 0.05 * around(n)] for n in (3, 6, 12)),
+    ]
+    rings[0][0] = rings[0][0][:: int(np.sign(np.linalg.det(np.diff(rings[0][0], axis=0))))]
+    rings = [[ring.astype(dtype) for ring in polygon] for polygon in rings]
+    return Made(PolygonAverages(rings), dense.polygon_averages(rings, order=8))
+
+
 def make_stencils(d, dtype):
     rng = np.random.default_rng(9)
     x, c = rng.uniform(0, 1, (COUNT, 4, d)).astype(dtype), rng.normal(size=(COUNT, 4)).astype(dtype)
@@ -82,6 +103,7 @@ MAKERS = {
     "lines": make_lines,
     "averages from one start": make_shared_start,
     "boxes": make_boxes,
+    "polygons": make_polygons,
     "weighted sums": make_stencils,
     "sums of slopes": make_slopes,
 }

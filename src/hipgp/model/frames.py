@@ -7,10 +7,10 @@ import numpy as np
 
 from hipgp.model.coordinates import Units, conversion
 from hipgp.model.dates import origin
-from hipgp.model.functionals import Derivatives, Functional, Functionals, LineIntegrals, replaced
+from hipgp.model.functionals import Derivatives, Functional, Functionals, replaced
 
 F = TypeVar("F", bound=Functional)
-PLACES = ("x", "start", "end", "lower", "upper", "positions")  # the fields that hold coordinates
+PLACES = ("x", "start", "end", "lower", "upper", "positions", "vertices")  # the fields that hold coordinates
 
 
 class Frame(NamedTuple):
@@ -23,7 +23,7 @@ class Frame(NamedTuple):
 def in_units(functional: F, units: Units) -> tuple[F, float]:
     """The functional with coordinates in `units`, and the factor from what it was of the field to what it is now.
 
-    That factor is 1 but for integrals along lines, which are larger in a shorter unit of length.
+    That factor is 1 but for integrals along lines and over areas, which are larger in a shorter unit of length.
     """
     if functional.units == units:
         return functional, 1.0
@@ -36,8 +36,10 @@ def in_units(functional: F, units: Units) -> tuple[F, float]:
             found[field.name] = by * values + shift
         elif field.name == "direction" and values is not None:
             found[field.name] = by * values  # a step of one in the old unit
-    if not isinstance(functional, LineIntegrals) or functional.average:
-        return replaced(type(functional), functional, found), 1.0
+    if functional.measure != 1:  # an area is a product of lengths along the axes
+        return replaced(type(functional), functional, found), float(
+            np.prod(by)
+        ) if functional.measure else 1.0
     if np.ptp(by) > 0:
         raise ValueError(
             "functional: expected one unit of length along all axes for integrals along lines, got "
@@ -48,11 +50,10 @@ def in_units(functional: F, units: Units) -> tuple[F, float]:
 
 def field_unit(functional: Functional, unit: str) -> str:
     """The unit of the field, where measurements of it through `functional` are in `unit`."""
-    per_length = isinstance(functional, LineIntegrals) and not functional.average
     slope = isinstance(functional, Derivatives) or (
         isinstance(functional, Functionals) and functional.direction is not None
     )
-    if not unit or not (per_length or slope):
+    if not unit or not (functional.measure or slope):
         return unit
     if len(set(functional.units)) != 1:
         axes = ", ".join(repr(u) for u in functional.units) or "plain numbers"
@@ -63,4 +64,4 @@ def field_unit(functional: Functional, unit: str) -> str:
     import astropy.units as u
 
     length = u.Unit("d" if origin(functional.units[0]) else functional.units[0])
-    return str(u.Unit(unit) / length if per_length else u.Unit(unit) * length)
+    return str(u.Unit(unit) * length if slope else u.Unit(unit) / length**functional.measure)

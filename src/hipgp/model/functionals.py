@@ -103,6 +103,11 @@ class Functional(eqx.Module):
         """Whether the functionals need the field's first derivative."""
         return False
 
+    @property
+    def measure(self) -> int:
+        """What they integrate over: 1 a length, 2 an area; 0 for values and averages."""
+        return 0
+
     def __len__(self) -> int:
         return self.places().shape[0]
 
@@ -232,6 +237,10 @@ class LineIntegrals(Functional):
     @property
     def length(self) -> Float[np.ndarray, " N"]:
         return np.linalg.norm(self.end - self.start, axis=1)
+
+    @property
+    def measure(self) -> int:
+        return 0 if self.average else 1
 
     def nodes(self, spacing: Any) -> Nodes:
         if self.rule == "gauss":

@@ -12,6 +12,7 @@ from hipgp.model.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
 from hipgp.model.data import Data, observe
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
+from hipgp.model.polygons import PolygonAverages
 from hipgp.model.trend import Trend
 
 Arrays = dict[str, np.ndarray]
@@ -24,8 +25,13 @@ FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "LineIntegrals": (("start", "end"), ("average", "nodes_per_ray", "rule", "seed")),
     "BoxAverages": (("lower", "upper"), ("nodes_per_box", "rule", "seed")),
     "Functionals": (("nodes", "weights", "direction"), ()),
+    "PolygonAverages": (("polygons",), ("total",)),
 }
-STORED_AS = {"nodes": "positions"}  # arguments whose field has another name
+STORED_AS = {"nodes": "positions", "polygons": "table"}  # arguments whose field has another name
+KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (hf.Points, hf.Derivatives, hf.LineIntegrals, hf.BoxAverages, hf.Functionals, PolygonAverages)
+}
 LIKELIHOODS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
@@ -40,7 +46,7 @@ def _pack_data(data: Data, arrays: Arrays) -> list[Json]:
     blocks = []
     for number, block in enumerate(data.blocks):
         kind = type(block.functional).__name__
-        if kind not in FUNCTIONALS or type(block.functional) is not getattr(hf, kind):
+        if kind not in FUNCTIONALS or type(block.functional) is not KINDS[kind]:
             raise ValueError(
                 f"data: expected functionals of hipgp's own kinds in a map to be saved, got {kind}; give yours as "
                 "Functionals(nodes, weights)"
@@ -67,7 +73,7 @@ def unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
             )
         of_arrays, settings = FUNCTIONALS[block["kind"]]
         held = {name: arrays.get(f"data{number}_{name}") for name in of_arrays}
-        functional = getattr(hf, block["kind"])(**held, **{s: block["settings"][s] for s in settings})
+        functional = KINDS[block["kind"]](**held, **{s: block["settings"][s] for s in settings})
         y, noise = arrays[f"data{number}_y"], arrays.get(f"data{number}_noise")
         if noise is not None and noise.shape != y.shape:
             raise ValueError(f"map: expected a noise for each of {len(y)} values, got shape {noise.shape}")
