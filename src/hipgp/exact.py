@@ -32,7 +32,7 @@ from hipgp.engines import (
     check_std,
 )
 from hipgp.learning.parameters import Layout
-from hipgp.model.data import Data, check_differentiable
+from hipgp.model.data import Data, check_differentiable, check_dimension
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
@@ -68,8 +68,7 @@ class Exact(Method):
 
     def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
         """Raise a ValueError where dimensions differ or derivatives do not exist; the grid need not cover anything."""
-        if functional.ndim != grid.ndim:
-            raise ValueError(f"grid: expected {functional.ndim} dimensions like the data, got {grid.ndim}")
+        check_dimension(functional, grid)
         check_differentiable(kernel.differentiable, functional)
 
     @float64_available

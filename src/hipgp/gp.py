@@ -29,6 +29,7 @@ from hipgp.model.frames import Frame
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.links import Link, as_link
+from hipgp.model.periodic import check_periods
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.engine import suited
 from hipgp.nonlinear.learning import learn_linearised
@@ -103,6 +104,7 @@ class GP(Shown, eqx.Module):
         resumes from.
         """
         data = self._in_frame(data)
+        check_periods(self.kernel)
         frame, data = data.frame, data.plain()
         if not (self.link.identity and data.gaussian):
             return self._linearised(data, method, progress, checkpoint, frame)
@@ -145,6 +147,7 @@ class GP(Shown, eqx.Module):
             learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, how)
             parameters: dict[str, float] = {}
         else:
+            check_periods(self.kernel)
             method = suited(Batch(), data, self.link, self.parameters)
             learned, parameters = learn_linearised(method, self._problem_on_grid(data), how)
             warn_if_undetermined(learned.undetermined)

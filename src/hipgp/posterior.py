@@ -27,9 +27,11 @@ from hipgp.learning.learned import Learned
 from hipgp.model import dates, scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
+from hipgp.model.data import check_differentiable, check_dimension
 from hipgp.model.frames import Frame, in_units
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
+from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
@@ -210,7 +212,9 @@ class Posterior(Shown, eqx.Module):
         """
         functional, longer = self._plain(functional)
         estimates.check_places(functional)
-        if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
+        usual = isinstance(functional, Points) and std == "auto" and columns is None
+        near = self.engine.method.linear and not repeats(self.kernel)
+        if usual and near and self._beyond(functional):
             beyond = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]
             return self._in_unit(beyond, functional, longer)
         engine = self._reaching(functional, progress)
@@ -265,15 +269,14 @@ class Posterior(Shown, eqx.Module):
         return LeaveOut(y, mean, std, found.groups, found.std_error)
 
     def _beyond(self, functional: Functional) -> bool:
-        """Whether it reaches beyond a grid that was not the user's choice, and that the engine computes on."""
-        on_grid = "grid_chosen" in self.diagnostics and self.engine.method.on_grid
-        return on_grid and bool(np.any(self.grid.outside(functional.places()) > 0))
+        """Whether it reaches beyond a grid that the engine computes on."""
+        check_dimension(functional, self.grid)
+        return self.engine.method.on_grid and bool(np.any(self.grid.outside(functional.places()) > 0))
 
     def _reaching(self, functional: Functional, progress: bool) -> FittedPosterior:
-        """The engine, conditioned again on a wider grid where the chosen one does not reach `functional`."""
-        engine = reaching(self.engine, functional, progress) if self._beyond(functional) else self.engine
-        engine.method.check(engine.kernel, engine.grid, functional)
-        return engine
+        """The engine, conditioned again on a wider grid where its own does not reach `functional`."""
+        check_differentiable(self.kernel.differentiable, functional)
+        return reaching(self.engine, functional, progress) if self._beyond(functional) else self.engine
 
     def _plain(self, at: Any) -> tuple[Functional, float]:
         """A functional in the units of the data, as plain numbers, and how much larger it is in them (`in_units`)."""

@@ -210,22 +210,25 @@ def standard_deviations(
     samples: int,
     work: Callable[[], Work],
     from_one_place: Callable[[list[Functional]], bool],
+    near: bool = True,
 ) -> Decision[str]:
     """The way to standard deviations of `count` targets of one kind that is right and takes the fewest seconds.
 
     The nearest observations tell all but a few percent of points given points, and of lines given such from the same
-    place. Of a line given others that cross it, of values given slopes, and of one kind given another they tell less.
-    `work` is asked only where they do.
+    place. Of a line given others that cross it, of values given slopes, and of one kind given another they tell less, and
+    where a kernel repeats, so that `near` is False. `work` is asked only where they do.
     """
     functionals = [*(block.functional for block in data.blocks), target]
     kinds = {type(functional) for functional in functionals}
-    if kinds == {Points}:
+    if near and kinds == {Points}:
         return Decision("vecchia", "from the nearest observations: points given points")
-    if kinds == {LineIntegrals} and from_one_place(functionals):
+    if near and kinds == {LineIntegrals} and from_one_place(functionals):
         return Decision("vecchia", "from the nearest observations: lines given lines from the same place")
     least = "the nearest observations tell too little of one kind of functional given others"
     if kinds == {LineIntegrals}:
         least = "the nearest observations tell too little of lines that do not start from one place"
+    if not near:
+        least = "the nearest observations tell too little where a kernel repeats"
     needed = work()
     rows = f"the factor of a matrix of {needed.rows:,} rows"
     if exact_by_factor(needed, count, samples):

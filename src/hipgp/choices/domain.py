@@ -8,7 +8,9 @@ from hipgp.engines import FittedPosterior
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, shortest_lengthscale, typical_lengthscale
+from hipgp.model.kernel_scales import repeats, shortest_lengthscale, typical_lengthscale
+from hipgp.model.kernels import Kernel
+from hipgp.model.periodic import spacing_in_step
 from hipgp.runtime.progress import Progress
 
 # Of the data's extent on every side. One lengthscale from the data the posterior is most of the way back to its prior,
@@ -58,6 +60,16 @@ def covering(
         factor *= 1.02 if np.prod(points(factor)) < 2 * most else 1.2
     shape = tuple(int(n) for n in points(factor))
     return Grid.cover(lower, upper, shape=shape)
+
+
+def in_step(kernel: Kernel, grid: Grid) -> Grid:
+    """The grid, if need be finer, so that a whole number of its cells makes each period of a kernel that repeats."""
+    if not repeats(kernel):
+        return grid
+    lower, upper, spacing = (np.asarray(a) for a in (grid.lower, grid.upper, grid.spacing))
+    step = spacing_in_step(kernel, spacing)
+    cells = np.ceil((upper - lower) / step - 1e-9).astype(int)
+    return Grid(lower - (cells * step - (upper - lower)) / 2, step, tuple(int(n) + 1 for n in cells))
 
 
 def map_grid(kernel: Kernel, data: Data) -> Grid:
@@ -120,7 +132,7 @@ def reaching(engine: FittedPosterior, functional: Functional, progress: bool) ->
     """The posterior of the same data on its grid with cells added, so that `functional` lies within."""
     problem = engine.conditioned_on()
     if problem is None:
-        return engine  # which says that it cannot
+        return engine  # which copes, or says that it cannot
     wider = grown(engine.grid, functional, 4 * max(MOST_POINTS, engine.grid.size))
     with Progress(f"again on a grid of {' x '.join(map(str, wider.shape))}", progress):
         return engine.method.condition(problem._replace(grid=wider), progress=False)

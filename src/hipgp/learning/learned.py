@@ -44,9 +44,9 @@ class Learned(NamedTuple):
         return [f"{name} {self._said(name, value)} {_error(std)}" for name, value, std in rows]
 
     def _said(self, name: str, value: float) -> str:
-        """A value in words, a lengthscale with its unit."""
+        """A value in words, a lengthscale or a period with its unit."""
         own, _, axis = name.split(".")[-1].partition("[")
-        if own != "lengthscale" or not self.frame.axes:
+        if own not in ("lengthscale", "period") or not self.frame.axes:
             return f"{value:.4g}"
         units = self.frame.axes if not axis else (self.frame.axes[int(axis[:-1])],)
         return dates.length(value, units[0] if len(set(units)) == 1 else "")

@@ -191,12 +191,17 @@ def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelih
     return None if isinstance(likelihood, Gaussian) else likelihood
 
 
-def check_inside(functional: Functional, grid: Grid) -> None:
-    """Raise a ValueError where a functional has other dimensions than the grid, or reaches beyond it."""
+def check_dimension(functional: Functional, grid: Grid) -> None:
+    """Raise a ValueError where a functional has other dimensions than the grid."""
     if not isinstance(functional, Functional):
         raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
     if functional.ndim != grid.ndim:
         raise ValueError(f"grid: expected {functional.ndim} dimensions like the data, got {grid.ndim}")
+
+
+def check_inside(functional: Functional, grid: Grid) -> None:
+    """Raise a ValueError where a functional has other dimensions than the grid, or reaches beyond it."""
+    check_dimension(functional, grid)
     places = functional.places()
     far = np.max(grid.outside(places), axis=1)
     out = np.flatnonzero(far > 0)

@@ -10,8 +10,10 @@ from hipgp.model import functionals as hf
 from hipgp.model import kernels as hk
 from hipgp.model.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
 from hipgp.model.data import Data, observe
+from hipgp.model.kernel_words import elementary
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
+from hipgp.model.periodic import Periodic
 from hipgp.model.polygons import PolygonAverages
 from hipgp.model.trend import Trend
 
@@ -38,7 +40,7 @@ LIKELIHOODS: dict[str, Any] = {
         Bernoulli, Beta, Binomial, Censored, Gamma, Gaussian, LogNormal, NegativeBinomial, Poisson, StudentT,
     )
 }  # fmt: skip
-EXTRA = {"RationalQuadratic": ("alpha",), "Gneiting": ("alpha",)}
+EXTRA = {"RationalQuadratic": ("alpha",), "Gneiting": ("alpha",), "Periodic": ("period",)}
 
 
 def _pack_data(data: Data, arrays: Arrays) -> list[Json]:
@@ -123,10 +125,11 @@ def kernel_to_json(kernel: hk.Kernel) -> Json:
     kind = type(kernel).__name__
     if isinstance(kernel, hk.Sum | hk.Product):
         return {"kind": kind, "left": kernel_to_json(kernel.left), "right": kernel_to_json(kernel.right)}
-    if hk.elementary().get(kind) is not type(kernel):
+    if elementary().get(kind) is not type(kernel):
         raise ValueError(f"kernel: expected one of hipgp's own in a map to be saved, got {kind}")
     names = ("variance", "lengthscale", *EXTRA.get(kind, ()))
-    return {"kind": kind} | {name: np.asarray(getattr(kernel, name), float).tolist() for name in names}
+    axis = {"axis": kernel.axis} if isinstance(kernel, Periodic) else {}
+    return {"kind": kind} | {name: np.asarray(getattr(kernel, name), float).tolist() for name in names} | axis
 
 
 def kernel_from_json(told: Json) -> hk.Kernel:
@@ -134,9 +137,9 @@ def kernel_from_json(told: Json) -> hk.Kernel:
     if told["kind"] in ("Sum", "Product"):
         left, right = kernel_from_json(told["left"]), kernel_from_json(told["right"])
         return left + right if told["kind"] == "Sum" else left * right
-    if told["kind"] not in hk.elementary():
-        raise ValueError(f"map: expected a kernel among {', '.join(hk.elementary())}, got {told['kind']!r}")
-    return hk.elementary()[told["kind"]](**{k: v for k, v in told.items() if k != "kind"})
+    if told["kind"] not in elementary():
+        raise ValueError(f"map: expected a kernel among {', '.join(elementary())}, got {told['kind']!r}")
+    return elementary()[told["kind"]](**{k: v for k, v in told.items() if k != "kind"})
 
 
 def check_shapes(arrays: Arrays, shapes: dict[str, tuple[int, ...]]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
 
-from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdOptions
+from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, Problem, StdOptions
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Functionals, Points
 from hipgp.model.links import LINKS, Link
@@ -191,6 +191,9 @@ class LinearisedPosterior(FittedPosterior):
 
     def observations(self) -> Data:
         return self.data
+
+    def conditioned_on(self) -> Problem:
+        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
 
     def pack(self) -> tuple[Arrays, Json]:
         """Data, the last round's stand-in and what is known at its places; one Gaussian solve brings the rest back."""

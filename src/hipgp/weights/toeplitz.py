@@ -12,6 +12,7 @@ its share of the total reported as `clipped_mass`, and the clipped C *defines* K
 """
 
 import itertools
+import math
 from typing import Any
 
 import equinox as eqx
@@ -22,13 +23,16 @@ from jaxtyping import Array, Float
 
 from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
+from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
+from hipgp.model.periodic import cells_of_periods, spacing_in_step
 from hipgp.runtime import memory
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.precision import float64_available
 
 WRAPPED = 1e-9  # correlation that may come back around the torus
 CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which the torus grows no further
+CLIPPED_OF_PERIODS = 1e-3  # share beyond which a kernel that repeats is refused
 STEEPEST_DECAY = 1e3
 FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
 SMALLER_SIZES = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
@@ -46,10 +50,10 @@ class Torus(eqx.Module):
     def size(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64))
 
-    def lags(self) -> tuple[np.ndarray, ...]:
+    def lags(self, flattened: bool) -> tuple[np.ndarray, ...]:
         """Return the lag of each torus point, per axis: the exact one for every pair of grid points."""
         per_axis = zip(self.shape, self.grid.shape, self.grid.spacing, strict=True)
-        return tuple(h * _wrapped_lags(m, n, self.flattened) for m, n, h in per_axis)
+        return tuple(h * _wrapped_lags(m, n, flattened) for m, n, h in per_axis)
 
     def multiplicity(self) -> np.ndarray:
         """Return how many modes of the full spectrum each mode of rfftn stands for, along the last axis."""
@@ -166,8 +170,8 @@ class Toeplitz(eqx.Module):
 
 def toeplitz_on_torus(kernel: Kernel, torus: Torus) -> Toeplitz:
     """Return K of `kernel` on a given torus, differentiable in the kernel's parameters; for use inside jit."""
-    lags = tuple(jnp.asarray(a) for a in torus.lags())
-    row = kernel.evaluate(jnp.stack(jnp.meshgrid(*lags, indexing="ij")))
+    each = [[jnp.asarray(a) for a in torus.lags(flat)] for flat in (torus.flattened, False)]
+    row = kernel.evaluate_around(*(jnp.stack(jnp.meshgrid(*lags, indexing="ij")) for lags in each))
     raw = jnp.fft.rfftn(row).real
     return Toeplitz(torus, jnp.maximum(raw, 0.0), _negative_share(raw, [torus.multiplicity()], jnp))
 
@@ -182,7 +186,7 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
     """
     kernel.check_dimension(grid.ndim)
     sizes = _torus_sizes(kernel, grid, wrap)
-    least = np.prod([_fast_size(n, 1.0) for n in grid.shape], dtype=np.int64)
+    least = np.prod([max(s[0], _fast_size(n, 1.0)) for (s, _), n in zip(sizes, grid.shape, strict=True)])
     best: tuple[Torus, np.ndarray, float] | None = None
     tried = set()
     for far, flattened in itertools.product(FAR_CORRELATIONS, (False, True)):
@@ -199,9 +203,22 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
             break
     assert best is not None
     torus, eigenvalues, share = best
+    if repeats(kernel) and share > CLIPPED_OF_PERIODS:
+        _refuse_out_of_step(kernel, grid, share)
     for axis, m in enumerate(torus.shape[:-1]):
         eigenvalues = np.take(eigenvalues, np.minimum(np.arange(m), m - np.arange(m)), axis=axis)
     return Toeplitz(torus, on_device(np.maximum(eigenvalues, 0.0), dtype), float(share))
+
+
+def _refuse_out_of_step(kernel: Kernel, grid: Grid, share: float) -> None:
+    spacing = np.asarray(grid.spacing)
+    better = ", ".join(f"{h:.9g}" for h in spacing_in_step(kernel, spacing))
+    raise ValueError(
+        f"grid: expected a spacing that divides the kernel's period, without which its covariance does not close around "
+        f"a torus, got {', '.join(f'{h:.9g}' for h in spacing)}, with which {share:.2g} of it would be lost; use "
+        f"spacing=({better}), leave the grid out, use method=Exact(), or multiply Periodic by a kernel that decays "
+        "within the grid, such as Matern32(lengthscale=...)"
+    )
 
 
 @float64_available
@@ -210,21 +227,36 @@ def smallest_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> tuple[int, 
     return _torus_shape(_torus_sizes(kernel, grid, wrap), FAR_CORRELATIONS[0])
 
 
+class _Around(eqx.Module):
+    """A kernel as a function of flattened lags and, behind them, those around the torus."""
+
+    kernel: Kernel
+
+    def evaluate(self, both: Float[Array, "2D ..."]) -> Float[Array, "..."]:
+        return self.kernel.evaluate_around(*jnp.split(both, 2))
+
+
 def _orthant(kernel: Kernel, torus: Torus) -> Float[np.ndarray, "..."]:
     """Return one orthant of C's eigenvalues on a torus of even size, without compiling anew for each shape.
 
     C is even in each lag, so the cosine transform of one orthant of the lags has one orthant of the eigenvalues.
     """
-    half = [lag[: len(lag) // 2 + 1] for lag in torus.lags()]
-    points = np.stack(np.meshgrid(*half, indexing="ij"), axis=-1).reshape(-1, len(half))
-    row = kernel_at_differences(kernel, points).reshape([len(a) for a in half])
+    around = torus.flattened and repeats(kernel)
+    each = [[a[: len(a) // 2 + 1] for a in torus.lags(flat)] for flat in (torus.flattened, False)]
+    shape = [len(a) for a in each[0]]
+    points = [np.stack(np.meshgrid(*half, indexing="ij"), axis=-1).reshape(-1, len(half)) for half in each]
+    row = (
+        kernel_at_differences(_Around(kernel), np.concatenate(points, axis=1))
+        if around
+        else kernel_at_differences(kernel, points[0])
+    ).reshape(shape)
     return np.asarray(scipy.fft.dctn(row, type=1, workers=-1, overwrite_x=True))
 
 
 @float64_available
 def _torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int], np.ndarray]]:
     """Return, per axis, the FFT-friendly sizes to try, and the correlation left on the far side of each."""
-    out = []
+    out, in_step = [], cells_of_periods(kernel, np.asarray(grid.spacing))
     for axis, n in enumerate(grid.shape):
         left = _correlations(kernel, grid, axis, np.arange(n))
         farther = np.maximum.accumulate(left[::-1])[::-1]  # the largest from here on
@@ -232,6 +264,9 @@ def _torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int
             m for m in (_fast_size(n, g) for g in SMALLER_SIZES) if farther[min(m - n + 1, n - 1)] < wrap
         ]
         sizes = smaller + [_fast_size(n, g) for g in GROWTH]
+        if (cells := in_step[axis] or 1) > 1:  # around a whole number of periods
+            even = math.lcm(cells, 2)
+            sizes = [even * int(scipy.fft.next_fast_len(-(-m // even), real=True)) for m in sizes]
         out.append((sizes, _correlations(kernel, grid, axis, np.array(sizes) / 2)))
     return out
 

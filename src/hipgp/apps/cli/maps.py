@@ -12,7 +12,7 @@ from hipgp.apps.cli import tables
 from hipgp.apps.cli.console import BadInput, Voice
 from hipgp.files import io
 from hipgp.model import dates
-from hipgp.model.kernels import describe
+from hipgp.model.kernel_words import describe
 
 
 def predict(
