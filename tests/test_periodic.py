@@ -7,7 +7,7 @@ import dense
 import hipgp as hg
 from hipgp.batch import decisions
 from hipgp.choices.domain import in_step
-from hipgp.model.periodic import cells_of_periods, spacing_in_step
+from hipgp.model.kernel_scales import cells_of_periods, spacing_in_step
 from hipgp.weights.toeplitz import embed
 
 PERIOD = 1.037

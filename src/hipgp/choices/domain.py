@@ -8,9 +8,8 @@ from hipgp.engines import FittedPosterior
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
-from hipgp.model.kernel_scales import repeats, shortest_lengthscale, typical_lengthscale
+from hipgp.model.kernel_scales import repeats, shortest_lengthscale, spacing_in_step, typical_lengthscale
 from hipgp.model.kernels import Kernel
-from hipgp.model.periodic import spacing_in_step
 from hipgp.runtime.progress import Progress
 
 # Of the data's extent on every side. One lengthscale from the data the posterior is most of the way back to its prior,

@@ -9,8 +9,6 @@ Matern they are quasi-periodic: the shape of a cycle changes slowly.
     [[0.983], [0.441]]
 """
 
-import math
-from fractions import Fraction
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -21,10 +19,6 @@ from jaxtyping import Array, Float
 from hipgp.model.kernels import SMOOTH, Kernel, Stationary, positive
 from hipgp.model.kernels import Matern32 as Matern32
 from hipgp.runtime.shown import numbers
-
-OUT_OF_STEP = 1e-9  # of a period: what whole numbers of cells may miss it by
-MOST_CELLS = 2**16
-MANY_CELLS = 4  # in the shortest period, at least
 
 
 class Periodic(Stationary):
@@ -38,9 +32,9 @@ class Periodic(Stationary):
 
     differentiable: ClassVar[int] = SMOOTH
     repeats: ClassVar[bool] = True
-    period: Float[Array, ""]
-    between: tuple[float, float] | None = eqx.field(static=True)
-    axis: int | None = eqx.field(static=True)
+    period: Float[Array, ""] = eqx.field(default=1.0)
+    between: tuple[float, float] | None = eqx.field(static=True, default=None)
+    axis: int | None = eqx.field(static=True, default=None)
 
     def __init__(
         self, variance: Any = 1.0, lengthscale: Any = 1.0, period: Any = 1.0, axis: int | None = None
@@ -108,7 +102,7 @@ class Periodic(Stationary):
         )
 
 
-def _period(period: Any) -> tuple[np.ndarray, tuple[float, float] | None]:
+def _period(period: Any) -> tuple[Any, tuple[float, float] | None]:
     """A period as a number; NaN, with the range that it is to be looked for in, where that is given."""
     given = positive("period", period, (0, 1))
     if given.ndim == 0:
@@ -118,40 +112,6 @@ def _period(period: Any) -> tuple[np.ndarray, tuple[float, float] | None]:
             f"period: expected a number, or (low, high) to look for it in between, got {period!r}"
         )
     return np.asarray(np.nan), (float(given[0]), float(given[1]))
-
-
-def cells_of_periods(kernel: Kernel, spacing: Float[np.ndarray, " D"]) -> tuple[int | None, ...]:
-    """For each axis of a grid the number of cells after which all that repeats along it is where it began.
-
-    It is 1 where nothing repeats along the axis, and None where no number of cells makes whole periods.
-    """
-    cells: list[int | None] = [1] * len(spacing)
-    for part in kernel.parts:
-        if isinstance(part, Periodic):
-            axis = part.along(len(spacing))
-            ratio = float(spacing[axis]) / float(part.period)
-            found = Fraction(ratio).limit_denominator(MOST_CELLS)
-            count, whole = found.denominator, found.numerator
-            fits = whole > 0 and abs(count * ratio - whole) < OUT_OF_STEP
-            before = cells[axis]
-            cells[axis] = math.lcm(before, count) if fits and before is not None else None
-    return tuple(cells)
-
-
-def spacing_in_step(kernel: Kernel, spacing: Float[np.ndarray, " D"]) -> Float[np.ndarray, " D"]:
-    """The largest spacing, not above the one given, of which whole numbers make each period, where there is one."""
-    out = np.array(spacing, float)
-    for axis in range(len(out)):
-        periods = [p.period for p in kernel.parts if isinstance(p, Periodic) and p.along(len(out)) == axis]
-        if not periods:
-            continue
-        shortest = float(min(periods))
-        least = max(MANY_CELLS, int(np.ceil(shortest / out[axis] - 1e-9)))
-        tried = shortest / np.arange(least, 4 * least)
-        whole = np.asarray(periods, float)[:, None] / tried
-        fits = np.all(np.abs(whole - np.rint(whole)) < OUT_OF_STEP, axis=0)
-        out[axis] = tried[np.argmax(fits)]  # the first, which the shortest alone fits, if none fits all
-    return out
 
 
 def check_periods(kernel: Kernel) -> None:

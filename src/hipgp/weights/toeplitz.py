@@ -23,9 +23,8 @@ from jaxtyping import Array, Float
 
 from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
-from hipgp.model.kernel_scales import repeats
+from hipgp.model.kernel_scales import cells_of_periods, repeats, spacing_in_step
 from hipgp.model.kernels import Kernel
-from hipgp.model.periodic import cells_of_periods, spacing_in_step
 from hipgp.runtime import memory
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.precision import float64_available
@@ -241,13 +240,13 @@ def _orthant(kernel: Kernel, torus: Torus) -> Float[np.ndarray, "..."]:
 
     C is even in each lag, so the cosine transform of one orthant of the lags has one orthant of the eigenvalues.
     """
-    around = torus.flattened and repeats(kernel)
+    around: Any = _Around(kernel) if torus.flattened and repeats(kernel) else None
     each = [[a[: len(a) // 2 + 1] for a in torus.lags(flat)] for flat in (torus.flattened, False)]
     shape = [len(a) for a in each[0]]
     points = [np.stack(np.meshgrid(*half, indexing="ij"), axis=-1).reshape(-1, len(half)) for half in each]
     row = (
-        kernel_at_differences(_Around(kernel), np.concatenate(points, axis=1))
-        if around
+        kernel_at_differences(around, np.concatenate(points, axis=1))
+        if around is not None
         else kernel_at_differences(kernel, points[0])
     ).reshape(shape)
     return np.asarray(scipy.fft.dctn(row, type=1, workers=-1, overwrite_x=True))
