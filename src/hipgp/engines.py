@@ -69,7 +69,7 @@ def check_std(how: StdOptions, engine: str, methods: tuple[str, ...]) -> None:
         )
     if how.samples != DEFAULT_STD.samples:
         raise ValueError(
-            f"samples: expected no number of samples with the {engine} engine, whose standard deviations are not "
+            f"samples: expected none with the {engine} engine, whose standard deviations are not "
             f"sampled, got {how.samples}; leave it out, or use method=Batch()"
         )
 
