@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.batch.decisions import Decision, standard_deviations, work
 from hipgp.batch.simulation import GridTarget, simulate
 from hipgp.batch.systems import System, draws_at_once, solve
-from hipgp.engines import USUAL_STD, Problem
+from hipgp.engines import DEFAULT_STD, Problem
 from hipgp.model.arguments import check_whole
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.kernel_scales import metric_coordinates, repeats, typical_lengthscale
@@ -219,7 +219,7 @@ def automatic_on_grid(problem: Problem, system: System, iterations: int) -> Deci
     """The way to standard deviations at the grid points, unless the user asks for another."""
     kernel, grid, data, *_ = problem
     needed, one = lambda: work(system, iterations), Points(np.zeros((1, grid.ndim)))
-    how = USUAL_STD.samples, needed, _from_one_place, not repeats(kernel)
+    how = DEFAULT_STD.samples, needed, _from_one_place, not repeats(kernel)
     return standard_deviations(data, one, grid.size, *how)
 
 

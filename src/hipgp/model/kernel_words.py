@@ -43,7 +43,7 @@ def _described(part: Stationary, units: tuple[str, ...]) -> str:
 
 
 def _lengths(lengthscale: Any, units: tuple[str, ...]) -> str:
-    """Lengthscales in words; one that is shared by axes of several units without its unit."""
+    """Lengthscales with their units; a single lengthscale for axes of different units is shown without one."""
     values = np.atleast_1d(np.asarray(lengthscale, float))
     if len(values) != len(units):
         units = units[:1] * len(values) if len(set(units)) == 1 else ("",) * len(values)
