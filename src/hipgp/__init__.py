@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hipgp.model.periodic import Periodic
     from hipgp.model.point_pattern import point_pattern
     from hipgp.model.polygons import PolygonAverages
+    from hipgp.model.sphere import GreatCircles, Region, sphere
     from hipgp.nonlinear.engine import Linearised
     from hipgp.posterior import Posterior, load
     from hipgp.variational.engine import Variational
@@ -58,6 +59,7 @@ _MODULES = {
     "hipgp.model.periodic": ("Periodic",),
     "hipgp.model.point_pattern": ("point_pattern",),
     "hipgp.model.polygons": ("PolygonAverages",),
+    "hipgp.model.sphere": ("GreatCircles", "Region", "sphere"),
     "hipgp.nonlinear.engine": ("Linearised",),
     "hipgp.variational.engine": ("Variational",),
     "hipgp.model.kernels": (
@@ -110,6 +112,7 @@ __all__ = [
     "Gamma",
     "Gaussian",
     "Gneiting",
+    "GreatCircles",
     "Grid",
     "GridTooCoarse",
     "Likelihood",
@@ -128,6 +131,7 @@ __all__ = [
     "Posterior",
     "Prediction",
     "RationalQuadratic",
+    "Region",
     "SquaredExponential",
     "StudentT",
     "Variational",
@@ -135,4 +139,5 @@ __all__ = [
     "load",
     "observe",
     "point_pattern",
+    "sphere",
 ]

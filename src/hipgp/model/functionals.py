@@ -120,7 +120,7 @@ class Functional(eqx.Module):
         return self.places().dtype
 
 
-def _taken(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
+def taken(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
     """The functionals numbered `rows`, as an instance of `kind`; fields that a subclass adds are dropped."""
     if len(rows) == 0:
         raise ValueError(
@@ -163,7 +163,7 @@ class Points(Functional):
         return self.x[:, None, :]
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Points":
-        return _taken(Points, self, rows)
+        return taken(Points, self, rows)
 
 
 def as_functional(value: Any) -> Functional:
@@ -197,7 +197,7 @@ class Derivatives(Functional):
         return self.x[:, None, :]
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Derivatives":
-        return _taken(Derivatives, self, rows)
+        return taken(Derivatives, self, rows)
 
 
 class LineIntegrals(Functional):
@@ -278,7 +278,7 @@ class LineIntegrals(Functional):
         return LineIntegrals(self.start, self.end, self.average)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "LineIntegrals":
-        return _taken(LineIntegrals, self, rows)
+        return taken(LineIntegrals, self, rows)
 
 
 class BoxAverages(Functional):
@@ -335,7 +335,7 @@ class BoxAverages(Functional):
         return BoxAverages(self.lower, self.upper)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "BoxAverages":
-        return _taken(BoxAverages, self, rows)
+        return taken(BoxAverages, self, rows)
 
 
 class Functionals(Functional):
@@ -374,4 +374,4 @@ class Functionals(Functional):
         return self.positions
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Functionals":
-        return _taken(Functionals, self, rows)
+        return taken(Functionals, self, rows)

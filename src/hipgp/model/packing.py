@@ -15,6 +15,7 @@ from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
 from hipgp.model.periodic import Periodic
 from hipgp.model.polygons import PolygonAverages
+from hipgp.model.sphere import GreatCircles
 from hipgp.model.trend import Trend
 
 Arrays = dict[str, np.ndarray]
@@ -28,6 +29,7 @@ FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "BoxAverages": (("lower", "upper"), ("nodes_per_box", "rule", "seed")),
     "Functionals": (("nodes", "weights", "direction"), ()),
     "PolygonAverages": (("polygons",), ("total",)),
+    "GreatCircles": (("start", "end"), ("average",)),
 }
 STORED_AS = {
     "nodes": "positions",
@@ -35,7 +37,15 @@ STORED_AS = {
 }  # attribute names of arguments that are stored under another
 KINDS: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (hf.Points, hf.Derivatives, hf.LineIntegrals, hf.BoxAverages, hf.Functionals, PolygonAverages)
+    for kind in (
+        hf.Points,
+        hf.Derivatives,
+        hf.LineIntegrals,
+        hf.BoxAverages,
+        hf.Functionals,
+        PolygonAverages,
+        GreatCircles,
+    )
 }
 LIKELIHOODS: dict[str, Any] = {
     kind.__name__: kind

@@ -6,7 +6,7 @@ Matern they are quasi-periodic: the shape of a cycle changes slowly.
 
     >>> kernel = Periodic(period=2.0, lengthscale=0.5) * Matern32(lengthscale=20.0)
     >>> kernel([[0.0], [1.0]], [[2.0]]).round(3).tolist()
-    [[0.983], [0.441]]
+    [[0.987], [0.443]]
 """
 
 from typing import Any, ClassVar
