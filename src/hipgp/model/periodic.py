@@ -4,6 +4,7 @@ Along the axis a distance d is replaced by the chord (period / pi) sin(pi d / pe
 the period; the squared exponential of chords is a covariance, and repeats for ever. Draws are strictly periodic. Times a
 Matern they are quasi-periodic: the shape of a cycle changes slowly.
 
+    >>> from hipgp.model.kernels import Matern32
     >>> kernel = Periodic(period=2.0, lengthscale=0.5) * Matern32(lengthscale=20.0)
     >>> kernel([[0.0], [1.0]], [[2.0]]).round(3).tolist()
     [[0.987], [0.443]]
@@ -17,7 +18,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.model.kernels import SMOOTH, Kernel, Stationary, positive
-from hipgp.model.kernels import Matern32 as Matern32
 from hipgp.runtime.shown import numbers
 
 

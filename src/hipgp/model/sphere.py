@@ -162,8 +162,8 @@ class Region(NamedTuple):
         east, north = _degrees(lon, lat)
         _check_radius(radius)
         east = east[0] + (east - east[0] + 180.0) % 360.0 - 180.0
-        middle = (float((np.min(v) + np.max(v)) / 2) for v in (east, north))
-        return cls(*middle, radius)
+        middle = [float((np.min(v) + np.max(v)) / 2) for v in (east, north)]
+        return cls(middle[0], middle[1], radius)
 
     def plane(self, lon: Any, lat: Any) -> Float[np.ndarray, "N 2"]:
         """Places in degrees as km east and north of the middle."""
