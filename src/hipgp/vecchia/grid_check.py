@@ -28,11 +28,11 @@ from hipgp.vecchia.local_problems import LocalProblems, local_problems
 
 # errors above which there is a warning: of the mean in posterior standard deviations, and relative errors of these
 MEAN, STD = 0.12, 0.5
-HALVINGS = (
-    3  # halvings of the spacing to try, as long as PAIRS kernel evaluations suffice; further ones are extrapolated
-)
+HALVINGS = 3  # halvings of the spacing to try, as long as PAIRS kernel evaluations suffice; further ones are extrapolated
 PAIRS = 4e7
-MARGIN = 0.5  # fraction of these errors that a proposed finer grid may have, since its worst places may be others
+MARGIN = (
+    0.5  # fraction of these errors that a proposed finer grid may have, since its worst places may be others
+)
 USUAL, SLOWEST, FASTEST = 2.0, 0.5, 6.0  # assumed orders of convergence of the errors in the spacing
 
 

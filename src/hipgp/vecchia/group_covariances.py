@@ -36,7 +36,9 @@ def _coarse_quadrature(functional: Functional, kernel: Kernel, most: int) -> Nod
             nodes = Segments(nodes.start, nodes.delta, nodes.size, *gauss(most))
     else:
         longest = np.argmax(np.max(extents(functional.places()) / scale, axis=1), keepdims=True)
-        count = functional.nodes_of(longest, scale).per  # of the longest functional, since trying all is expensive
+        count = functional.nodes_of(
+            longest, scale
+        ).per  # of the longest functional, since trying all is expensive
         scale = scale * max(1.0, count / most)
         nodes = functional.nodes(scale)
         while nodes.per > most:

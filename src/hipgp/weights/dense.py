@@ -30,9 +30,7 @@ def refine_quadrature(
     Nodes given by the user, random ones included, define the functional and have no quadrature error.
     """
     exact: Functional = jax.tree.map(lambda a: np.asarray(a, float), functional)
-    longest = int(
-        np.argmax(np.linalg.norm(np.ptp(exact.places(), axis=1), axis=1))
-    )  # sets the rule of all
+    longest = int(np.argmax(np.linalg.norm(np.ptp(exact.places(), axis=1), axis=1)))  # sets the rule of all
     some = exact.take(np.unique([longest, *np.linspace(0, len(exact) - 1, TESTED).astype(int)]))
     spacing, one = shortest_lengthscale(kernel, functional.ndim), exact.take(np.array([longest]))
     counts = [one.nodes_each(np.arange(1), spacing / finer) for finer in (1, FINEST)]

@@ -195,7 +195,9 @@ def _interpolated(
     between = (steps[:, None] - steps).reshape(-1, grid.ndim)
     k_stencil = kernel_at_differences(kernel, between).reshape(len(steps), -1)
     w = matrix.data.reshape(len(x), -1)
-    cell = matrix.indices.reshape(w.shape)[:, 0]  # the cell whose stencil the weights belong to, also on grid lines
+    cell = matrix.indices.reshape(w.shape)[
+        :, 0
+    ]  # the cell whose stencil the weights belong to, also on grid lines
     return _InterpolatedPoints(x, cell, w, w @ k_stencil)
 
 

@@ -209,7 +209,9 @@ def _block_of_single_nodes(
 
     for _ in map_in_threads(fill, map(launch, pieces)):
         pass
-    kind = np.int64 if values.size >= 2**31 else np.int32  # SciPy copies starts whose type differs from the columns'
+    kind = (
+        np.int64 if values.size >= 2**31 else np.int32
+    )  # SciPy copies starts whose type differs from the columns'
     starts = np.arange(count + 1, dtype=kind) * len(steps)
     return WeightRows(CSR(columns.ravel(), values.ravel(), starts, grid.size), residual)
 
@@ -268,7 +270,9 @@ def _merged_lines(
     """Call `_merged` on the nodes of lines that share a quadrature rule of `per` nodes, padded to `size` nodes."""
     lines = jax.tree.map(jnp.asarray, lines)
     row, nth = jnp.divmod(jnp.arange(size), per)
-    pick = lambda a: jnp.take(a, row, axis=0, mode="clip")  # rows beyond the last read a padding line of length zero
+    pick = lambda a: jnp.take(
+        a, row, axis=0, mode="clip"
+    )  # rows beyond the last read a padding line of length zero
     x = pick(lines.start) + lines.t[nth, None] * pick(lines.delta)
     return _merged(kernel, grid, p, _FlatNodes(x, None, None, lines.c[nth] * pick(lines.size), per))
 

@@ -227,7 +227,9 @@ def _torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int
     out = []
     for axis, n in enumerate(grid.shape):
         left = _correlations(kernel, grid, axis, np.arange(n))
-        farther = np.maximum.accumulate(left[::-1])[::-1]  # the largest correlation at this distance or beyond
+        farther = np.maximum.accumulate(left[::-1])[
+            ::-1
+        ]  # the largest correlation at this distance or beyond
         smaller = [
             m for m in (_fast_size(n, g) for g in SMALLER_SIZES) if farther[min(m - n + 1, n - 1)] < wrap
         ]
