@@ -1,8 +1,8 @@
-"""Learning with a link or other than Gaussian noise: kernel and likelihood by turns with the linear stand-in.
+"""Learning with links and likelihoods, in alternation with the linearisation.
 
-The kernel is learned on the stand-in as on any Gaussian data. The likelihood's parameters, and the scale of additive noise
-where it is unknown, maximise the expected log-likelihood under q. Both move what the stand-in is made at, so that a few turns are taken,
-until no parameter changes by more than some percent.
+The kernel is learned on the linear stand-in as on any Gaussian data. The likelihood's parameters, and the scale of additive
+noise if it is unknown, maximise the expected log-likelihood under q. Both change the linearisation, so the two steps
+alternate until no parameter changes by more than a few percent.
 """
 
 import dataclasses
@@ -26,15 +26,15 @@ from hipgp.nonlinear.expectations import likelihood_terms
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 
-TURNS = 10
-ROUNDS, NATS = 12, 0.5  # of the linearisation in one turn: it is not the last
-CHANGE = 0.02  # of a parameter's logarithm, under which learning is done
-RANGE = 8.0  # of a parameter's logarithm about its start
-NOISE_SHARE = 0.3  # of the spread of y, that an unknown noise starts from
+TURNS = 10  # alternations at most
+ROUNDS, NATS = 12, 0.5  # rounds and tolerance of the linearisation in each
+CHANGE = 0.02  # change of a parameter's logarithm below which learning ends
+RANGE = 8.0  # bounds of a parameter's logarithm about its start
+NOISE_SHARE = 0.3  # starting value of an unknown noise, relative to the standard deviation of y
 
 
 class Answer(NamedTuple):
-    """What was learned, and the likelihoods' parameters by name."""
+    """The learned kernel and noise, and the likelihoods' parameters by name."""
 
     learned: Learned
     parameters: dict[str, float]
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 
 @float64_available
 def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) -> Answer:
-    """Kernel, noise and likelihood parameters where they are unknown."""
+    """Learn kernel, and noise and likelihood parameters if they are unknown."""
     if how.checkpoint is not None:
         raise ValueError("checkpoint: expected None with a link or a likelihood, got a path; leave it out")
     began = time.perf_counter()
@@ -61,7 +61,7 @@ def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) ->
     start = how.start
     if (
         start == "data" and not method.link.identity
-    ):  # a flat first field would say that there is nothing to see
+    ):  # from a constant field there would be no variance to learn
         kernel, start = _wavy(kernel, grid), "kernel"
     with Progress("learning", how.progress) as bar:
         for turn in range(TURNS):
@@ -87,7 +87,7 @@ def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) ->
 
 
 def _wavy(kernel: Kernel, grid: Grid) -> Kernel:
-    """The kernel with lengthscales of a tenth of the grid, and variances of one in all: where to begin under a link."""
+    """The kernel to start from under a link: lengthscales of a tenth of the grid, and a total variance of one."""
     layout = Layout.of(kernel, False)
     names, vector = layout.names(), np.array(layout.pack(kernel, None), float)
     tenth = 0.1 * float(np.max(np.asarray(grid.upper) - np.asarray(grid.lower)))
@@ -106,7 +106,7 @@ def _takes_noise(block: object) -> bool:
 
 
 def _logs(kernel: object, noise: float | None, parameters: dict[str, float]) -> np.ndarray:
-    """All parameters' logarithms."""
+    """The logarithms of all parameters."""
     of_kernel = np.asarray(Layout.of(kernel, False).pack(kernel, None))  # type: ignore[arg-type]
     others = [noise or 1.0, *parameters.values()]
     return np.concatenate([of_kernel.ravel(), np.log(np.asarray(others, float))])
@@ -120,7 +120,7 @@ def _fitted(
     noise: float | None,
     parameters: dict[str, float],
 ) -> tuple[float | None, dict[str, float]]:
-    """Noise and parameters that make the data likeliest under q; those of observations that say their own stay."""
+    """Noise and parameters of highest expected likelihood under q; known ones are not changed."""
     unknown = sorted({full for block in data.blocks for full in _unknown(block)})
     if free_noise is None and not unknown:
         return noise, parameters
