@@ -24,6 +24,8 @@ from hipgp.model.data import Data, check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.likelihood import Likelihood
+from hipgp.model.likelihoods import Gaussian
 from hipgp.model.packing import Arrays, Json, plain
 from hipgp.model.trend import Trend
 from hipgp.runtime.progress import Report, silent
@@ -215,6 +217,10 @@ class FittedPosterior(eqx.Module):
     def conditioned_on(self) -> Problem | None:
         """What was conditioned on, where the engine keeps it: to do so again on another grid, or without some data."""
         return None
+
+    def scatter(self, likelihood: Likelihood | None) -> Likelihood:
+        """The likelihood of new observations with what was learned filled in; that of the data for None."""
+        return Gaussian() if likelihood is None else likelihood.completed({})
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray] | None:
         """y minus the fitted mean, and the noise std of each observation, where the engine keeps them."""

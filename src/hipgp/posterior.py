@@ -31,6 +31,7 @@ from hipgp.model.frames import Frame, in_units
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.nonlinear.observed import new_observations
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
@@ -198,6 +199,8 @@ class Posterior(Shown, eqx.Module):
         samples: int = 64,
         key: Any = 0,
         columns: Any = None,
+        noisy: Any = False,
+        noise: Any = None,
         progress: bool = True,
     ) -> Prediction:
         """Mean and std of any functional, observed or not; an array of places means Points.
@@ -207,16 +210,20 @@ class Posterior(Shown, eqx.Module):
         first for points given points and for lines given such from the same place, of which the nearest observations
         tell nearly all; otherwise the last or the second, whichever takes fewer products. `columns` are the user's own
         trend columns for these functionals.
+
+        With `noisy=True` the prediction is of new observations: how the data scatter is added, with the `noise` of the data
+        or that which is given. A likelihood, as in `noisy=Poisson(exposure=2.0)`, says how the new ones do.
         """
         functional, longer = self._plain(functional)
         estimates.check_places(functional)
         if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
-            beyond = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]
-            return self._in_unit(beyond, functional, longer)
-        engine = self._reaching(functional, progress)
-        with Progress("standard deviations", progress) as bar:
-            found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
-        return self._in_unit(found, functional, longer)
+            found = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]
+        else:
+            engine = self._reaching(functional, progress)
+            with Progress("standard deviations", progress) as bar:
+                found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
+        found = self._in_unit(found, functional, longer)
+        return found if noisy is False else new_observations(found, self.engine, noisy, noise, self._noise_of_all())
 
     def sample(
         self,
@@ -261,8 +268,19 @@ class Posterior(Shown, eqx.Module):
         engine is exact here, the batch engine as near as `std_error` of the result says.
         """
         found = self.engine.leave_out(groups)
+        if self.unit == 0:
+            return found
         y, mean, std = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
         return LeaveOut(y, mean, std, found.groups, found.std_error)
+
+    def _noise_of_all(self) -> float | None:
+        """The noise of the data where all have the same; None where they have different ones."""
+        if self.noise is not None:
+            return self.noise
+        data = self.engine.observations()
+        stds = [] if data is None else [b.noise for b in data.blocks if b.noise is not None]
+        each = np.unique(np.concatenate(stds)) if stds else np.empty(0)
+        return float(np.ldexp(each[0], self.unit)) if len(each) == 1 else None
 
     def _beyond(self, functional: Functional) -> bool:
         """Whether it reaches beyond a grid that was not the user's choice, and that the engine computes on."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import Int
 
 from hipgp.batch.engine import Batch
 from hipgp.batch.ordering import in_order
@@ -19,7 +20,6 @@ from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import Functional, Functionals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import Link, as_link
 from hipgp.model.packing import Arrays, Json, check_shapes, unpack_data
@@ -150,11 +150,11 @@ class Linearised(Method):
         inside = all(np.all(grid.outside(p) == 0) for p in of_nodes)
         reader = NodeReader(kernel, grid, trend, self.draws) if many and inside else None
         ordered = Data(tuple(_taken(g, o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
-        return Prepared(blocks, ordered, trend.in_order(order), reader)
+        return Prepared(blocks, ordered, trend.in_order(order), order, reader)
 
     def _block(self, given: Observations, grid: Grid, noise: float | None, columns: Any) -> Block:
         likelihood = Gaussian() if given.likelihood is None else given.likelihood
-        likelihood = completed(likelihood, self.parameters)
+        likelihood = likelihood.completed(self.parameters)
         std = np.ones(len(given.y))
         if likelihood.additive:
             std = np.asarray(Data((given,)).noise_std(noise), float)
@@ -171,9 +171,8 @@ class Linearised(Method):
     ) -> LinearisedPosterior:
         kernel, grid, data, noise, _ = problem
         given = kernel, grid, noise, self, info, data.dtype
-        return LinearisedPosterior(
-            *given, post, prepared.data, prepared.blocks, states, stand_ins, prepared.trend, prepared.reader
-        )
+        own = prepared.data, prepared.blocks, states, stand_ins, prepared.trend, prepared.order
+        return LinearisedPosterior(*given, post, *own, prepared.reader)
 
     def settings(self) -> Json:
         if self.link.name == "own":
@@ -205,6 +204,11 @@ class Linearised(Method):
         trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])
         problem = Problem(kernel, grid, data, noise, trend)
         prepared = self.prepare(problem)
+        check_shapes(arrays, {"order": (len(data),)})
+        order = np.asarray(arrays["order"]).astype(int)
+        if not np.array_equal(np.sort(order), np.arange(len(data))):
+            raise ValueError("order: expected a permutation of the observations, got another array")
+        prepared = dataclasses.replace(prepared, order=order[prepared.order])
         for block in data.blocks:
             self.check(kernel, grid, block.functional)
         states, stand_ins = [], []
@@ -229,31 +233,18 @@ def suited(method: Any, data: Any, link: Link, parameters: dict[str, float]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A problem's blocks, its data and trend in their order, and what reads many nodes off the grid."""
+    """A problem's blocks, its data and trend in `order`, and what reads many nodes off the grid."""
 
     blocks: list[Block]
     data: Data
     trend: Trend
+    order: Int[np.ndarray, " N"]  # which of the user's observations each is
     reader: NodeReader | None
 
     def start(self) -> list[State]:
         """A constant field: the likeliest one where the trend has a constant, zero otherwise."""
         level = likeliest_level(self.blocks) if self.trend.kind in ("constant", "linear") else 0.0
         return [b.start(level) for b in self.blocks]
-
-
-def completed(likelihood: Likelihood, parameters: dict[str, float]) -> Likelihood:
-    """The likelihood with what was learned where it has no value of its own."""
-    missing = {}
-    for name in likelihood.unknown():
-        full = f"{type(likelihood).__name__}.{name}"
-        if full not in parameters:
-            raise ValueError(
-                f"{name}: expected a number in {type(likelihood).__name__}({name}=...), got None, which is to be learned; call "
-                "gp.learn(data) first"
-            )
-        missing[name] = parameters[full]
-    return likelihood.replaced(missing) if missing else likelihood
 
 
 def likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
