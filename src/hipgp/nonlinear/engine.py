@@ -26,9 +26,19 @@ from hipgp.model.packing import Arrays, Json, check_shapes, unpack_data
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of
 from hipgp.nonlinear.importance import pareto_facts
-from hipgp.nonlinear.iteration import SOLVE, Result, Settings, iterate, warn_if_unsettled
+from hipgp.nonlinear.iteration import (
+    SOLVE,
+    Given,
+    Result,
+    Settings,
+    Standing,
+    iterate,
+    warn_if_unsettled,
+)
 from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior
+from hipgp.nonlinear.resuming import Kept
+from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 
@@ -82,13 +92,10 @@ class Linearised(Method):
     def condition(
         self, problem: Problem, progress: bool = True, checkpoint: Any = None
     ) -> LinearisedPosterior:
-        if checkpoint is not None:
-            raise ValueError(
-                "checkpoint: expected None with a link or a likelihood, got a path; leave it out"
-            )
         began = time.perf_counter()
+        kept = None if checkpoint is None else Kept(checkpoint, fingerprint(self, problem))
         with Progress("linearising", progress) as bar:
-            result, prepared = self.rounds(problem, bar)
+            result, prepared = self.rounds(problem, bar, kept=kept)
         warn_if_unsettled(result, Settings(self.method, self.tolerance, self.max_rounds))
         last = result.rounds[-1]
         info = {
@@ -107,12 +114,14 @@ class Linearised(Method):
         if self.importance:
             info |= pareto_facts(result.post, prepared.blocks, result.stand_ins, self.importance)
         info["seconds"] = time.perf_counter() - began
+        if kept is not None:
+            kept.remove()
         return self._posterior(problem, prepared, result.post, result.states, result.stand_ins, info)
 
     def rounds(
-        self, problem: Problem, bar: Progress, begin: list[State] | None = None
+        self, problem: Problem, bar: Progress, begin: list[State] | None = None, kept: Kept | None = None
     ) -> tuple[Result, "Prepared"]:
-        """The fixed point, from `begin` or from a constant field."""
+        """The fixed point, from `begin` or from a constant field, or from where a checkpoint stands."""
         prepared = self.prepare(problem)
         settings = Settings(self.method, self.tolerance, self.max_rounds)
 
@@ -121,11 +130,13 @@ class Linearised(Method):
                 f"round {number}, the posterior moved by {nats:.2g} nats, to come below {self.tolerance:g}"
             )
 
-        states = prepared.start() if begin is None else begin
+        standing = None if kept is None else kept.standing(prepared.blocks)
+        if standing is None:
+            standing = Standing(prepared.start() if begin is None else begin)
         kernel, grid = problem.kernel, problem.grid
-        parts = prepared.blocks, kernel, grid, prepared.trend, prepared.reader
-        result = iterate(*parts, settings, states, report, constant=begin is None)
-        return result, prepared
+        given = Given(prepared.blocks, kernel, grid, prepared.trend, prepared.reader, settings)
+        keep = (lambda _: None) if kept is None else kept.save_standing
+        return iterate(given, standing, report, keep, constant=begin is None), prepared
 
     def prepare(self, problem: Problem) -> "Prepared":
         """The problem's blocks, in an order that the engines leave as it is."""
