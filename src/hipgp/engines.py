@@ -187,6 +187,10 @@ class FittedPosterior(eqx.Module):
     def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, np.ndarray | None]:
         """The standard deviation at the grid points, in the grid's shape, and its Monte Carlo error or None."""
 
+    def grid_quantile(self, q: float) -> Float[np.ndarray, "..."]:
+        """The value at each grid point that is not exceeded with probability q."""
+        return self.grid_mean() + ndtri(q) * self.grid_std()[0]
+
     @abc.abstractmethod
     def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
         """Mean and standard deviation of every functional."""

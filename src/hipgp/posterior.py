@@ -191,6 +191,14 @@ class Posterior(Shown, eqx.Module):
         error = None if error is None else np.ldexp(error, self.unit)
         return (std, error) if return_error else std
 
+    def interval(self, p: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends on the grid of the central interval that holds the field with probability `p`."""
+        if not 0 < p < 1:
+            raise ValueError(f"p: expected a probability between 0 and 1, got {p!r}")
+        ends = (self.engine.grid_quantile(share) for share in (0.5 * (1 - p), 0.5 * (1 + p)))
+        lower, upper = (np.ldexp(end, self.unit) for end in ends)
+        return lower, upper
+
     def predict(
         self,
         functional: Any,

@@ -152,15 +152,19 @@ def slices(
 
 
 def overview(fields: Mapping[str, Array], grid: Grid, labels: Labels) -> Figure | None:
-    """The one picture of a map, given its "mean" and, where they are known, "std" and "samples"; None in 4 dimensions."""
+    """The one picture of a map, given its "mean" and, where they are known, "std" and "samples"; None in 4 dimensions.
+
+    "lower" and "upper", the ends of 95% intervals, are those of the band around a curve that is not as far below as above.
+    """
     if grid.ndim == 1:
         thin = slice(None, None, max(1, grid.size // 5000))
         mean = fields["mean"][thin]
         std = fields["std"][thin] if "std" in fields else np.zeros_like(mean)
         draws = fields["samples"][:5, thin] if "samples" in fields else None
+        band = (fields["lower"][thin], fields["upper"][thin]) if "lower" in fields else None
         names = {"xlabel": labels.on_ticks(0), "ylabel": labels.value()}
         along, unit = grid.axes[0][thin], labels.axis_units[0]
-        fig = profile(across(along, unit), mean, std, samples=draws, **names)
+        fig = profile(across(along, unit), mean, std, samples=draws, band=band, **names)
         if dates.origin(unit):
             side = fig.axes[0].xaxis
             side.set_major_formatter(_of_dates(side))
@@ -185,15 +189,18 @@ def profile(
     samples: Float[Array, "s n"] | None = None,
     truth: Float[Array, " n"] | None = None,
     points: tuple[Array, Array] | None = None,
+    band: tuple[Array, Array] | None = None,
     title: str = "",
     ax: Any = None,
 ) -> Figure:
-    """A curve: the mean with its 95% band, and draws, the truth and the data where they are given."""
+    """A curve: the mean with its 95% band, and draws, the truth and the data where they are given.
+
+    `band` are the ends of the band where it is not mean ± 1.96 std, such as `found.interval(0.95)` of a positive field.
+    """
+    lower, upper = (mean - 1.96 * std, mean + 1.96 * std) if band is None else band
     fig = figure(8.2, 3.8) if ax is None else ax.figure
     ax = fig.add_subplot() if ax is None else ax
-    ax.fill_between(
-        x, mean - 1.96 * std, mean + 1.96 * std, color=SECOND, alpha=0.22, lw=0, label="95% interval"
-    )
+    ax.fill_between(x, lower, upper, color=SECOND, alpha=0.22, lw=0, label="95% interval")
     if samples is not None:
         ax.plot(x, samples.T, color=SECOND, lw=0.6, alpha=0.55)
     ax.plot(x, mean, color=SECOND, lw=1.8 if len(x) < 1500 else 0.7, label="posterior mean")
@@ -206,16 +213,20 @@ def profile(
     return fig
 
 
-@styled
 def calibration(
     mean: Float[Array, " n"], std: Float[Array, " n"], truth: Float[Array, " n"], title: str = ""
 ) -> Figure:
     """Coverage of every central interval, and the histogram of PIT values: whether the error bars are right."""
+    return calibration_of(norm.cdf((np.ravel(truth) - np.ravel(mean)) / np.ravel(std)), title)
+
+
+@styled
+def calibration_of(pit: Float[Array, " n"], title: str = "") -> Figure:
+    """The same from PIT values, the posterior probabilities below the truth, of any distribution."""
     fig = figure(8.6, 3.9)
     if title:
         fig.suptitle(title, fontweight="bold")
     left, right = fig.subplots(1, 2)
-    pit = norm.cdf((np.ravel(truth) - np.ravel(mean)) / np.ravel(std))
     nominal = np.linspace(0.01, 0.99, 99)
     reached = [np.mean(np.abs(pit - 0.5) <= p / 2) for p in nominal]
     left.plot([0, 100], [0, 100], color="#9aa3af", lw=1)
@@ -324,6 +335,19 @@ def convergence(trace: Sequence[tuple[int, float]], tolerance: float) -> Figure:
     ax.semilogy(steps, nats, "o-", color=SECOND, ms=4)
     ax.axhline(tolerance, color=ACCENT, lw=1, ls=(0, (4, 2)), label=f"tolerance, {tolerance:g} nats")
     ax.set(xlabel="conjugate-gradient step", ylabel="KL from the exact posterior on the grid, at most [nats]")
+    ax.legend(fontsize=9)
+    return fig
+
+
+@styled
+def rounds(trace: Sequence[Mapping[str, float]], tolerance: float) -> Figure:
+    """How far the posterior moved in each round of the linearisation of a link or a likelihood."""
+    fig = figure(5.6, 3.6)
+    ax = fig.add_subplot()
+    nats = np.maximum([t["nats"] for t in trace], 1e-12)
+    ax.semilogy(1 + np.arange(len(nats)), nats, "o-", color=SECOND, ms=4)
+    ax.axhline(tolerance, color=ACCENT, lw=1, ls=(0, (4, 2)), label=f"tolerance, {tolerance:g} nats")
+    ax.set(xlabel="round", ylabel="how far the posterior moved [nats]")
     ax.legend(fontsize=9)
     return fig
 

@@ -96,6 +96,12 @@ class LinearisedPosterior(FittedPosterior):
         error = None if error is None else (error * wide / std).astype(self.dtype)
         return wide.astype(self.dtype), error
 
+    @float64_available
+    def grid_quantile(self, q: float) -> Float[np.ndarray, "..."]:
+        mean = np.asarray(self.post.grid_mean(), float)
+        f = mean + ndtri(q) * self._latent_std(USUAL_STD)[0]
+        return np.asarray(self.link(f), self.dtype)
+
     def _latent_std(self, how: StdOptions) -> tuple[np.ndarray, np.ndarray | None]:
         """Of f on the grid."""
         if how.method == "auto" and self.reader is not None:
