@@ -41,7 +41,7 @@ def test_probabilities_are_found_and_kept():
 
 
 def test_more_than_two_classes_are_refused():
-    with pytest.raises(ValueError, match="y: expected labels of two classes, got 3.*OneVsRest"):
+    with pytest.raises(ValueError, match=r"y: expected labels of two classes, got 3.*OneVsRest"):
         FIXED.fit(X[:9], np.arange(9) % 3)
 
 

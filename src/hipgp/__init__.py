@@ -41,7 +41,9 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "hipgp.model.data": ("Data", "observe"),
-    "hipgp.classifier": ("HIPGPClassifier",),  # not in __all__, nor is the next: their modules need scikit-learn
+    "hipgp.classifier": (
+        "HIPGPClassifier",
+    ),  # not in __all__, nor is the next: their modules need scikit-learn
     "hipgp.estimator": ("HIPGPRegressor",),
     "hipgp.model.functionals": ("BoxAverages", "Derivatives", "Functionals", "LineIntegrals", "Points"),
     "hipgp.gp": ("GP",),

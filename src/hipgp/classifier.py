@@ -1,11 +1,11 @@
 """HIPGPClassifier: the probability of one of two classes as a field, in scikit-learn's conventions.
 
-    >>> import numpy as np
-    >>> from hipgp.classifier import HIPGPClassifier
-    >>> x = np.linspace(0.0, 1.0, 60)[:, None]
-    >>> model = HIPGPClassifier().fit(x, np.where(x[:, 0] > 0.5, "right", "left"))
-    >>> model.predict([[0.1], [0.9]]).tolist()
-    ['left', 'right']
+>>> import numpy as np
+>>> from hipgp.classifier import HIPGPClassifier
+>>> x = np.linspace(0.0, 1.0, 60)[:, None]
+>>> model = HIPGPClassifier().fit(x, np.where(x[:, 0] > 0.5, "right", "left"))
+>>> model.predict([[0.1], [0.9]]).tolist()
+['left', 'right']
 """
 
 from typing import Any, Literal, Self
@@ -17,7 +17,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hipgp.engines import Method
-from hipgp.estimator import HIPGPRegressor
 from hipgp.model.counts import Bernoulli
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
@@ -60,6 +59,8 @@ class HIPGPClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn the kernel from X, (N, D), and labels y, (N,), and condition on them."""
+        from hipgp.estimator import HIPGPRegressor
+
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, number = np.unique(y, return_inverse=True)

@@ -231,7 +231,11 @@ class Posterior(Shown, eqx.Module):
             with Progress("standard deviations", progress) as bar:
                 found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
         found = self._in_unit(found, functional, longer)
-        return found if noisy is False else new_observations(found, self.engine, noisy, noise, self._noise_of_all())
+        return (
+            found
+            if noisy is False
+            else new_observations(found, self.engine, noisy, noise, self._noise_of_all())
+        )
 
     def sample(
         self,

@@ -19,7 +19,9 @@ RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 1, (120, 2))
 PEOPLE = RNG.integers(5, 60, 120)
 RATE = 0.3 * np.exp(np.sin(5 * X[:, 0]))
-TABLE = pd.DataFrame({"x": X[:, 0], "y": X[:, 1], "cases": RNG.poisson(RATE * PEOPLE), "population": PEOPLE, "error": 1.0})
+TABLE = pd.DataFrame(
+    {"x": X[:, 0], "y": X[:, 1], "cases": RNG.poisson(RATE * PEOPLE), "population": PEOPLE, "error": 1.0}
+)
 FIXED = ("--lengthscale", "0.4", "--variance", "1", "--shape", "12", "--value", "cases")
 
 
@@ -39,7 +41,17 @@ def own_folder(tmp_path, monkeypatch):
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("counts")
     TABLE.to_csv(place / "table.csv", index=False)
-    told = hipgp("fit", place / "table.csv", "-o", place / "map", *FIXED, "--likelihood", "poisson", "--exposure", "population")
+    told = hipgp(
+        "fit",
+        place / "table.csv",
+        "-o",
+        place / "map",
+        *FIXED,
+        "--likelihood",
+        "poisson",
+        "--exposure",
+        "population",
+    )
     assert "link: exp, which suits poisson; the field is positive" in told.output
     return place
 
@@ -60,7 +72,17 @@ def test_predictions_have_asymmetric_intervals_and_may_be_of_new_counts(folder):
     rates = pd.read_csv("rates.csv")
     assert np.all(rates["lower95"] > 0)
     assert np.all(rates["upper95"] - rates["mean"] > rates["mean"] - rates["lower95"])
-    hipgp("predict", folder / "map", folder / "table.csv", "-o", "new.csv", "--noisy", "--exposure", "population", "-q")
+    hipgp(
+        "predict",
+        folder / "map",
+        folder / "table.csv",
+        "-o",
+        "new.csv",
+        "--noisy",
+        "--exposure",
+        "population",
+        "-q",
+    )
     new = pd.read_csv("new.csv")
     np.testing.assert_allclose(new["mean"], rates["mean"] * PEOPLE, rtol=1e-6)
     inside = (TABLE["cases"] >= new["lower95"]) & (TABLE["cases"] <= new["upper95"])

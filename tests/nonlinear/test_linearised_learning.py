@@ -1,7 +1,6 @@
 """Learning with links and likelihoods: what data were simulated from comes back."""
 
 import numpy as np
-import pytest
 
 import hipgp as hg
 

@@ -31,14 +31,20 @@ CASES = {
 
 
 def of_field(link):
-    return Prediction(MEAN, STD) if link is None else Transformed.of(hg.GP(hg.Matern32(), link=link).link, np.ones(3), MEAN, STD)
+    return (
+        Prediction(MEAN, STD)
+        if link is None
+        else Transformed.of(hg.GP(hg.Matern32(), link=link).link, np.ones(3), MEAN, STD)
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_new_observations_are_distributed_as_draws_of_them(name):
     link, likelihood, noise, drawn, density = CASES[name]
     found, y = Observed.of(of_field(link), likelihood, noise), drawn().astype(float)
-    np.testing.assert_allclose(found.mean, y.mean(axis=1), atol=6 * np.max(y.std(axis=1)) / np.sqrt(F.shape[1]))
+    np.testing.assert_allclose(
+        found.mean, y.mean(axis=1), atol=6 * np.max(y.std(axis=1)) / np.sqrt(F.shape[1])
+    )
     np.testing.assert_allclose(found.std, y.std(axis=1), rtol=0.08)
     for q in (0.025, 0.3, 0.5, 0.975):
         at = found.quantile(q)
@@ -132,7 +138,9 @@ def test_a_saved_map_leaves_out_as_before(tmp_path):
 
 
 def test_a_new_observation_scatters_as_the_data(post):
-    noisy = GP.condition(hg.observe(hg.Points(X), COUNTS, likelihood=hg.Poisson(2.0)), hg.Exact(), progress=False)
+    noisy = GP.condition(
+        hg.observe(hg.Points(X), COUNTS, likelihood=hg.Poisson(2.0)), hg.Exact(), progress=False
+    )
     field, new = (noisy.predict(hg.Points(X), noisy=how) for how in (False, True))
     np.testing.assert_allclose(new.mean, 2 * field.mean, rtol=1e-6)
     np.testing.assert_allclose(new.std**2, 2 * field.mean + 4 * field.std**2, rtol=1e-5)
@@ -150,11 +158,17 @@ def test_a_new_observation_scatters_as_the_data(post):
 def test_what_a_new_observation_needs_is_asked_for(post):
     places = hg.Points(X)
     for ask, message in (
-        (lambda: post.predict(places, noisy=True), r"noisy: expected the likelihood of new .*several \(Gaussian, Poisson\)"),
+        (
+            lambda: post.predict(places, noisy=True),
+            r"noisy: expected the likelihood of new .*several \(Gaussian, Poisson\)",
+        ),
         (lambda: post.predict(places, noisy="yes"), "noisy: expected False, True or a likelihood"),
         (lambda: post.predict(places, noisy=hg.NegativeBinomial()), "dispersion: expected a number"),
         (lambda: post.predict(places, noisy=hg.Poisson(2.0), noise=0.1), "noise: expected None with Poisson"),
-        (lambda: post.predict(places, noisy=hg.Poisson(np.ones(3))), "exposure: expected a number or one per"),
+        (
+            lambda: post.predict(places, noisy=hg.Poisson(np.ones(3))),
+            "exposure: expected a number or one per",
+        ),
         (lambda: post.predict(places).with_noise(-1.0), "noise: expected a positive standard deviation"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -164,7 +178,9 @@ def test_what_a_new_observation_needs_is_asked_for(post):
     )
     with pytest.raises(ValueError, match=r"noisy: expected the exposure of new .*Poisson\(exposure=...\)"):
         each.predict(places, noisy=True)
-    mixed = hg.GP(KERNEL, GRID).condition(hg.observe(places, COUNTS, np.linspace(0.1, 0.2, 14)), progress=False)
+    mixed = hg.GP(KERNEL, GRID).condition(
+        hg.observe(places, COUNTS, np.linspace(0.1, 0.2, 14)), progress=False
+    )
     with pytest.raises(ValueError, match="noise: expected the noise of new observations"):
         mixed.predict(places, noisy=True)
     with pytest.raises(ValueError, match="noisy: expected False"):

@@ -37,8 +37,10 @@ def test_a_killed_fit_goes_on_to_the_same_answer(monkeypatch, tmp_path):
     with monkeypatch.context() as patch, pytest.raises(Killed):
         killed_after(patch, 3)
         GP.condition(DATA, hg.Exact(), progress=False, checkpoint=path)
-    with pytest.raises(ValueError, match="checkpoint: .* belongs to another problem"):
-        hg.GP(hg.Matern52(1.1, 0.2), GRID, trend="constant", link="exp").condition(DATA, hg.Exact(), checkpoint=path)
+    with pytest.raises(ValueError, match=r"checkpoint: .* belongs to another problem"):
+        hg.GP(hg.Matern52(1.1, 0.2), GRID, trend="constant", link="exp").condition(
+            DATA, hg.Exact(), checkpoint=path
+        )
     again = GP.condition(DATA, hg.Exact(), progress=False, checkpoint=path)
     np.testing.assert_array_equal(again.mean, whole.mean)
     assert again.diagnostics["trace"] == whole.diagnostics["trace"]

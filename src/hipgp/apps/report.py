@@ -79,11 +79,15 @@ def link_name(post: models.Posterior) -> str:
 
 def _scatter_in_words(post: models.Posterior, data: Data | None) -> str:
     """How the data scatter about what they see of the field."""
-    kinds = [] if data is None else [type(b.likelihood).__name__ for b in data.blocks if b.likelihood is not None]
+    kinds = (
+        [] if data is None else [type(b.likelihood).__name__ for b in data.blocks if b.likelihood is not None]
+    )
     learned = getattr(post.engine.method, "parameters", {})
     if kinds:
         told = ", ".join(f"{name.split('.')[1]} {value:.4g}" for name, value in learned.items())
-        return f"whose likelihood is {' and '.join(sorted(set(kinds)))}" + (f" (learned: {told})" if told else "")
+        return f"whose likelihood is {' and '.join(sorted(set(kinds)))}" + (
+            f" (learned: {told})" if told else ""
+        )
     if post.noise is None:
         return "each with its own noise"
     return f"with noise of standard deviation {post.noise:.4g} where none was given"
@@ -174,7 +178,11 @@ def _rounds_verdict(told: dict[str, Any]) -> tuple[str, str]:
     said = f"In the last of {told['rounds']} rounds the posterior moved by {told['change_nats']:.2g} nats: "
     if told.get("converged"):
         return GOOD, said + "it came to rest."
-    return POOR, said + f"it did not come to rest at {told['tolerance_nats']:g}; give more rounds, or look at the data."
+    return (
+        POOR,
+        said
+        + f"it did not come to rest at {told['tolerance_nats']:g}; give more rounds, or look at the data.",
+    )
 
 
 def _decisions(post: models.Posterior) -> str:

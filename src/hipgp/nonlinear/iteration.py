@@ -7,7 +7,7 @@ variational bound that the mean m decides. No K^-1 is needed: m = K W'alpha of s
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -124,8 +124,10 @@ def _one_round(
     step, bound = _search(blocks, states, [mean for mean, _ in moves], energies, nats, shrink)
     states = [_along(s, mean, step) for s, (mean, _) in zip(states, moves, strict=True)]
     done = Round(nats, step, bound, int(post.diagnostics.get("iterations", 0)), fresh)
-    return post, stand_ins, standing._replace(
-        states=states, energy=_mixed(energies, step), rounds=(*rounds, done)
+    return (
+        post,
+        stand_ins,
+        standing._replace(states=states, energy=_mixed(energies, step), rounds=(*rounds, done)),
     )
 
 

@@ -94,7 +94,7 @@ def _first(method: Linearised, problem: Problem, how: LearnOptions, free_noise: 
                 parameters.setdefault(full, block.likelihood.learnable[name])
     if free_noise and noise is None:
         noise = NOISE_SHARE * float(np.std(data.y)) or 1.0
-    start = how.start
+    start: Literal["data", "kernel"] = "data" if how.start == "data" else "kernel"
     if (
         start == "data" and not method.link.identity
     ):  # a flat first field would say that there is nothing to see

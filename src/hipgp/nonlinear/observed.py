@@ -49,36 +49,37 @@ class Observed(Prediction):
         """New observations where the field is predicted to be `found`; `noise` is the scale of additive noise."""
         count = len(found.mean)
         ones = np.ones(count)
-        field = getattr(found, "link", LINKS["identity"]), getattr(found, "scale", ones)
-        zeta = getattr(found, "zeta_mean", found.mean), getattr(found, "zeta_std", found.std)
-        parts = *field, *(np.asarray(a, float) for a in zeta), likelihood, noise * ones
-        mean, std = _moments(*parts)
-        made = Observed(mean, std)
-        made.link, made.scale, made.zeta_mean, made.zeta_std, made.likelihood, made.noise = parts
+        link, scale = getattr(found, "link", LINKS["identity"]), getattr(found, "scale", ones)
+        zeta_mean = np.asarray(getattr(found, "zeta_mean", found.mean), float)
+        zeta_std = np.asarray(getattr(found, "zeta_std", found.std), float)
+        made = Observed(*_moments(link, scale, zeta_mean, zeta_std, likelihood, noise * ones))
+        made.link, made.scale, made.likelihood, made.noise = link, scale, likelihood, noise * ones
+        made.zeta_mean, made.zeta_std = zeta_mean, zeta_std
         return made.placed(found.places)
 
     @float64_available
-    def log_density(self, y: Any) -> Float[np.ndarray, " N"]:
+    def log_density(self, y: Any) -> np.ndarray:
         """log p(y) of a value of each; of counts the log probability."""
         given = self._given(y)
 
         def summed(rows: np.ndarray, z: np.ndarray, logs: np.ndarray) -> np.ndarray:
-            return logsumexp(self._each(log_density_at, given[rows], rows, z) + logs[:, None], axis=0)
+            values = self._each(log_density_at, given[rows], rows, z) + logs[:, None]
+            return np.asarray(logsumexp(values, axis=0))
 
         return self._over(summed, MOST)
 
     @float64_available
-    def cdf(self, y: Any) -> Float[np.ndarray, " N"]:
+    def cdf(self, y: Any) -> np.ndarray:
         """The probability of at most y, of each."""
         given = self._given(y)
         return self._over(lambda rows, z, logs: self._below(given[rows], rows, z, logs), MOST)
 
     def pit(self, y: Any, key: int = 0) -> Float[np.ndarray, " N"]:
         """The probability integral transform of y: uniform where the model is right; of counts a draw between two of them."""
-        upper = self.cdf(y)
+        upper = np.asarray(self.cdf(y))
         if not self.likelihood.whole:
             return upper
-        lower = self.cdf(self._given(y) - 1.0)
+        lower = np.asarray(self.cdf(self._given(y) - 1.0))
         return lower + np.random.default_rng(key).uniform(size=len(upper)) * (upper - lower)
 
     @float64_available
@@ -88,18 +89,22 @@ class Observed(Prediction):
             raise ValueError(f"q: expected probabilities between 0 and 1, got {q!r}")
         rows = np.tile(np.arange(len(self.mean)), len(shares))
         each = np.repeat(shares, len(self.mean))
-        found = self._over(lambda some, z, logs: self._solved(each[some], rows[some], z, logs), MOST_OF_QUANTILES, len(rows))
+        found = self._over(
+            lambda some, z, logs: self._solved(each[some], rows[some], z, logs), MOST_OF_QUANTILES, len(rows)
+        )
         found = found.reshape(len(shares), -1)
         return found if np.ndim(q) else found[0]
 
     def crps(self, y: Any) -> Float[np.ndarray, " N"]:
         """The continuous ranked probability score of each y, from quantiles."""
         given, shares = self._given(y), (np.arange(QUANTILES) + 0.5) / QUANTILES
-        at = self.quantile(shares)
+        at = np.asarray(self.quantile(shares))
         return 2 * np.mean(((given < at) - shares[:, None]) * (at - given), axis=0)
 
     def with_noise(self, noise: Any) -> Prediction:
-        raise ValueError("noise: expected a prediction of the field, got one of new observations, noise included")
+        raise ValueError(
+            "noise: expected a prediction of the field, got one of new observations, noise included"
+        )
 
     def _solved(self, share: np.ndarray, rows: np.ndarray, z: np.ndarray, logs: np.ndarray) -> np.ndarray:
         """Where the cumulative probability of each row passes its share, by bisection."""
@@ -133,7 +138,10 @@ class Observed(Prediction):
         return np.asarray(of(likelihood, self.link, y, self.noise[rows], self.scale[rows], zeta))
 
     def _over(
-        self, of: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray], most: int, count: int | None = None
+        self,
+        of: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray],
+        most: int,
+        count: int | None = None,
     ) -> np.ndarray:
         """`of(rows, z, log weights)`, some rows at a time."""
         z, logs = rule(min(most, self._nodes()))
@@ -144,7 +152,9 @@ class Observed(Prediction):
 
     def _nodes(self) -> int:
         """So many that a step is well below the width that the likelihood has in zeta."""
-        sharpest = _sharpness(self.link, self.scale, self.zeta_mean, self.zeta_std, self.likelihood, self.noise)
+        sharpest = _sharpness(
+            self.link, self.scale, self.zeta_mean, self.zeta_std, self.likelihood, self.noise
+        )
         count = PER_WIDTH * REACH * sharpest
         return int(np.clip(2 * math.ceil(count / 2) + 1, FEWEST, MOST)) if np.isfinite(count) else MOST
 
@@ -152,7 +162,7 @@ class Observed(Prediction):
 def rule(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes of a trapezoidal sum over a standard normal variable, and the logarithms of their weights."""
     z = np.linspace(-REACH, REACH, count)
-    return z, -0.5 * z**2 - logsumexp(-0.5 * z**2)
+    return z, -0.5 * z**2 - float(np.asarray(logsumexp(-0.5 * z**2)))
 
 
 def _eta(link: Link, scale: Any, zeta: Any) -> Any:
@@ -228,8 +238,11 @@ def common_likelihood(likelihoods: list[Likelihood]) -> Likelihood:
     """The likelihood of all data, where they have one and its parameters are the same for all observations."""
     first = likelihoods[0]
     values = {name: np.unique(np.asarray(a)) for name, a in first.parameters().items()}
-    same = lambda other: type(other) is type(first) and all(
-        np.array_equal(np.unique(np.asarray(a)), values[name]) for name, a in other.parameters().items()
+    same = lambda other: (
+        type(other) is type(first)
+        and all(
+            np.array_equal(np.unique(np.asarray(a)), values[name]) for name, a in other.parameters().items()
+        )
     )
     if not all(same(other) for other in likelihoods):
         kinds = ", ".join(sorted({type(one).__name__ for one in likelihoods}))

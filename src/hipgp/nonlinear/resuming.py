@@ -46,7 +46,9 @@ class Kept:
             return None
         rounds = tuple(Round(r[0], r[1], r[2], int(r[3]), bool(r[4])) for r in arrays["rounds"].tolist())
         numbers = float(arrays["energy"]), rounds, bool(arrays["fresh"])
-        return Standing(unpacked(arrays, len(blocks)), *numbers, float(arrays["shrink"]), float(arrays["share"]))
+        return Standing(
+            unpacked(arrays, len(blocks)), *numbers, float(arrays["shrink"]), float(arrays["share"])
+        )
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -91,14 +91,18 @@ def _check_likelihood(s: Settings) -> None:
             fitting = " or ".join(k for k, v in LIKELIHOODS.items() if v[2] == name)
             raise BadInput(f"{name}: expected none with --likelihood {s.likelihood}; it goes with {fitting}")
     if scale == "trials" and s.trials is None:
-        raise BadInput("trials: expected a column of trials with --likelihood binomial, got none; give --trials NAME")
+        raise BadInput(
+            "trials: expected a column of trials with --likelihood binomial, got none; give --trials NAME"
+        )
     if not additive(s) and (s.noise is not None or s.error is not None):
         raise BadInput(
             f"noise: expected neither --noise nor --error with --likelihood {s.likelihood}, which says itself how values "
             "scatter; leave them out"
         )
     if s.engine == "variational" and (s.likelihood != "gaussian" or link_of(s) != "none"):
-        raise BadInput("engine: expected batch with a link or a likelihood, got variational; leave out --engine")
+        raise BadInput(
+            "engine: expected batch with a link or a likelihood, got variational; leave out --engine"
+        )
 
 
 def additive(s: Settings) -> bool:
