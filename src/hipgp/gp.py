@@ -24,6 +24,7 @@ from hipgp.learning.learned import Learned
 from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
 from hipgp.model.arguments import as_float
+from hipgp.model.covariates import Design, Formula
 from hipgp.model.data import Data
 from hipgp.model.frames import Frame
 from hipgp.model.grid import Grid
@@ -53,6 +54,7 @@ class GP(Shown, eqx.Module):
     link: Link
     parameters: dict[str, float]
     learned: Learned | None
+    formula: Formula | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -74,13 +76,20 @@ class GP(Shown, eqx.Module):
             if noise <= 0:
                 raise ValueError(f"noise: expected a positive standard deviation, got {noise}")
         self.kernel, self.grid, self.noise = kernel, grid, noise
-        self.trend = trend if isinstance(trend, Trend) else Trend(trend)
+        named = isinstance(trend, str) and "~" in trend
+        named |= isinstance(trend, list | tuple) and all(isinstance(name, str) for name in trend)
+        self.formula = Formula(trend) if named else None
+        self.trend = trend if isinstance(trend, Trend) else Trend(None if named else trend)
         self.link, self.parameters = as_link(link), dict(parameters or {})
         self.learned = None
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         noise = "as given with the data, or to be learned" if self.noise is None else f"{self.noise:.4g}"
-        rows = {"kernel": repr(self.kernel), "noise": noise, "trend": str(self.trend.kind or "none")}
+        rows = {
+            "kernel": repr(self.kernel),
+            "noise": noise,
+            "trend": str(self.formula or self.trend.kind or "none"),
+        }
         rows |= {"grid": "chosen when conditioned" if self.grid is None else repr(self.grid)}
         rows |= {} if self.link.identity else {"link": self.link.name}
         rows |= {name: f"{value:.4g}" for name, value in self.parameters.items()}
@@ -102,7 +111,11 @@ class GP(Shown, eqx.Module):
         and the batch engine with one. The diagnostics give the choice and its reason under "engine_chosen" and
         "grid_chosen". `checkpoint` names a file in which a long batch solve saves its state, and from which it resumes.
         """
-        data = self._in_frame(data)
+        if self.formula is not None:
+            design, plain = self._with_columns(data)
+            found = plain.condition(data, method, progress=progress, checkpoint=checkpoint)
+            return dataclasses.replace(found, design=design)
+        data = self._in_frame(data).without_covariates()
         check_periods(self.kernel)
         frame, data = data.frame, data.plain()
         if not (self.link.identity and data.gaussian):
@@ -136,6 +149,11 @@ class GP(Shown, eqx.Module):
         `checkpoint` names a file from which interrupted learning resumes; it stays when learning is done.
         """
         _check_data(data)
+        if self.formula is not None:
+            how = {"start": start, "bounds": bounds, "key": key, "polish": polish, "progress": progress}
+            found = self._with_columns(data)[1].learn(data, checkpoint=checkpoint, **how)  # type: ignore[arg-type]
+            return found._changed(trend=self.trend, formula=self.formula)
+        data = data.without_covariates()
         frame, data = data.frame, data.plain()
         self.kernel.check_dimension(data.ndim)
         self._check(data, Batch())
@@ -153,6 +171,21 @@ class GP(Shown, eqx.Module):
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
         learned = learned._replace(frame=frame)
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
+
+    def _with_columns(self, data: Data) -> tuple[Design, "GP"]:
+        """The columns of a trend in named columns, and the same model with these as a matrix."""
+        assert self.formula is not None
+        _check_data(data)
+        table = data.covariates()
+        design = self.formula.of(table)
+        return design, self._changed(trend=Trend(design.matrix(table)), formula=None)
+
+    def _changed(self, **values: Any) -> "GP":
+        """The same model with other values in some fields."""
+        out = object.__new__(GP)
+        for field in dataclasses.fields(self):
+            object.__setattr__(out, field.name, values.get(field.name, getattr(self, field.name)))
+        return out
 
     def _in_frame(self, data: Any) -> Data:
         """The data in the units in which the kernel was learned, if it was."""

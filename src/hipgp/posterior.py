@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import equinox as eqx
 import numpy as np
@@ -27,6 +27,7 @@ from hipgp.learning.learned import Learned
 from hipgp.model import dates, scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
+from hipgp.model.covariates import Design, coefficient_table
 from hipgp.model.data import check_differentiable, check_dimension
 from hipgp.model.frames import Frame, in_units
 from hipgp.model.functionals import Functional, Points, as_functional
@@ -37,6 +38,9 @@ from hipgp.nonlinear.observed import new_observations
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Posterior(Shown, eqx.Module):
@@ -52,6 +56,7 @@ class Posterior(Shown, eqx.Module):
     unit: int = eqx.field(static=True, default=0)
     kept: dict[str, np.ndarray] = eqx.field(default_factory=dict)
     frame: Frame = eqx.field(static=True, default=Frame())
+    design: Design | None = eqx.field(static=True, default=None)  # of a trend in named columns
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         info = self.diagnostics
@@ -225,6 +230,7 @@ class Posterior(Shown, eqx.Module):
         """
         functional, longer = self._plain(functional)
         estimates.check_places(functional)
+        columns = columns if self.design is None else self.design.matrix(columns)
         usual = isinstance(functional, Points) and std == "auto" and columns is None
         near = self.engine.method.linear and not repeats(self.kernel)
         if usual and near and self._beyond(functional):
@@ -248,6 +254,7 @@ class Posterior(Shown, eqx.Module):
     ) -> np.ndarray:
         """`count` draws from the posterior at the grid points, (count, *grid.shape), or of functionals `at`, (count, N)."""
         check_whole("count", count, 1)
+        columns = columns if self.design is None or at is None else self.design.matrix(columns)
         at, longer = (None, 1.0) if at is None else self._plain(at)
         engine = self.engine if at is None else self._reaching(at, progress)
         itemsize = np.dtype(self.engine.dtype).itemsize
@@ -255,6 +262,16 @@ class Posterior(Shown, eqx.Module):
         with Progress("drawing", progress) as bar:
             drawn = np.ldexp(engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
         return drawn if longer == 1 else drawn / longer
+
+    @property
+    def coefficients(self) -> "pd.DataFrame":
+        """The coefficients of the trend as a table: name, estimate, standard error, and the ends of the 95% interval.
+
+        Of "linear" the slopes are per unit of each axis, and the constant is the trend's value in the middle of the grid.
+        """
+        found = self.engine.trend_fit()
+        names = self.labels.axes if self.design is None else self.design.names
+        return coefficient_table(*found, self.grid, names, 2.0**self.unit)
 
     def log_evidence(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Estimate:
         """The log-probability of the data under this model, with its Monte Carlo error, for model comparison.

@@ -189,6 +189,9 @@ class LinearisedPosterior(FittedPosterior):
             out.append(np.sum(weights[some] * np.asarray(self.link(f)), axis=2))
         return np.concatenate(out, axis=1).astype(self.dtype)
 
+    def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
+        return self.post.trend_fit()
+
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         mean, wide = self.post.at_points(x, True)
         found = Transformed.of(self.link, np.ones(len(x)), mean, np.asarray(wide))
