@@ -18,8 +18,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from hipgp import display, plots
 from hipgp import posterior as models
-from hipgp.apps import plots
 from hipgp.files import io
 from hipgp.model import dates
 from hipgp.model.data import Data
@@ -190,7 +190,7 @@ def pictures(post: models.Posterior, held: dict[str, np.ndarray]) -> list[tuple[
     """The map, the residuals, and how solve and learning converged, each with its title."""
     told = post.diagnostics
     found = [
-        ("The map", plots.overview(held, post.grid, post.labels)),
+        ("The map", display.figure(post) if post.grid.ndim < 4 else None),
     ]
     if (residuals := _fitted_residuals(post)) is not None:
         histogram = plots.standardised(residuals[0] / residuals[1])

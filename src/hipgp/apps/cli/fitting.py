@@ -9,7 +9,7 @@ import hipgp as hg
 from hipgp.apps.cli import grids, tables
 from hipgp.apps.cli.console import BadInput, Voice, check_output
 from hipgp.apps.cli.settings import Settings, parse_kernel
-from hipgp.files.labels import Labels
+from hipgp.model.labels import Labels
 
 
 class _Loaded(NamedTuple):

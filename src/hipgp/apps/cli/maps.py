@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 import hipgp as hg
-from hipgp.apps import plots
+from hipgp import display, plots
 from hipgp.apps.cli import tables
 from hipgp.apps.cli.console import BadInput, Voice
 from hipgp.files import io
@@ -78,20 +78,10 @@ def sample(path: pathlib.Path, count: int, seed: int, output: pathlib.Path, voic
     voice.result(f"{count} draws written to {output}", {"output": str(output), "shape": list(draws.shape)})
 
 
-def _fields(path: pathlib.Path, post: hg.Posterior) -> dict[str, np.ndarray]:
-    """The arrays on the grid in the file: the mean, and std and draws where they were saved."""
-    stored = io.read(path).fields
-    return {str(name): np.asarray(stored[name]) for name in stored.data_vars} | {"mean": post.mean}
-
-
 def plot(path: pathlib.Path, output: pathlib.Path, voice: Voice) -> None:
     """A picture of the map: a curve, a map, or slices."""
     post = hg.load(path)
-    fig = plots.overview(_fields(path, post), post.grid, post.labels)
-    if fig is None:
-        raise BadInput(
-            "plot: expected a map in one, two or three dimensions, got four; take a slice with to_xarray()"
-        )
+    fig = display.figure(post, progress=voice.progress)
     with io.atomic(output) as file:
         plots.save(fig, file, format=output.suffix[1:] or "png")
     voice.result(f"Picture written to {output}", {"output": str(output)})

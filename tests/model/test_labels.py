@@ -9,10 +9,11 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import hipgp as hg
-from hipgp.apps import plots, report
+from hipgp import plots
+from hipgp.apps import report
 from hipgp.apps.cli import app
 from hipgp.files import io
-from hipgp.files.labels import Labels
+from hipgp.model.labels import Labels
 
 X = np.random.default_rng(0).uniform(0, 1, (40, 2))
 GRID = hg.Grid.cover((0, 0), (1, 1), shape=(9, 8), margin=0.05)
