@@ -89,7 +89,7 @@ def _whole_sky(post: hg.Posterior, draws: np.ndarray, sky: simulate.Dust) -> plo
         "posterior mean": extinction(post.grid.axes, post.mean),
     }
     variance = np.var([extinction(post.grid.axes, d) for d in draws], axis=0, ddof=1)
-    panels["std"] = np.sqrt(gaussian_filter(variance, SMOOTHED, mode=("wrap", "nearest")))
+    panels["std"] = np.sqrt(gaussian_filter(variance, SMOOTHED, mode="nearest"))
     return plots.sky(
         longitude, latitude, panels, "extinction to the edge [mag]", "The sky, as seen from the Sun"
     )
