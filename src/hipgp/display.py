@@ -210,11 +210,12 @@ def _series(post: "Posterior", std: bool, data: bool, progress: bool, **where: A
     """The curve of a posterior in one dimension, with up to five of its draws."""
     seen, labels, kept = view(post, std, progress), post.labels, post.kept.get("samples")
     order = _order(post)
-    draws = (
-        None if kept is None else np.stack([interpolated(d, post.grid, seen.grid, order) for d in kept[:5]])
-    )
+    onto = lambda values: interpolated(np.asarray(values, float), post.grid, seen.grid, order)
+    draws = None if kept is None else np.stack([onto(drawn) for drawn in kept[:5]])
+    transformed = post.diagnostics.get("link", "identity") != "identity"
+    lower, upper = post.interval(0.95) if std and transformed else (None, None)
     return plots.profile(
         seen.grid.axes[0], seen.mean, np.zeros_like(seen.mean) if seen.std is None else seen.std, samples=draws,
-        data=observed(post) if data else None, xlabel=labels.on_ticks(0), ylabel=labels.value(),
-        unit=labels.axis_units[0], **where,
+        band=None if lower is None else (onto(lower), onto(upper)), data=observed(post) if data else None,
+        xlabel=labels.on_ticks(0), ylabel=labels.value(), unit=labels.axis_units[0], **where,
     )  # fmt: skip

@@ -4,8 +4,9 @@ Every function returns a matplotlib `Figure` outside pyplot, which opens no wind
 With `fig=`, it is drawn on that one, such as pyplot's. Colours are perceptually uniform and survive printing in grey.
 """
 
-from hipgp.plots.checks import calibration, convergence, learning, residuals, standardised
+from hipgp.plots.checks import calibration, calibration_of, residuals, standardised
 from hipgp.plots.curves import profile
+from hipgp.plots.histories import convergence, learning, rounds
 from hipgp.plots.images import SIGNED, SPREAD, VALUE, across, date_ticks, image, limits, scale
 from hipgp.plots.maps import maps, slices
 from hipgp.plots.observed import draw_observed
@@ -20,6 +21,7 @@ __all__ = [
     "Figure",
     "across",
     "calibration",
+    "calibration_of",
     "convergence",
     "date_ticks",
     "draw_observed",
@@ -30,6 +32,7 @@ __all__ = [
     "maps",
     "profile",
     "residuals",
+    "rounds",
     "save",
     "scale",
     "sky",

@@ -1,33 +1,35 @@
-"""Pictures that check a posterior: calibration, residuals, convergence, learning."""
+"""Pictures that check a posterior: calibration and residuals."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from hipgp.plots.images import limits
-from hipgp.plots.style import ACCENT, INK, SECOND, figure, styled
+from hipgp.plots.style import ACCENT, SECOND, figure, styled
 from hipgp.scores import describe_calibration
 
 Array = np.ndarray
 BARS: dict[str, Any] = {"density": True, "color": SECOND, "alpha": 0.75, "edgecolor": "white"}
 
 
-@styled
 def calibration(
     mean: Float[Array, " n"], std: Float[Array, " n"], truth: Float[Array, " n"], title: str = ""
 ) -> Figure:
-    """Coverage of every central interval, and the histogram of PIT values: whether the error bars are right."""
+    """Coverage of every central interval, the histogram of PIT values, and in words whether the error bars are right."""
+    return calibration_of(norm.cdf((np.ravel(truth) - np.ravel(mean)) / np.ravel(std)), title)
+
+
+@styled
+def calibration_of(pit: Float[Array, " n"], title: str = "") -> Figure:
+    """Calibration from PIT values, the posterior probabilities below the truth, of any distribution."""
     fig = figure(8.6, 4.2)
     if title:
         fig.suptitle(title, fontweight="bold")
     left, right = fig.subplots(1, 2)
-    pit = norm.cdf((np.ravel(truth) - np.ravel(mean)) / np.ravel(std))
     nominal = np.linspace(0.01, 0.99, 99)
     reached = [np.mean(np.abs(pit - 0.5) <= p / 2) for p in nominal]
     left.plot([0, 100], [0, 100], color="#9aa3af", lw=1)
@@ -92,49 +94,3 @@ def _beside_a_standard_normal(ax: Any, values: Float[Array, " n"], xlabel: str) 
     ax.plot(x, norm.pdf(x), color=ACCENT, lw=1.4, label="standard normal")
     ax.set(xlabel=xlabel, ylabel="density", xlim=(-5, 5))
     ax.legend(fontsize=9)
-
-
-@styled
-def convergence(trace: Sequence[tuple[int, float]], tolerance: float) -> Figure:
-    """How the bound on the distance from the exact posterior of the model on its grid fell, step by step."""
-    fig = figure(5.6, 3.6)
-    ax = fig.add_subplot()
-    steps, nats = np.array(trace, float).reshape(-1, 2).T
-    ax.semilogy(steps, nats, "o-", color=SECOND, ms=4)
-    ax.axhline(tolerance, color=ACCENT, lw=1, ls=(0, (4, 2)), label=f"tolerance, {tolerance:g} nats")
-    ax.set(xlabel="conjugate-gradient step", ylabel="KL from the exact posterior on the grid, at most [nats]")
-    ax.legend(fontsize=9)
-    return fig
-
-
-@styled
-def learning(trace: Sequence[Mapping[str, float]], names: Sequence[str]) -> Figure:
-    """The search for the kernel: the likelihood and every parameter against evaluations."""
-    fig = figure(8.6, 3.6)
-    left, right = fig.subplots(1, 2)
-    objective = np.array([t["objective"] for t in trace])
-    stage = np.array([t.get("stage", 0) for t in trace])
-    for number in np.unique(stage):
-        at = np.flatnonzero(stage == number)
-        left.plot(
-            at,
-            objective[at],
-            lw=1.6,
-            color=[SECOND, ACCENT, INK][int(number) % 3],
-            label=f"stage {number + 1:.0f}",
-        )
-    low, high = np.quantile(objective, [0, 0.9])
-    left.set(xlabel="evaluation", ylabel="negative log-likelihood per datum [nats]")
-    left.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.2 * (high - low) + 1e-9)
-    left.legend(fontsize=9)
-    for number, name in enumerate(names):
-        values = np.array([t[name] for t in trace])
-        right.semilogy(
-            values,
-            lw=1.6,
-            label=name,
-            color=matplotlib.colormaps["viridis"](0.85 * number / max(1, len(names) - 1)),
-        )
-    right.set(xlabel="evaluation", ylabel="parameter")
-    right.legend(fontsize=8)
-    return fig

@@ -25,6 +25,7 @@ def profile(
     samples: Float[Array, "s n"] | None = None,
     truth: Float[Array, " n"] | None = None,
     points: tuple[Array, Array] | None = None,
+    band: tuple[Array, Array] | None = None,
     title: str = "",
     data: Data | None = None,
     unit: str = "",
@@ -33,13 +34,13 @@ def profile(
 ) -> Figure:
     """A curve: the mean with its 95% band, and draws, the truth and the data where they are given.
 
+    `band` are the ends of the band where it is not mean ± 1.96 std, such as `found.interval(0.95)` of a positive field.
     `unit` is that of x: where it is one of dates, such as "days since 2020-01-01", the axis shows dates.
     """
     ax = figure(8.2, 3.8, fig).add_subplot() if ax is None else ax
     x = across(x, unit)
-    ax.fill_between(
-        x, mean - 1.96 * std, mean + 1.96 * std, color=SECOND, alpha=0.22, lw=0, label="95% interval"
-    )
+    lower, upper = (mean - 1.96 * std, mean + 1.96 * std) if band is None else band
+    ax.fill_between(x, lower, upper, color=SECOND, alpha=0.22, lw=0, label="95% interval")
     if samples is not None:
         ax.plot(x, samples.T, color=SECOND, lw=0.6, alpha=0.55)
     ax.plot(x, mean, color=SECOND, lw=1.8 if len(x) <= 2500 else 0.7, label="posterior mean")

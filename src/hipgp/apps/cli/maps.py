@@ -31,14 +31,19 @@ def predict(
         known = {c.lower() for c in sheet.frame.columns}
         if all(a.lower() in known for a in post.labels.axes):
             columns["coordinates"] = post.labels.axes
-    drop, average = columns.pop("drop_nan"), columns.pop("average")
+    drop, average, noisy = (columns.pop(name) for name in ("drop_nan", "average", "noisy"))
+    if columns["scale"] is not None and not noisy:
+        raise BadInput("exposure: expected --noisy with it, as only new measurements have one, got none")
     found = tables.infer(sheet, need_value=False, path=table, **columns)
     voice.note(f"{table}: {found.described()}")
     units = tables.Units(next((u for u in post.labels.axis_units if dates.origin(u) is None), ""))
-    functional, _, good = tables.functional(sheet, found, drop, average, table, units)
-    p = post.predict(functional, std=std, progress=voice.progress)  # type: ignore[arg-type]
+    functional, rest, good = tables.functional(sheet, found, drop, average, table, units)
+    scatter = False if not noisy else _scatter(post, rest[:, -1] if found.scale else None)
+    p = post.predict(functional, std=std, noisy=scatter, progress=voice.progress)  # type: ignore[arg-type]
     frame = sheet.frame.loc[good].reset_index(drop=True)
     frame["mean"], frame["std"] = p.mean, p.std
+    if type(p) is not hg.Prediction:  # skewed: mean and std do not say enough
+        frame["lower95"], frame["upper95"] = p.interval(0.95)
     _write_table(frame, output)
     summary = {
         "output": str(output),
@@ -47,6 +52,18 @@ def predict(
         "mean_std": float(np.mean(p.std)),
     }
     voice.result(f"{len(frame)} predictions written to {output}", summary)
+
+
+def _scatter(post: hg.Posterior, scale: np.ndarray | None) -> Any:
+    """How new measurements scatter: as the data, with the exposures or trials of the table where it has them."""
+    data = post.engine.observations()
+    known = None if data is None else data.blocks[0].likelihood
+    if scale is None:
+        return True
+    named = [name for name in ("exposure", "trials") if known is not None and hasattr(known, name)]
+    if known is None or not named:
+        raise BadInput("exposure: expected none with this map, whose data have neither exposures nor trials")
+    return known.replaced({named[0]: scale})
 
 
 def _write_table(frame: pd.DataFrame, output: pathlib.Path) -> None:
@@ -101,10 +118,13 @@ def info(path: pathlib.Path, voice: Voice) -> None:
         "upper": ", ".join(map(dates.place, post.grid.upper, post.labels.axis_units)),
         "observations": told.get("observations"),
         "kernel": describe(post.kernel, post.labels.axis_units),
+        "link": told.get("link"),
         "noise": post.noise,
         "engine": told.get("engine"),
         "converged": told.get("converged"),
         "kl_nats": told.get("kl_nats"),
+        "rounds": told.get("rounds"),
+        "change_nats": told.get("change_nats"),
         "decisions": told.get("decisions"),
         "kept": ", ".join(kept),
         "created": record.model["provenance"]["created"],
