@@ -2,14 +2,14 @@
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
 from hipgp.batch import estimates
-from hipgp.choices.domain import reaching
+from hipgp.choices.domain import beyond, reaching
 from hipgp.engines import (
     EVIDENCE_PROBES,
     Estimate,
@@ -27,7 +27,6 @@ from hipgp.model import dates, scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
 from hipgp.model.covariates import Design, coefficient_table
-from hipgp.model.data import check_differentiable, check_dimension
 from hipgp.model.frames import Frame, in_units
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
@@ -38,9 +37,6 @@ from hipgp.nonlinear.observed import new_observations
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Posterior(Shown, eqx.Module):
@@ -243,10 +239,10 @@ class Posterior(Shown, eqx.Module):
         columns = columns if self.design is None else self.design.matrix(columns)
         usual = isinstance(functional, Points) and std == "auto" and columns is None
         near = self.engine.method.linear and not repeats(self.kernel)
-        if usual and near and self._beyond(functional):
+        if usual and near and beyond(self.engine, functional):
             found = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]
         else:
-            engine = self._reaching(functional, progress)
+            engine = reaching(self.engine, functional, progress)
             with Progress("standard deviations", progress) as bar:
                 found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
         found = self._in_unit(found, functional, longer)
@@ -266,7 +262,7 @@ class Posterior(Shown, eqx.Module):
         check_whole("count", count, 1)
         columns = columns if self.design is None or at is None else self.design.matrix(columns)
         at, longer = (None, 1.0) if at is None else self._plain(at)
-        engine = self.engine if at is None else self._reaching(at, progress)
+        engine = self.engine if at is None else reaching(self.engine, at, progress)
         itemsize = np.dtype(self.engine.dtype).itemsize
         estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
         with Progress("drawing", progress) as bar:
@@ -274,8 +270,8 @@ class Posterior(Shown, eqx.Module):
         return drawn if longer == 1 else drawn / longer
 
     @property
-    def coefficients(self) -> "pd.DataFrame":
-        """The coefficients of the trend as a table: name, estimate, standard error, and the ends of the 95% interval.
+    def coefficients(self) -> Any:
+        """The coefficients of the trend as a pandas table: name, estimate, standard error, and the ends of the 95% interval.
 
         Of "linear" the slopes are per unit of each axis, and the constant is the trend's value in the middle of the grid.
         """
@@ -321,16 +317,6 @@ class Posterior(Shown, eqx.Module):
         stds = [] if data is None else [b.noise for b in data.blocks if b.noise is not None]
         each = np.unique(np.concatenate(stds)) if stds else np.empty(0)
         return float(np.ldexp(each[0], self.unit)) if len(each) == 1 else None
-
-    def _beyond(self, functional: Functional) -> bool:
-        """Whether the functional reaches beyond the grid on which the engine computes."""
-        check_dimension(functional, self.grid)
-        return self.engine.method.on_grid and bool(np.any(self.grid.outside(functional.places()) > 0))
-
-    def _reaching(self, functional: Functional, progress: bool) -> FittedPosterior:
-        """The engine's posterior, computed again on a wider grid if `functional` reaches beyond its own."""
-        check_differentiable(self.kernel.differentiable, functional)
-        return reaching(self.engine, functional, progress) if self._beyond(functional) else self.engine
 
     def _plain(self, at: Any) -> tuple[Functional, float]:
         """A functional in the units of the data, as plain numbers, and the factor by which that scales it (`in_units`)."""

@@ -5,7 +5,7 @@ import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float
 
 from hipgp.engines import FittedPosterior
-from hipgp.model.data import Data
+from hipgp.model.data import Data, check_differentiable, check_dimension
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats, shortest_lengthscale, spacing_in_step, typical_lengthscale
@@ -127,11 +127,21 @@ def grown(grid: Grid, functional: Functional, most: float) -> Grid:
     return Grid(np.asarray(grid.lower) - below * spacing, spacing, tuple(int(n) for n in shape))
 
 
+def beyond(engine: FittedPosterior, functional: Functional) -> bool:
+    """Whether the functional reaches beyond the grid on which the engine computes."""
+    check_dimension(functional, engine.grid)
+    return engine.method.on_grid and bool(np.any(engine.grid.outside(functional.places()) > 0))
+
+
 def reaching(engine: FittedPosterior, functional: Functional, progress: bool) -> FittedPosterior:
-    """The posterior of the same problem on a grid extended to cover `functional`."""
-    problem = engine.conditioned_on()
-    if problem is None:
-        return engine  # which predicts beyond its grid by itself, or raises the error
-    wider = grown(engine.grid, functional, 4 * max(MOST_POINTS, engine.grid.size))
-    with Progress(f"again on a grid of {' x '.join(map(str, wider.shape))}", progress):
-        return engine.method.condition(problem._replace(grid=wider), progress=False)
+    """The engine's posterior, computed again on a wider grid if `functional` reaches beyond its own."""
+    if beyond(engine, functional):
+        problem = engine.conditioned_on()
+        if problem is None:  # it predicts there by itself, or raises the error
+            check_differentiable(engine.kernel.differentiable, functional)
+            return engine
+        wider = grown(engine.grid, functional, 4 * max(MOST_POINTS, engine.grid.size))
+        with Progress(f"again on a grid of {' x '.join(map(str, wider.shape))}", progress):
+            engine = engine.method.condition(problem._replace(grid=wider), progress=False)
+    engine.method.check(engine.kernel, engine.grid, functional)
+    return engine
