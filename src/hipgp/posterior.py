@@ -32,7 +32,7 @@ from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.labels import AXES, Labels
-from hipgp.nonlinear.observed import new_observations
+from hipgp.nonlinear.observed import new_observations, noise_of_all
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
@@ -257,7 +257,15 @@ class Posterior(Shown, eqx.Module):
         found = self._in_unit(found, functional, longer)
         if noisy is False:
             return shaped(found)
-        return shaped(new_observations(found, self.engine, noisy, noise, self._noise_of_all()))
+        return shaped(
+            new_observations(
+                found,
+                self.engine,
+                noisy,
+                noise,
+                noise_of_all(self.engine.observations(), self.noise, self.unit),
+            )
+        )
 
     def sample(
         self,
@@ -306,15 +314,6 @@ class Posterior(Shown, eqx.Module):
             return found
         y, mean, std = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
         return LeaveOut(y, mean, std, found.groups, found.std_error)
-
-    def _noise_of_all(self) -> float | None:
-        """The noise of the data where all have the same; None where they have different ones."""
-        if self.noise is not None:
-            return self.noise
-        data = self.engine.observations()
-        stds = [] if data is None else [b.noise for b in data.blocks if b.noise is not None]
-        each = np.unique(np.concatenate(stds)) if stds else np.empty(0)
-        return float(np.ldexp(each[0], self.unit)) if len(each) == 1 else None
 
     def _beyond(self, functional: Functional) -> bool:
         """Whether the functional reaches beyond an automatic grid on which the engine computes."""
