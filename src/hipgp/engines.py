@@ -24,8 +24,8 @@ from hipgp.model.data import Data, check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.packing import Arrays, Json, plain
 from hipgp.model.trend import Trend
+from hipgp.runtime.plain import Arrays, Json, plain
 from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
 

@@ -14,10 +14,11 @@ from hipgp.batch.interpolation import Rows
 from hipgp.batch.low_rank import Trial, crossing, low_rank
 from hipgp.batch.systems import DataSystem, System
 from hipgp.engines import Problem
+from hipgp.linalg.preconditioner import Preconditioner, Scaling
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.threads import run_both
 from hipgp.vecchia import factor as vecchia
-from hipgp.vecchia.factor import ConditioningSets, Vecchia
+from hipgp.vecchia.factor import ConditioningSets
 from hipgp.vecchia.grid_error import GridModel
 from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencil_geometry import wide_stencil
@@ -67,8 +68,7 @@ def build(problem: Problem, method: "Batch") -> Built:
         "preconditioner": decisions.preconditioner(method, where.choice, system.preconditioner_size, trial),
     }
     if method.weights != "exact":
-        functionals = [block.functional for block in data.blocks]
-        taken["stencil"] = decisions.stencil(method, functionals, data.ndim)
+        taken["stencil"] = decisions.stencil(method, data.functionals, data.ndim)
     told: dict[str, Any] = {"weights": description, "residual_to_noise": ratio}
     told |= {name: taken[name].choice for name in ("residual", "space", "preconditioner")}
     told["decisions"] = {name: decision.reason for name, decision in taken.items()}
@@ -98,9 +98,12 @@ def system_later(problem: Problem, method: "Batch") -> System:
 
 def cells_later(problem: Problem, method: "Batch") -> CellBlocks | None:
     """The data by grid cell, for a map from a file whose residuals are joint: W is computed, and no system is built."""
-    embedded = lambda: embed(problem.kernel, problem.grid, problem.data.dtype, WRAPPED)
+    data = problem.data
+    embedded = lambda: embed(problem.kernel, problem.grid, data.dtype, WRAPPED)
     with jax.enable_x64(True):
-        rows, _ = interpolation.rows_of(method, problem.kernel, problem.grid, problem.data, embedded)
+        rows, _ = interpolation.rows_of(
+            method, problem.kernel, problem.grid, data.functionals, data.dtype, embedded
+        )
         return interpolation.cells(method, problem, rows)
 
 
@@ -120,7 +123,7 @@ def _rows_beside(problem: Problem, method: "Batch") -> tuple[Rows, str, Conditio
     embedded = functools.cache(lambda: embed(kernel, grid, data.dtype, WRAPPED))
     if method.weights == "exact":
         embedded()  # W needs it
-    with_w = lambda: interpolation.rows_of(method, kernel, grid, data, embedded)
+    with_w = lambda: interpolation.rows_of(method, kernel, grid, data.functionals, data.dtype, embedded)
     ((rows, description), near), toeplitz = run_both(lambda: run_both(with_w, near_whom), embedded)
     return rows, description, near, toeplitz
 
@@ -144,28 +147,25 @@ def _data_system(
         enough = np.inf if method.preconditioner == "low-rank" else decisions.MOST_LEFT
         local = rows if isinstance(rows, WeightRows) else None
         trial = low_rank(kernel, grid, data, variance, local, toeplitz, enough)
-    given = None if trial is None else trial.preconditioner
-    factor, weights = run_both(
-        lambda: _vecchia(problem, method, variance, near) if given is None else given,
+    noise = on_device(variance, data.dtype)
+
+    def root() -> Preconditioner:
+        if trial is not None and trial.preconditioner is not None:
+            return trial.preconditioner
+        if method.neighbours == 0:
+            return Scaling.by(noise)
+        whom = vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if near is None else near
+        return vecchia.vecchia_factor(kernel, whom, variance, data.dtype)
+
+    preconditioner, weights = run_both(
+        root,
         lambda: LocalWeights.from_rows(rows, data.dtype) if isinstance(rows, WeightRows) else rows,
     )
     shared = None if cells is None else cells.covariance(data.dtype)
-    noise = on_device(variance, data.dtype)
     system = DataSystem(
-        toeplitz=toeplitz, weights=weights, noise=noise, preconditioner=factor, residuals=shared
+        toeplitz=toeplitz, weights=weights, noise=noise, preconditioner=preconditioner, residuals=shared
     )
     return system, trial
-
-
-def _vecchia(
-    problem: Problem, method: "Batch", variance: Float[np.ndarray, " N"], near: ConditioningSets | None
-) -> Vecchia | None:
-    kernel, data = problem.kernel, problem.data
-    if method.neighbours == 0:
-        return None
-    if near is None:
-        near = vecchia.choose_conditioning_sets(kernel, data, method.neighbours)
-    return vecchia.vecchia_factor(kernel, near, variance, data.dtype)
 
 
 def _seen(

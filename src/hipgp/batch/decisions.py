@@ -52,7 +52,7 @@ def work(system: "System", iterations: int) -> Work:
 
 def all_points(data: Data) -> bool:
     """Whether all observations are values at points."""
-    return all(isinstance(block.functional, Points) for block in data.blocks)
+    return all(isinstance(functional, Points) for functional in data.functionals)
 
 
 def weights(method: "Batch") -> Decision[str]:
@@ -217,7 +217,7 @@ def standard_deviations(
     place. Of a line given others that cross it, of values given slopes, and of one kind given another they tell less.
     `work` is asked only where they do.
     """
-    functionals = [*(block.functional for block in data.blocks), target]
+    functionals = [*data.functionals, target]
     kinds = {type(functional) for functional in functionals}
     if kinds == {Points}:
         return Decision("vecchia", "from the nearest observations: points given points")

@@ -30,10 +30,11 @@ from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.packing import Arrays, Json, check_shapes, unpack_observations
+from hipgp.model.packing import check_shapes, unpack_observations
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.lazy import Lazy
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse

@@ -17,7 +17,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.batch.bilinear_forms import Forms, kernel_gradient
-from hipgp.batch.interpolation import points_per_axis
 from hipgp.batch.systems import DataSystem, System
 from hipgp.engines import Estimate, Gradient, Slope
 from hipgp.learning.parameters import Layout
@@ -69,7 +68,7 @@ def slope(post: "BatchPosterior", signs: Float[Array, "B n"], tolerance: float =
     if bound:
         residual = system.weights.residual
         of_residual, of_noise = 1 / system.noise, of_noise - residual / system.noise**2
-    p = points_per_axis(post.method, data)
+    p = post.method.points_per_axis(data)
     of_kernel = kernel_gradient(
         post.kernel, post.grid, data, p, system.toeplitz, system.weights, forms, of_residual
     )

@@ -21,7 +21,7 @@ from hipgp.runtime.lazy import Lazy
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.progress import Report, silent
-from hipgp.weights.exact import Weights
+from hipgp.weights.operator import Weights
 
 if TYPE_CHECKING:
     from hipgp.batch.posterior import BatchPosterior

@@ -31,11 +31,12 @@ from hipgp.engines import (
     StdOptions,
     as_key,
 )
-from hipgp.model.data import Data, observe
+from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
-from hipgp.model.packing import Arrays, Json, pack_observations
+from hipgp.model.packing import pack_observations
 from hipgp.model.trend import Trend
 from hipgp.runtime.lazy import Lazy
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
@@ -162,9 +163,9 @@ class BatchPosterior(FittedPosterior):
         method = self.method
         if method.weights == "matrix-free" and not isinstance(functional, LineIntegrals):
             method = dataclasses.replace(method, weights="local")
-        data = observe(functional, np.zeros(len(functional), self.data.dtype))
         toeplitz = lambda: self.system.toeplitz
-        return interpolation.rows_of(method, self.kernel, self.grid, data, toeplitz)[0]
+        asked = self.kernel, self.grid, [functional], np.result_type(self.dtype, functional.dtype)
+        return interpolation.rows_of(method, *asked, toeplitz)[0]
 
     @float64_available
     def on_device(self, target: Target) -> GridTarget:

@@ -145,7 +145,7 @@ def sampled_variance(
 ) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, " T"]]:
     """The variance by `count` simulations, and its Monte Carlo standard error; `target` is `functional` on the grid."""
     check_whole("samples", count, 2)  # one tells no error
-    single = all(f.single for f in (functional, *(block.functional for block in post.data.blocks)))
+    single = all(f.single for f in (functional, *post.data.functionals))
     local = local_conditional(post, functional) if single else None
     of_exact, of_rough = [], []  # squares
     for y, truth in _simulations(post, target, count, key):

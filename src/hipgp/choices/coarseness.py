@@ -5,10 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hipgp.choices.grid import grid_for
-from hipgp.engines import Method
 from hipgp.learning.learned import Learned
-from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 
 SHORTEST = 0.3  # the shortest lengthscale that learning tries on a grid, in its spacing
@@ -34,13 +31,13 @@ def too_coarse(
     learned: Learned,
     names: list[str],
     grid: Grid,
-    data: Data,
-    method: Method,
     again: Callable[[], Learned],
+    grid_needed: Callable[[Learned], str],
 ) -> tuple[str | None, list[str]]:
     """Words for a grid that is too coarse to learn on, or None; and the parameters that the data do not determine.
 
-    `method` is the engine that a finer grid would be for. `again` learns without the grid's bound. Where the lengthscale is at a bound even then, it is not the grid's fault.
+    `again` learns without the grid's bound, and `grid_needed` says which grid would do for what that found. Where the
+    lengthscale is at a bound even then, it is not the grid's fault.
     """
     free = again()
     if set(names) & set(free.undetermined):
@@ -49,7 +46,7 @@ def too_coarse(
     wanted = ", ".join(f"{name} {values[name]:.3g}" for name in names)
     spacing = ", ".join(f"{h:.3g}" for h in grid.spacing)
     try:
-        cost = grid_for(method, free.kernel, data, data.noise_std(free.noise)).said
+        cost = grid_needed(free)
     except ValueError as error:
         cost = f"no grid that fits into memory would do ({error})"
     said = (

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hipgp.batch.engine import Batch
 from hipgp.engines import Method
 from hipgp.exact import SQUARES, Exact
 from hipgp.model.data import Data
@@ -36,18 +35,20 @@ class ChosenMethod(NamedTuple):
     said: str
 
 
-def method_for(kernel: Kernel, data: Data, noise: float | None, checkpoint: Any = None) -> ChosenMethod:
-    """The exact engine where it is as fast as the batch engine and fits into memory."""
+def method_for(
+    batch: Method, kernel: Kernel, data: Data, noise: float | None, checkpoint: Any = None
+) -> ChosenMethod:
+    """The exact engine where it is as fast as the `batch` engine and fits into memory."""
     count = len(data)
     if checkpoint is not None:
-        return ChosenMethod(Batch(), "batch: a checkpoint is kept, which the exact engine has none of")
+        return ChosenMethod(batch, "batch: a checkpoint is kept, which the exact engine has none of")
     if count > MOST_OBSERVATIONS:
         said = f"batch: {count:,} observations, and the exact engine is the slower one beyond {MOST_OBSERVATIONS:,}"
-        return ChosenMethod(Batch(), said)
+        return ChosenMethod(batch, said)
     needed = SQUARES * 8.0 * count**2
     if not memory.fits(needed):
         said = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
-        return ChosenMethod(Batch(), said)
+        return ChosenMethod(batch, said)
     accuracy = _accuracy(kernel, data, noise)
     pairs = _nodes(kernel, data, accuracy) ** 2
     if pairs > MOST_PAIRS:
@@ -55,7 +56,7 @@ def method_for(kernel: Kernel, data: Data, noise: float | None, checkpoint: Any 
             f"batch: the exact engine would need {pairs:.2g} covariances between quadrature nodes of "
             f"{count:,} observations, and is the slower one beyond {MOST_PAIRS:.2g}"
         )
-        return ChosenMethod(Batch(), said)
+        return ChosenMethod(batch, said)
     said = f"exact: {count:,} observations, for which no grid is needed and the exact engine is as fast"
     return ChosenMethod(Exact(accuracy), said)
 

@@ -1,4 +1,4 @@
-"""A kernel and a noise as one vector of logarithms, for optimisers; with bounds and names."""
+"""A kernel and a noise as one vector of logarithms, for optimisers; with bounds and names, and what is known at one vector."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,6 +13,18 @@ from hipgp.model.kernels import Kernel, Product, Stationary
 from hipgp.runtime.arrays import AnyArray
 
 WIDE = 100.0  # how far an unknown kind of parameter may go from its starting value, as a factor
+
+
+class Evaluation(NamedTuple):
+    """The negative log-likelihood per observation in the log-parameters: value, gradient, Fisher information."""
+
+    value: float
+    gradient: Float[np.ndarray, " q"]
+    information: Float[np.ndarray, "q q"]
+
+    @property
+    def finite(self) -> bool:
+        return all(bool(np.all(np.isfinite(part))) for part in self)
 
 
 class Layout(eqx.Module):

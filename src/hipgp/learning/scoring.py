@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.engines import Slope
-from hipgp.learning.likelihood import Evaluation
-from hipgp.learning.parameters import Bounds
+from hipgp.learning.parameters import Bounds, Evaluation
 
 FLATTEST = 1e-8  # no direction is taken to be flatter than this share of the steepest
 LEAST_CURVED = 0.2  # of what was expected along a step: the most that one step takes from it

@@ -14,9 +14,7 @@ from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
 from hipgp.model.polygons import PolygonAverages
 from hipgp.model.trend import Trend
-
-Arrays = dict[str, np.ndarray]
-Json = dict[str, Any]
+from hipgp.runtime.plain import Arrays, Json
 
 # The arguments of each kind of functional: those that are arrays, and the others.
 FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -149,17 +147,6 @@ def check_shapes(arrays: Arrays, shapes: dict[str, tuple[int, ...]]) -> None:
             )
         if not np.all(np.isfinite(arrays[name])):
             raise ValueError(f"map: expected finite numbers in {name}, got others")
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON can hold it: NumPy scalars and arrays become numbers and lists, tuples become lists."""
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
-        return np.asarray(value).tolist()
-    return value
 
 
 def pack_observations(data: Data, trend: Trend) -> tuple[Arrays, Json]:

@@ -11,10 +11,8 @@ from typing import Any, ClassVar
 import equinox as eqx
 import numpy as np
 
-from hipgp.batch.engine import Batch
 from hipgp.batch.ordering import in_order
 from hipgp.engines import FittedPosterior, Method, Problem
-from hipgp.exact import Exact
 from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import Functional, Functionals
 from hipgp.model.grid import Grid
@@ -22,23 +20,24 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import Link, as_link
-from hipgp.model.packing import Arrays, Json, check_shapes, unpack_data
+from hipgp.model.packing import check_shapes, unpack_data
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of
 from hipgp.nonlinear.importance import pareto_facts
 from hipgp.nonlinear.iteration import SOLVE, Result, Settings, iterate, warn_if_unsettled
 from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 
-INNER: dict[str, type[Method]] = {kind.name: kind for kind in (Batch, Exact)}
+INNER = ("batch", "exact")  # engines of Gaussian problems that give residuals, and values at points
 
 
 class Linearised(Method):
     """Settings of the iteration: link and likelihoods are made linear and Gaussian, round by round.
 
-    - `method`: the engine that solves each round's Gaussian problem, `Batch(...)` or `Exact(...)`.
+    - `method`: the engine that solves each round's Gaussian problem, `Batch(...)` or `Exact(...)`; None for `Batch()`.
     - `tolerance`: nats; the rounds end when q moves by less.
     - `max_rounds`: after so many it is said that it did not come to rest.
     - `draws`: of the posterior, from which standard deviations at many nodes of lines and boxes are found.
@@ -48,7 +47,7 @@ class Linearised(Method):
 
     name: ClassVar[str] = "linearised"
     linear: ClassVar[bool] = False
-    method: Method = eqx.field(default_factory=Batch)
+    method: Method | None = None
     link: Link = eqx.field(default_factory=lambda: as_link(None))
     parameters: dict[str, float] = eqx.field(default_factory=dict, static=False)
     tolerance: float = eqx.field(static=True, default=0.01)
@@ -57,7 +56,7 @@ class Linearised(Method):
     importance: int = eqx.field(static=True, default=0)
 
     def __check_init__(self) -> None:
-        if not isinstance(self.method, Method) or self.method.name not in INNER:
+        if self.method is not None and getattr(self.method, "name", None) not in INNER:
             raise ValueError(
                 f"method: expected Batch(...) or Exact(...) with a link or a likelihood, got {type(self.method).__name__}, "
                 "which takes Gaussian noise and no link"
@@ -70,8 +69,14 @@ class Linearised(Method):
                     f"{name}: expected a whole number of at least {least}, got {getattr(self, name)!r}"
                 )
 
+    @property
+    def inner(self) -> Method:
+        """The engine that solves each round's Gaussian problem."""
+        assert self.method is not None, "`suited` gives the one that is used where nothing is said"
+        return self.method
+
     def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
-        self.method.check(kernel, grid, functional)
+        self.inner.check(kernel, grid, functional)
         if not self.link.identity and functional.derivative:
             raise ValueError(
                 f'functional: expected no derivatives of a field with link="{self.link.name}", got '
@@ -89,7 +94,7 @@ class Linearised(Method):
         began = time.perf_counter()
         with Progress("linearising", progress) as bar:
             result, prepared = self.rounds(problem, bar)
-        warn_if_unsettled(result, Settings(self.method, self.tolerance, self.max_rounds))
+        warn_if_unsettled(result, Settings(self.inner, self.tolerance, self.max_rounds))
         last = result.rounds[-1]
         info = {
             "engine": self.name,
@@ -114,7 +119,7 @@ class Linearised(Method):
     ) -> tuple[Result, "Prepared"]:
         """The fixed point, from `begin` or from a constant field."""
         prepared = self.prepare(problem)
-        settings = Settings(self.method, self.tolerance, self.max_rounds)
+        settings = Settings(self.inner, self.tolerance, self.max_rounds)
 
         def report(number: int, nats: float) -> None:
             bar.update(
@@ -186,16 +191,12 @@ class Linearised(Method):
         }
         return own | {
             "link": self.link.name,
-            "method": {"name": self.method.name, "settings": self.method.settings()},
+            "method": {"name": self.inner.name, "settings": self.inner.settings()},
         }
 
     @classmethod
     def of_settings(cls, settings: Json) -> "Linearised":
-        inner = settings["method"]
-        if inner["name"] not in INNER:
-            raise ValueError(f"method: expected one of {', '.join(INNER)}, got {inner['name']!r}")
-        method = INNER[inner["name"]].of_settings(inner["settings"])
-        return cls(**{**settings, "method": method, "link": as_link(settings["link"])})
+        return cls(**{**settings, "link": as_link(settings["link"])})
 
     @float64_available
     def unpack(
@@ -214,16 +215,15 @@ class Linearised(Method):
             states.append(State(*(np.asarray(arrays[f"state{number}_{n}"], float) for n in State._fields)))
             stand_ins.append(_stand_in_of(block, block.stand_in(like, False), arrays, f"stand_in{number}"))
         inner = Problem(kernel, grid, Data(tuple(s.observations for s in stand_ins)), None, prepared.trend)
-        post = self.method.refit(inner, SOLVE * self.tolerance)
+        post = self.inner.refit(inner, SOLVE * self.tolerance)
         return self._posterior(problem, prepared, post, states, stand_ins, model["diagnostics"])
 
 
-def suited(method: Any, data: Any, link: Link, parameters: dict[str, float]) -> Any:
-    """The method itself where all is linear and Gaussian; otherwise the iteration around it, or with its settings."""
-    if not isinstance(method, Method) or not isinstance(data, Data) or (link.identity and data.gaussian):
-        return method
+def suited(method: Method, usual: Method, link: Link, parameters: dict[str, float]) -> Linearised:
+    """The iteration around a method, or with its settings; `usual` is the engine inside where these say none."""
     if isinstance(method, Linearised):
-        return dataclasses.replace(method, link=link, parameters=parameters)
+        inner = usual if method.method is None else method.method
+        return dataclasses.replace(method, method=inner, link=link, parameters=parameters)
     return Linearised(method, link, parameters)
 
 

@@ -7,7 +7,7 @@ variational bound that the mean m decides. No K^-1 is needed: m = K W'alpha of s
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Found, StandIn, State
-from hipgp.nonlinear.nodes import NodeReader
+
+if TYPE_CHECKING:
+    from hipgp.nonlinear.nodes import NodeReader
 
 STEPS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.06, 0.03, 0.01)  # shares of a step that are tried
 CALM = (
@@ -59,7 +61,7 @@ def iterate(
     kernel: Kernel,
     grid: Grid,
     trend: Trend,
-    reader: NodeReader | None,
+    reader: "NodeReader | None",
     settings: Settings,
     states: list[State],
     report: Callable[[int, float], None],

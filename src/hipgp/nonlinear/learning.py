@@ -7,24 +7,27 @@ until no parameter changes by more than some percent.
 
 import dataclasses
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import scipy  # its submodules are imported when they are first used
 
 from hipgp.engines import Problem
-from hipgp.learning.learned import Learned
+from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.parameters import Layout
-from hipgp.learning.units import LearnOptions, learn_in_unit
+from hipgp.learning.search import learn
+from hipgp.learning.units import LearnOptions, scaled_task
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.nonlinear.blocks import Block, State
-from hipgp.nonlinear.engine import Linearised, Prepared
 from hipgp.nonlinear.expectations import likelihood_terms
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    from hipgp.nonlinear.engine import Linearised, Prepared
 
 TURNS = 10
 ROUNDS, NATS = 12, 0.5  # of the linearisation in one turn: it is not the last
@@ -41,7 +44,7 @@ class Answer(NamedTuple):
 
 
 @float64_available
-def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) -> Answer:
+def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) -> Answer:
     """Kernel, noise and likelihood parameters where they are unknown."""
     if how.checkpoint is not None:
         raise ValueError("checkpoint: expected None with a link or a likelihood, got a path; leave it out")
@@ -76,7 +79,9 @@ def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) ->
             bar.update(f"turn {turn + 1}, kernel")
             stand_in = Data(tuple(s.observations for s in result.stand_ins))
             quick = how._replace(start=start, polish=False, progress=False)
-            learned = learn_in_unit(kernel, grid, stand_in, None, prepared.trend, method.method, quick)
+            task = scaled_task(kernel, stand_in, None, quick)
+            given = task.kernel, grid, task.data, task.noise, prepared.trend, method.inner, task.how
+            learned = in_unit(learn(*given), task.unit)
             kernel, start = learned.kernel, "kernel"
             after = _logs(kernel, noise, parameters)
             if turn and np.max(np.abs(after - before)) < CHANGE:
@@ -114,7 +119,7 @@ def _logs(kernel: object, noise: float | None, parameters: dict[str, float]) -> 
 
 def _fitted(
     data: Data,
-    prepared: Prepared,
+    prepared: "Prepared",
     states: list[State],
     free_noise: float | None,
     noise: float | None,

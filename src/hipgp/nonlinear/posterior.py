@@ -11,11 +11,12 @@ from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdO
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Functionals, Points
 from hipgp.model.links import LINKS, Link
-from hipgp.model.packing import Arrays, Json, pack_observations
+from hipgp.model.packing import pack_observations
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, StandIn, State, is_one_sign, node_means, zeta_spread
 from hipgp.nonlinear.expectations import averaged_jit, matched_jit, spread_jit
 from hipgp.nonlinear.nodes import FEW, NodeReader
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
 
