@@ -47,7 +47,7 @@ def exact_variance(
     """The variances of targets with these trend columns, whatever their number."""
     (weights, joint), system, count = target, post.system, len(columns)
     factor = (
-        post.factor.get(report)
+        post.later.factor.get(report)
         if exact_by_factor(work(system, post.diagnostics["iterations"]), count, count)
         else None
     )

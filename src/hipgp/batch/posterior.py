@@ -35,7 +35,6 @@ from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.packing import pack_observations
 from hipgp.model.trend import Trend
-from hipgp.runtime.lazy import Lazy
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
@@ -44,6 +43,7 @@ from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencils import LocalWeights, WeightRows
 
 if TYPE_CHECKING:
+    from hipgp.batch.build import Later
     from hipgp.batch.engine import Batch
 
 SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance", "order")  # arrays that a file holds
@@ -74,11 +74,7 @@ class BatchPosterior(FittedPosterior):
     method: "Batch"
     data: Data
     trend: Trend
-    lazy_system: Lazy[System] = eqx.field(static=True)  # a map from a file, or unpickled, may never need it
-    cells: "Lazy[CellBlocks | None]" = eqx.field(
-        static=True
-    )  # the data by grid cell, where residuals are joint
-    factor: Lazy[Any] = eqx.field(static=True)  # of exact standard deviations
+    later: "Later" = eqx.field(static=True)  # the system and what follows from it, which a map may never need
     alpha: Float[Array, " N"]
     field: Float[Array, " M"]  # posterior mean on the grid, without the trend
     beta: Float[np.ndarray, " p"]
@@ -93,7 +89,7 @@ class BatchPosterior(FittedPosterior):
     @property
     def system(self) -> System:
         """The linear system of the data."""
-        return self.lazy_system.get()
+        return self.later.system.get()
 
     def grid_mean(self) -> Float[np.ndarray, "..."]:
         total = np.asarray(self.field) + self.trend.on_grid(self.grid) @ self.beta
@@ -184,7 +180,7 @@ class BatchPosterior(FittedPosterior):
     def _cells_beside(self, functional: Functional) -> CellBlocks | None:
         """The data by cell, where residuals of these functionals and of the data are correlated."""
         joint = self.diagnostics.get("residual") == "joint" and isinstance(functional, Points)
-        return self.cells.get() if joint else None
+        return self.later.cells.get() if joint else None
 
     @float64_available
     def _mean(self, target: Target) -> Float[np.ndarray, " T"]:
