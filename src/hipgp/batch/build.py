@@ -39,7 +39,7 @@ class Built(NamedTuple):
     seen: GridModel  # what the grid sees of the data
 
 
-def build(problem: Problem, method: "Batch", operators: "GridOperators | None" = None) -> Built:
+def build(problem: Problem, method: "Batch", operators: "_GridOperators | None" = None) -> Built:
     """The linear system of a problem, its data in the order given; from K and W where these are given."""
     kernel, grid, data, noise, _ = problem
     kernel.check_dimension(grid.ndim)
@@ -93,17 +93,17 @@ def _sizes(problem: Problem, toeplitz: Toeplitz) -> dict[str, Any]:
     }
 
 
-class GridOperators(NamedTuple):
+class _GridOperators(NamedTuple):
     """K on the torus, and the rows of W with a description, of which either is computed once, when it is asked for."""
 
     toeplitz: Lazy[Toeplitz]
     rows: Lazy[tuple[Rows, str]]
 
 
-def _operators(problem: Problem, method: "Batch") -> GridOperators:
+def _operators(problem: Problem, method: "Batch") -> _GridOperators:
     kernel, grid, data, _, _ = problem
     toeplitz = Lazy(functools.partial(embed, kernel, grid, data.dtype, WRAPPED))
-    return GridOperators(toeplitz, Lazy(functools.partial(_rows, problem, method, toeplitz)))
+    return _GridOperators(toeplitz, Lazy(functools.partial(_rows, problem, method, toeplitz)))
 
 
 @float64_available
@@ -132,17 +132,17 @@ def later(problem: Problem, method: "Batch", *built: Built) -> Later:
 
 
 @float64_available
-def _system(problem: Problem, method: "Batch", operators: GridOperators) -> System:
+def _system(problem: Problem, method: "Batch", operators: _GridOperators) -> System:
     return build(problem, method, operators).system
 
 
 @float64_available
-def _cells(problem: Problem, method: "Batch", operators: GridOperators) -> CellBlocks | None:
+def _cells(problem: Problem, method: "Batch", operators: _GridOperators) -> CellBlocks | None:
     return interpolation.cells(method, problem, operators.rows.get()[0])
 
 
 def _rows_beside(
-    problem: Problem, method: "Batch", operators: GridOperators
+    problem: Problem, method: "Batch", operators: _GridOperators
 ) -> tuple[Rows, str, ConditioningSets | None, Toeplitz]:
     """W, its description, conditioning sets and K, computed side by side.
 

@@ -198,7 +198,7 @@ def exact_by_factor(work: Work, targets: int, solves: int) -> bool:
     return work.rows <= FACTORED and (shorter or products * work.torus_size <= CHEAP)
 
 
-def exact_by_solves(work: Work, targets: int, samples: int) -> bool:
+def _exact_by_solves(work: Work, targets: int, samples: int) -> bool:
     """Whether to solve for each target: where that is no more solves than samples take, or few products."""
     return targets <= samples or targets * max(1, work.iterations) * work.torus_size <= CHEAP
 
@@ -230,7 +230,7 @@ def standard_deviations(
     rows = f"the factor of a matrix of {needed.rows:,} rows"
     if exact_by_factor(needed, count, samples):
         return Decision("exact", f"exact: {least}, and {rows} is within reach")
-    if exact_by_solves(needed, count, samples):
+    if _exact_by_solves(needed, count, samples):
         solves = f"{count:,} solves of about {needed.iterations} steps each"
         return Decision("exact", f"exact: {least}, and {solves} are no more than samples take, or seconds")
     limit = f"at most {FACTORED:,}" if needed.rows > FACTORED else "it takes more products than the samples"

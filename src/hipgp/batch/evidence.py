@@ -38,7 +38,7 @@ LOG_2PI = float(np.log(2 * np.pi))
 def log_evidence(post: "BatchPosterior", probes: int, key: Array) -> Estimate:
     """The log-probability of the data, the trend's coefficients at their best."""
     check_whole("probes", probes, 2)  # one tells no error
-    return evidence_of(post, logarithms(post.system, post.system.random_signs(probes, key))[0])
+    return _evidence_of(post, logarithms(post.system, post.system.random_signs(probes, key))[0])
 
 
 def differentiable(method: "Batch") -> "Batch":
@@ -82,7 +82,7 @@ def slope(post: "BatchPosterior", signs: Float[Array, "B n"], tolerance: float =
         return sum(jax.tree.leaves(pull), start=from_noise)
 
     values = -0.5 * np.asarray(jax.grad(total)(jnp.asarray(layout.pack(post.kernel, post.noise))))
-    return Slope(evidence_of(post, logs), Gradient(tuple(layout.names()), values))
+    return Slope(_evidence_of(post, logs), Gradient(tuple(layout.names()), values))
 
 
 @bounded_jit()
@@ -95,7 +95,7 @@ def _forms(
     return Forms(jnp.concatenate([alpha[None], g]), jnp.concatenate([alpha[None], h]), weight)
 
 
-def evidence_of(post: "BatchPosterior", logs: Float[np.ndarray, " B"]) -> Estimate:
+def _evidence_of(post: "BatchPosterior", logs: Float[np.ndarray, " B"]) -> Estimate:
     system, count = post.system, len(post.data)
     rest = np.asarray(post.data.y, float) - post.trend.of_data(post.data, post.grid) @ post.beta
     fit = float(rest @ np.asarray(post.alpha, float))

@@ -8,7 +8,7 @@ rho' rho / 2, and
     A^-1 z = N^-1 (z - W field),    field = R Λ^-1 R' W' N^-1 z.
 
 **The preconditioner.** The modes are those of a torus several times as large as the grid, on which alone the data lie; but
-what makes Λ hard to solve are few of them, the largest. For these `LowModes` has the matrix that Λ is among them, densely
+what makes Λ hard to solve are few of them, the largest. For these `_LowModes` has the matrix that Λ is among them, densely
 factored. Of points G is taken for its row sums, which leaves two Fourier coefficients of those to look up for each entry;
 otherwise each mode is measured as some of the observations see it. The rest counts as if all had the same density of data.
 """
@@ -39,7 +39,7 @@ MODES_AT_ONCE = 64
 GROUP, AT_ONCE = 8, 2**15  # rows of W multiplied with one another; rows of products held at once
 
 
-class LowModes(eqx.Module):
+class _LowModes(eqx.Module):
     """The modes that the data tell most of, and the inverse of Λ among them.
 
     A mode's coefficient is read off, and written to, two places of the unknowns, for where rfftn keeps a mode and its
@@ -68,7 +68,7 @@ class GridSystem(System):
     noise: Float[Array, " N"]
     stencil: SlicedEllpack | None  # G, of points
     density: Float[Array, ""]  # of G, over the torus
-    low: LowModes
+    low: _LowModes
 
     residuals: None = None  # each counts as noise of its own
 
@@ -156,19 +156,19 @@ def grid_system(
 
 def _of_points(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
-) -> tuple[SlicedEllpack, float, LowModes]:
+) -> tuple[SlicedEllpack, float, _LowModes]:
     """G, its density over the torus, and the modes that the data tell most of."""
     torus, product = toeplitz.torus, _product(matrix, 1 / noise)
     row_sums = np.maximum(np.asarray(product.sum(axis=1)), 0.0)
     density = float(np.sum(row_sums)) / torus.size
-    modes = _largest(toeplitz, point_modes(torus), LEAST_GAIN / max(density, 1e-300))
+    modes = _largest(toeplitz, _point_modes(torus), LEAST_GAIN / max(density, 1e-300))
     low = _low(toeplitz, modes, _looked_up(torus, row_sums, modes))
     return sliced_ellpack(CSR.from_scipy(product), toeplitz.eigenvalues.dtype), density, low
 
 
 def _of_lines(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
-) -> tuple[None, float, LowModes]:
+) -> tuple[None, float, _LowModes]:
     """The density of the data over the torus, and the modes that they tell most of; G would be full."""
     torus, modes = toeplitz.torus, _largest(toeplitz, LINE_MODES, 0.0)
     products, count = _integrated(torus, matrix, noise, modes), len(modes.q)
@@ -176,7 +176,7 @@ def _of_lines(
     return None, density, _low(toeplitz, modes, products)
 
 
-def point_modes(torus: Torus) -> int:
+def _point_modes(torus: Torus) -> int:
     """How many pairs of modes are solved for densely."""
     return int(np.clip(torus.size // 200, *POINT_MODES))
 
@@ -187,7 +187,7 @@ def largest_unresolved_gain(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) 
     The number of steps grows with its square root.
     """
     eigenvalues = np.sort(np.asarray(toeplitz.eigenvalues, float), axis=None)[::-1]
-    largest = eigenvalues[min(point_modes(toeplitz.torus), len(eigenvalues) - 1)]
+    largest = eigenvalues[min(_point_modes(toeplitz.torus), len(eigenvalues) - 1)]
     return float(np.sum(1 / noise)) / toeplitz.torus.size * largest
 
 
@@ -229,7 +229,7 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
     return scipy.sparse.csr_array(scipy.sparse.diags_array(every, offsets=offsets, shape=(size, size)))  # type: ignore[arg-type]
 
 
-class Modes(NamedTuple):
+class _Modes(NamedTuple):
     """Modes in rfftn's layout, one of each pair of mirror images, as cosines (all) and sines (those with a mirror)."""
 
     q: Int[np.ndarray, "r D"]
@@ -240,7 +240,7 @@ class Modes(NamedTuple):
         return np.any(self.q != self.mirror, axis=1)
 
 
-def _largest(toeplitz: Toeplitz, most: int, least: float) -> Modes:
+def _largest(toeplitz: Toeplitz, most: int, least: float) -> _Modes:
     """The modes with the largest eigenvalues, down to `least` and some more: data that tell a little more find as many."""
     eigenvalues, shape = np.asarray(toeplitz.eigenvalues, float), toeplitz.torus.shape
     order = np.argsort(-eigenvalues, axis=None, kind="stable")[:most]
@@ -249,10 +249,10 @@ def _largest(toeplitz: Toeplitz, most: int, least: float) -> Modes:
     mirror = -q % np.asarray(shape)
     here, there = (np.ravel_multi_index(tuple(k.T), shape) for k in (q, mirror))
     first = (q[:, -1] != mirror[:, -1]) | (here <= there)
-    return Modes(q[first], mirror[first])
+    return _Modes(q[first], mirror[first])
 
 
-def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: Modes) -> Float[np.ndarray, "k k"]:
+def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: _Modes) -> Float[np.ndarray, "k k"]:
     """Sums over the grid of its row sums times two of the cosines and sines: products of these are cosines and sines."""
     padded = np.zeros(torus.shape)
     padded[tuple(slice(n) for n in torus.grid.shape)] = row_sums.reshape(torus.grid.shape)
@@ -264,7 +264,7 @@ def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: Modes) ->
     return np.block([[cosines, mixed[:, paired]], [mixed[:, paired].T, sines[np.ix_(paired, paired)]]])
 
 
-def _integrated(torus: Torus, matrix: Any, noise: np.ndarray, modes: Modes) -> Float[np.ndarray, "k k"]:
+def _integrated(torus: Torus, matrix: Any, noise: np.ndarray, modes: _Modes) -> Float[np.ndarray, "k k"]:
     """Sums over some of the observations, in place of all, of two of the cosines and sines as they see them."""
     count = matrix.shape[0]
     some = np.sort(np.random.default_rng(0).permutation(count)[:LINES])
@@ -295,7 +295,7 @@ def _waves(torus: Torus, q: Int[np.ndarray, "r D"]) -> np.ndarray:
     return out
 
 
-def _low(toeplitz: Toeplitz, modes: Modes, products: Float[np.ndarray, "k k"]) -> LowModes:
+def _low(toeplitz: Toeplitz, modes: _Modes, products: Float[np.ndarray, "k k"]) -> _LowModes:
     """Where the modes' coefficients are among the unknowns, and the inverse of Λ there."""
     eigenvalues, paired = toeplitz.eigenvalues, modes.paired
     both = (modes.q[:, -1] == modes.mirror[:, -1]) & paired  # rfftn keeps the two of them
@@ -310,7 +310,7 @@ def _low(toeplitz: Toeplitz, modes: Modes, products: Float[np.ndarray, "k k"]) -
     inverse = _inverse(matrix) if len(scale) else matrix
     places = np.concatenate([places, places[:, paired] + eigenvalues.size], axis=1)
     as_dtype = lambda a: on_device(a, eigenvalues.dtype)
-    return LowModes(on_device(places, np.int32), as_dtype(shares), as_dtype(inverse))
+    return _LowModes(on_device(places, np.int32), as_dtype(shares), as_dtype(inverse))
 
 
 def _inverse(matrix: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "r r"]:

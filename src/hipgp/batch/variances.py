@@ -52,7 +52,7 @@ FEW, NEIGHBOURS = 4096, (512, 256)  # 512 for up to FEW targets, 256 for more
 ROUGH = 16  # simulations without a solve, for each with one
 
 
-class LocalConditional(NamedTuple):
+class _LocalConditional(NamedTuple):
     """Functionals given their nearest observations, or the nearest bins of them."""
 
     conditionals: Conditionals
@@ -67,7 +67,7 @@ class LocalConditional(NamedTuple):
         return self.conditionals.mean(y if self.bins is None else cluster_means(y, self.bins, self.noise))
 
 
-def local_conditional(post: "BatchPosterior", functional: Functional) -> LocalConditional:
+def _local_conditional(post: "BatchPosterior", functional: Functional) -> _LocalConditional:
     """Each functional given its nearest observations.
 
     Points that crowd in their noise are taken together first (`vecchia/aggregation.py`): the nearest thirty of them would not reach far.
@@ -83,7 +83,7 @@ def local_conditional(post: "BatchPosterior", functional: Functional) -> LocalCo
         if bins is not None:
             nodes, spread = clusters_as_points(x, bins, noise)
     near = _near(nodes, targets, scale)
-    return LocalConditional(vecchia.conditionals(post.kernel, nodes, spread, targets, near), bins, noise)
+    return _LocalConditional(vecchia.conditionals(post.kernel, nodes, spread, targets, near), bins, noise)
 
 
 def _near(nodes: Nodes, targets: Nodes, scale: np.ndarray) -> Groups:
@@ -128,7 +128,7 @@ def vecchia_variance(
     post: "BatchPosterior", functional: Functional, columns: Float[np.ndarray, "T p"]
 ) -> Float[np.ndarray, " T"]:
     """The variance of each functional given its nearest observations; `columns` are its trend's."""
-    local = local_conditional(post, functional)
+    local = _local_conditional(post, functional)
     gap = columns - local.mean(post.trend.of_data(post.data, post.grid).T).T
     return local.variance + post.trend_variance(gap)
 
@@ -146,7 +146,7 @@ def sampled_variance(
     """The variance by `count` simulations, and its Monte Carlo standard error; `target` is `functional` on the grid."""
     check_whole("samples", count, 2)  # one tells no error
     single = all(f.single for f in (functional, *post.data.functionals))
-    local = local_conditional(post, functional) if single else None
+    local = _local_conditional(post, functional) if single else None
     of_exact, of_rough = [], []  # squares
     for y, truth in _simulations(post, target, count, key):
         solved = solve(post.system, y, post.method.tolerance, post.method.max_iterations)
@@ -177,7 +177,7 @@ def _simulations(
 
 
 def _rough(
-    local: LocalConditional, y: Float[Array, "s N"], truth: Float[np.ndarray, "s T"]
+    local: _LocalConditional, y: Float[Array, "s N"], truth: Float[np.ndarray, "s T"]
 ) -> Float[np.ndarray, "s T"]:
     """The neighbours' squared error."""
     return (truth - local.mean(np.asarray(y, float))) ** 2

@@ -238,7 +238,7 @@ class Prepared:
 
     def start(self) -> list[State]:
         """A constant field: the likeliest one where the trend has a constant, zero otherwise."""
-        level = likeliest_level(self.blocks) if self.trend.kind in ("constant", "linear") else 0.0
+        level = _likeliest_level(self.blocks) if self.trend.kind in ("constant", "linear") else 0.0
         return [b.start(level) for b in self.blocks]
 
 
@@ -256,7 +256,7 @@ def completed(likelihood: Likelihood, parameters: dict[str, float]) -> Likelihoo
     return likelihood.replaced(missing) if missing else likelihood
 
 
-def likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
+def _likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
     """The constant f under which the data are likeliest, by Newton's method with steps of at most 2."""
     level = 0.0
     for _ in range(rounds):

@@ -111,7 +111,7 @@ def grid_covariances(
     return covariance_with_points(kernel, points, low), prior_variances(kernel, moved)
 
 
-def conditional_weights(
+def _conditional_weights(
     toeplitz: "Toeplitz", cross: Array, variance: Array, tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> tuple[Array, Array, Solution]:
     """Return exact weights w and residual variances v from k* and k**, with the report of the solve.
@@ -159,4 +159,4 @@ def _conditional_block(
     kernel: Kernel, toeplitz: "Toeplitz", source: LineIntegrals | Nodes, tolerance: float, max_iterations: int
 ) -> tuple[Array, Array, Solution]:
     cross, variance = grid_covariances(kernel, source, toeplitz.torus.grid)
-    return conditional_weights(toeplitz.astype(jnp.float64), cross, variance, tolerance, max_iterations)
+    return _conditional_weights(toeplitz.astype(jnp.float64), cross, variance, tolerance, max_iterations)
