@@ -44,9 +44,9 @@ def test_a_map_from_a_file_computes_the_weights_of_its_data_once(built_rows):
     post = pickle.loads(pickle.dumps(hg.GP(ROUGH, GRID).condition(mixture(("points",))[0])))
     at = pair("points", 90, 10)[0]
     post.predict(at, std="vecchia")
-    assert built_rows == [24, 24, 10]
+    assert built_rows == [24, 10, 24]  # the fit, the targets, and the data they are held jointly with
     post.predict(at, std="samples", samples=2)
-    assert built_rows == [24, 24, 10, 10]
+    assert built_rows == [24, 10, 24, 10]
 
 
 def test_the_grid_needs_no_weights_where_the_nearest_observations_serve(built_rows):
