@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hipgp.engines import Method
-from hipgp.exact import SQUARES, Exact
+from hipgp.exact import MATRICES_AT_PEAK, Exact
 from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel
 from hipgp.runtime import memory
@@ -45,7 +45,7 @@ def method_for(
     if count > MOST_OBSERVATIONS:
         said = f"batch: {count:,} observations, and the exact engine is the slower one beyond {MOST_OBSERVATIONS:,}"
         return ChosenMethod(batch, said)
-    needed = SQUARES * 8.0 * count**2
+    needed = MATRICES_AT_PEAK * 8.0 * count**2
     if not memory.fits(needed):
         said = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
         return ChosenMethod(batch, said)

@@ -9,7 +9,7 @@ Json = dict[str, Any]
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it: NumPy scalars and arrays become numbers and lists, tuples become lists."""
+    """Convert to types that JSON can hold: NumPy scalars and arrays to numbers and lists, tuples to lists."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
