@@ -21,17 +21,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from hipgp.engines import (
-    DEFAULT_STD,
-    Estimate,
-    FittedPosterior,
-    Gradient,
-    Method,
-    Prediction,
-    Problem,
-    StdOptions,
-    check_std,
-)
+from hipgp.engines import Estimate, FittedPosterior, Gradient, Method, Problem
 from hipgp.learning.parameters import Layout
 from hipgp.model.data import Data, check_differentiable
 from hipgp.model.functionals import Functional, Points
@@ -40,6 +30,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.model.packing import pack_observations, unpack_observations
 from hipgp.model.trend import Trend
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions, check_std
 from hipgp.runtime import memory
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available

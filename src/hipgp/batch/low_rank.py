@@ -10,7 +10,6 @@ cheaper: sums over many nodes do not need more, and the certificate of the solve
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -51,7 +50,10 @@ class LowRank(Preconditioner):
     scale: Float[Array, " N"]  # N^(1/2)
     inner: IdentityPlusLowRank
     log_determinant: Float[Array, ""]
-    description: str = eqx.field(static=True)
+
+    @property
+    def description(self) -> str:
+        return f"{self.inner.vectors.shape[1]} columns"
 
     def precondition(self, r: Float[Array, "... N"]) -> Float[Array, "... N"]:
         return self.inner.solve(r / self.scale) / self.scale
@@ -144,7 +146,7 @@ def low_rank(
     inner = IdentityPlusLowRank.from_factor(found.factor, data.dtype)
     scale = on_device(np.sqrt(variance), data.dtype)
     logs = 2 * jnp.sum(jnp.log(scale)) + inner.log_determinant
-    made = LowRank(scale=scale, inner=inner, log_determinant=logs, description=f"{columns} columns")
+    made = LowRank(scale=scale, inner=inner, log_determinant=logs)
     return Trial(made, columns, covariances.left(found))
 
 

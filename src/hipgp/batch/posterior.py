@@ -20,21 +20,12 @@ from hipgp.batch.least_squares import right_hand_sides, row_tolerances
 from hipgp.batch.leave_out import leave_out
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
 from hipgp.batch.systems import System, draws_at_once, solve
-from hipgp.engines import (
-    DEFAULT_STD,
-    EVIDENCE_PROBES,
-    Estimate,
-    FittedPosterior,
-    Gradient,
-    Prediction,
-    Problem,
-    StdOptions,
-    as_key,
-)
+from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, Problem, as_key
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.packing import pack_observations
 from hipgp.model.trend import Trend
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent

@@ -25,13 +25,13 @@ from jaxtyping import Array, Float, Int
 from hipgp.batch.decisions import Decision, standard_deviations, work
 from hipgp.batch.simulation import GridTarget, simulate
 from hipgp.batch.systems import System, draws_at_once, solve
-from hipgp.engines import DEFAULT_STD
 from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import typical_lengthscale
 from hipgp.model.nodes import Nodes
+from hipgp.predictions import DEFAULT_STD
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
 from hipgp.vecchia import conditioning_sets as neighbours

@@ -10,8 +10,12 @@ from jaxtyping import Array, Float
 class Preconditioner(eqx.Module):
     """A root S with S'S = P^-1, where P is close to A; vectors are rows."""
 
-    description: eqx.AbstractVar[str | None]  # how large it is, in words; None where it only scales
     log_determinant: eqx.AbstractVar[Float[Array, ""]]  # log|P|
+
+    @property
+    @abc.abstractmethod
+    def description(self) -> str | None:
+        """How large it is, in words; None where it only scales."""
 
     @abc.abstractmethod
     def whiten(self, r: Float[Array, "... N"]) -> Float[Array, "... k"]:
@@ -36,7 +40,10 @@ class Scaling(Preconditioner):
 
     diagonal: Float[Array, " N"]
     log_determinant: Float[Array, ""]
-    description: None = None
+
+    @property
+    def description(self) -> None:
+        return None
 
     @staticmethod
     def by(diagonal: Float[Array, " N"]) -> "Scaling":

@@ -20,14 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.engines import FittedPosterior, StdOptions
 from hipgp.model.data import Observations
 from hipgp.model.functionals import Functional, Functionals, Points
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.links import LINKS, Link
 from hipgp.nonlinear.expectations import Terms, averaged_jit, likelihood_terms, matched_jit
+from hipgp.predictions import StdOptions
 
 if TYPE_CHECKING:
+    from hipgp.engines import FittedPosterior
     from hipgp.nonlinear.nodes import NodeReader
 
 LEAST = 0.05  # of the positive curvature, that the true one may fall to
@@ -82,7 +83,7 @@ class Block(eqx.Module):
         """Means where the block looks after the engine's solve, and the functional's value there."""
 
     @abc.abstractmethod
-    def refreshed(self, state: State, post: FittedPosterior, reader: "NodeReader | None") -> State:
+    def refreshed(self, state: State, post: "FittedPosterior", reader: "NodeReader | None") -> State:
         """The same means with standard deviations of this posterior."""
 
     def terms(self, state: State) -> Terms:
@@ -109,7 +110,7 @@ class Block(eqx.Module):
 class Found(NamedTuple):
     """What the engine found for a block: the posterior, its own observations' means and their multipliers alpha."""
 
-    post: FittedPosterior
+    post: "FittedPosterior"
     mean: Float[np.ndarray, " N"]
     alpha: Float[np.ndarray, " N"]
     reader: "NodeReader | None"
@@ -134,7 +135,7 @@ class Direct(Block):
     def moved(self, state: State, stand_in: StandIn, found: Found) -> tuple[np.ndarray, np.ndarray]:
         return found.mean, found.mean
 
-    def refreshed(self, state: State, post: FittedPosterior, reader: "NodeReader | None") -> State:
+    def refreshed(self, state: State, post: "FittedPosterior", reader: "NodeReader | None") -> State:
         std = np.asarray(post.predict(self.target, StdOptions(columns=self.columns)).std, float)
         return State(state.mean, std, std)
 
@@ -169,7 +170,7 @@ class Nodal(Block):
         weights = stand_in.functional.weights  # type: ignore[attr-defined]
         return mean, np.sum(weights * mean, axis=1)
 
-    def refreshed(self, state: State, post: FittedPosterior, reader: "NodeReader | None") -> State:
+    def refreshed(self, state: State, post: "FittedPosterior", reader: "NodeReader | None") -> State:
         shape = self.weights.shape
         if reader is None:
             std = post.at_points(self.places.reshape(-1, self.places.shape[2]), True)[1]
@@ -204,7 +205,7 @@ def zeta_spread(outer: Link, scale: np.ndarray, eta: np.ndarray, of_eta: np.ndar
     return spread
 
 
-def node_means(post: FittedPosterior, reader: "NodeReader | None", places: np.ndarray) -> np.ndarray:
+def node_means(post: "FittedPosterior", reader: "NodeReader | None", places: np.ndarray) -> np.ndarray:
     """The mean of f at each node."""
     if reader is not None:
         return reader.means(post, places)

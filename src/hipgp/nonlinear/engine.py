@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import Int
 
 from hipgp.batch.ordering import in_order
 from hipgp.engines import FittedPosterior, Method, Problem
@@ -17,16 +18,25 @@ from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import Functional, Functionals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import Link, as_link
 from hipgp.model.packing import check_shapes, unpack_data
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of
 from hipgp.nonlinear.importance import pareto_facts
-from hipgp.nonlinear.iteration import SOLVE, Result, Settings, iterate, warn_if_unsettled
+from hipgp.nonlinear.iteration import (
+    SOLVE,
+    Given,
+    Result,
+    Settings,
+    Standing,
+    iterate,
+    warn_if_unsettled,
+)
 from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior
+from hipgp.nonlinear.resuming import Kept
+from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
@@ -87,13 +97,10 @@ class Linearised(Method):
     def condition(
         self, problem: Problem, progress: bool = True, checkpoint: Any = None
     ) -> LinearisedPosterior:
-        if checkpoint is not None:
-            raise ValueError(
-                "checkpoint: expected None with a link or a likelihood, got a path; leave it out"
-            )
         began = time.perf_counter()
+        kept = None if checkpoint is None else Kept(checkpoint, fingerprint(self, problem))
         with Progress("linearising", progress) as bar:
-            result, prepared = self.rounds(problem, bar)
+            result, prepared = self.rounds(problem, bar, kept=kept)
         warn_if_unsettled(result, Settings(self.inner, self.tolerance, self.max_rounds))
         last = result.rounds[-1]
         info = {
@@ -112,12 +119,14 @@ class Linearised(Method):
         if self.importance:
             info |= pareto_facts(result.post, prepared.blocks, result.stand_ins, self.importance)
         info["seconds"] = time.perf_counter() - began
+        if kept is not None:
+            kept.remove()
         return self._posterior(problem, prepared, result.post, result.states, result.stand_ins, info)
 
     def rounds(
-        self, problem: Problem, bar: Progress, begin: list[State] | None = None
+        self, problem: Problem, bar: Progress, begin: list[State] | None = None, kept: Kept | None = None
     ) -> tuple[Result, "Prepared"]:
-        """The fixed point, from `begin` or from a constant field."""
+        """The fixed point, from `begin` or from a constant field, or from where a checkpoint stands."""
         prepared = self.prepare(problem)
         settings = Settings(self.inner, self.tolerance, self.max_rounds)
 
@@ -126,11 +135,13 @@ class Linearised(Method):
                 f"round {number}, the posterior moved by {nats:.2g} nats, to come below {self.tolerance:g}"
             )
 
-        states = prepared.start() if begin is None else begin
+        standing = None if kept is None else kept.standing(prepared.blocks)
+        if standing is None:
+            standing = Standing(prepared.start() if begin is None else begin)
         kernel, grid = problem.kernel, problem.grid
-        parts = prepared.blocks, kernel, grid, prepared.trend, prepared.reader
-        result = iterate(*parts, settings, states, report, constant=begin is None)
-        return result, prepared
+        given = Given(prepared.blocks, kernel, grid, prepared.trend, prepared.reader, settings)
+        keep = (lambda _: None) if kept is None else kept.save_standing
+        return iterate(given, standing, report, keep, constant=begin is None), prepared
 
     def prepare(self, problem: Problem) -> "Prepared":
         """The problem's blocks, in an order that the engines leave as it is."""
@@ -155,11 +166,11 @@ class Linearised(Method):
         inside = all(np.all(grid.outside(p) == 0) for p in of_nodes)
         reader = NodeReader(kernel, grid, trend, self.draws) if many and inside else None
         ordered = Data(tuple(_taken(g, o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
-        return Prepared(blocks, ordered, trend.in_order(order), reader)
+        return Prepared(blocks, ordered, trend.in_order(order), order, reader)
 
     def _block(self, given: Observations, grid: Grid, noise: float | None, columns: Any) -> Block:
         likelihood = Gaussian() if given.likelihood is None else given.likelihood
-        likelihood = completed(likelihood, self.parameters)
+        likelihood = likelihood.completed(self.parameters)
         std = np.ones(len(given.y))
         if likelihood.additive:
             std = np.asarray(Data((given,)).noise_std(noise), float)
@@ -176,9 +187,8 @@ class Linearised(Method):
     ) -> LinearisedPosterior:
         kernel, grid, data, noise, _ = problem
         given = kernel, grid, noise, self, info, data.dtype
-        return LinearisedPosterior(
-            *given, post, prepared.data, prepared.blocks, states, stand_ins, prepared.trend, prepared.reader
-        )
+        own = prepared.data, prepared.blocks, states, stand_ins, prepared.trend, prepared.order
+        return LinearisedPosterior(*given, post, *own, prepared.reader)
 
     def settings(self) -> Json:
         if self.link.name == "own":
@@ -206,6 +216,11 @@ class Linearised(Method):
         trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])
         problem = Problem(kernel, grid, data, noise, trend)
         prepared = self.prepare(problem)
+        check_shapes(arrays, {"order": (len(data),)})
+        order = np.asarray(arrays["order"]).astype(int)
+        if not np.array_equal(np.sort(order), np.arange(len(data))):
+            raise ValueError("order: expected a permutation of the observations, got another array")
+        prepared = dataclasses.replace(prepared, order=order[prepared.order])
         for block in data.blocks:
             self.check(kernel, grid, block.functional)
         states, stand_ins = [], []
@@ -229,31 +244,18 @@ def suited(method: Method, usual: Method, link: Link, parameters: dict[str, floa
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A problem's blocks, its data and trend in their order, and what reads many nodes off the grid."""
+    """A problem's blocks, its data and trend in `order`, and what reads many nodes off the grid."""
 
     blocks: list[Block]
     data: Data
     trend: Trend
+    order: Int[np.ndarray, " N"]  # which of the user's observations each is
     reader: NodeReader | None
 
     def start(self) -> list[State]:
         """A constant field: the likeliest one where the trend has a constant, zero otherwise."""
         level = _likeliest_level(self.blocks) if self.trend.kind in ("constant", "linear") else 0.0
         return [b.start(level) for b in self.blocks]
-
-
-def completed(likelihood: Likelihood, parameters: dict[str, float]) -> Likelihood:
-    """The likelihood with what was learned where it has no value of its own."""
-    missing = {}
-    for name in likelihood.unknown():
-        full = f"{type(likelihood).__name__}.{name}"
-        if full not in parameters:
-            raise ValueError(
-                f"{name}: expected a number in {type(likelihood).__name__}({name}=...), got None, which is to be learned; call "
-                "gp.learn(data) first"
-            )
-        missing[name] = parameters[full]
-    return likelihood.replaced(missing) if missing else likelihood
 
 
 def _likeliest_level(blocks: list[Block], rounds: int = 50) -> float:

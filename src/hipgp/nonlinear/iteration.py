@@ -7,7 +7,7 @@ variational bound that the mean m decides. No K^-1 is needed: m = K W'alpha of s
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -56,56 +56,95 @@ class Settings(NamedTuple):
     most: int
 
 
+class Standing(NamedTuple):
+    """Where the rounds stand: all that the next one needs, and that a checkpoint holds."""
+
+    states: list[State]
+    energy: float = 0.0
+    rounds: tuple[Round, ...] = ()
+    fresh: bool = False
+    shrink: float = 1.0
+    share: float = 1.0
+
+
+class Given(NamedTuple):
+    """What is linearised, and with what the Gaussian problems are solved."""
+
+    blocks: list[Block]
+    kernel: Kernel
+    grid: Grid
+    trend: Trend
+    reader: NodeReader | None
+    settings: Settings
+
+
 def iterate(
-    blocks: list[Block],
-    kernel: Kernel,
-    grid: Grid,
-    trend: Trend,
-    reader: "NodeReader | None",
-    settings: Settings,
-    states: list[State],
+    given: Given,
+    standing: Standing,
     report: Callable[[int, float], None],
+    keep: Callable[[Standing], None],
     constant: bool,
 ) -> Result:
     """Rounds until q moves by less than the tolerance, with standard deviations of the round before.
 
-    `constant`: the states are of a constant field, in whose metric the first step is known.
+    `constant`: the first states are of a constant field, in whose metric the first step is known. `keep` is called after each
+    round but the last.
     """
-    energy, rounds = 0.0, []
-    fresh, shrink, share = False, 1.0, 1.0
-    post: Any = None
-    stand_ins: list[StandIn] = []
-    converged = False
-    for number in range(settings.most):
-        late = bool(rounds) and rounds[-1].nats < CALM
-        stand_ins = [b.stand_in(s, late) for b, s in zip(blocks, states, strict=True)]
-        problem = Problem(kernel, grid, Data(tuple(s.observations for s in stand_ins)), None, trend)
-        post = settings.method.refit(problem, SOLVE * settings.tolerance)
-        alphas, means = multipliers(post, stand_ins)
-        found = [Found(post, m, a, reader) for m, a in zip(means, alphas, strict=True)]
-        moves = [
-            b.moved(state, stand_in, f)
-            for b, state, stand_in, f in zip(blocks, states, stand_ins, found, strict=True)
-        ]
-        energies = _energies(energy, alphas, stand_ins, [value for _, value in moves])
-        nats = _distance(energies, stand_ins, [value for _, value in moves])
-        if not rounds and not constant:
-            energies = (energies[2], energies[2], energies[2])
-        step, bound = _search(blocks, states, [mean for mean, _ in moves], energies, nats, shrink)
-        states = [_along(s, mean, step) for s, (mean, _) in zip(states, moves, strict=True)]
-        energy = _mixed(energies, step)
-        rounds.append(Round(nats, step, bound, int(post.diagnostics.get("iterations", 0)), fresh))
-        report(number + 1, nats)
-        if nats < settings.tolerance * share**2 and fresh:
-            converged = True
-            break
-        shrink = _shrunk(shrink, rounds)
-        fresh = nats * step**2 < CALM or number % 4 == 3
-        if fresh:
-            share = _share(share, rounds)
-            refreshed = [b.refreshed(s, post, reader) for b, s in zip(blocks, states, strict=True)]
-            states = [_mixed_spreads(s, r, share) for s, r in zip(states, refreshed, strict=True)]
-    return Result(post, states, stand_ins, rounds, converged)
+    settings = given.settings
+    while True:
+        post, stand_ins, moved = _one_round(given, standing, constant)
+        last, number = moved.rounds[-1], len(moved.rounds)
+        report(number, last.nats)
+        converged = last.nats < settings.tolerance * moved.share**2 and last.fresh
+        if converged or number >= settings.most:
+            return Result(post, moved.states, stand_ins, list(moved.rounds), converged)
+        standing = _refreshed(given, post, moved)
+        keep(standing)
+
+
+def _one_round(
+    given: Given, standing: Standing, constant: bool
+) -> tuple[FittedPosterior, list[StandIn], Standing]:
+    """A linear stand-in, its Gaussian solve, and a step."""
+    blocks, settings = given.blocks, given.settings
+    states, energy, rounds, fresh, shrink, _ = standing
+    late = bool(rounds) and rounds[-1].nats < CALM
+    stand_ins = [b.stand_in(s, late) for b, s in zip(blocks, states, strict=True)]
+    data = Data(tuple(s.observations for s in stand_ins))
+    problem = Problem(given.kernel, given.grid, data, None, given.trend)
+    post = settings.method.refit(problem, SOLVE * settings.tolerance)
+    alphas, means = multipliers(post, stand_ins)
+    found = [Found(post, m, a, given.reader) for m, a in zip(means, alphas, strict=True)]
+    moves = [
+        b.moved(state, stand_in, f)
+        for b, state, stand_in, f in zip(blocks, states, stand_ins, found, strict=True)
+    ]
+    energies = _energies(energy, alphas, stand_ins, [value for _, value in moves])
+    nats = _distance(energies, stand_ins, [value for _, value in moves])
+    if not rounds and not constant:
+        energies = (energies[2], energies[2], energies[2])
+    step, bound = _search(blocks, states, [mean for mean, _ in moves], energies, nats, shrink)
+    states = [_along(s, mean, step) for s, (mean, _) in zip(states, moves, strict=True)]
+    done = Round(nats, step, bound, int(post.diagnostics.get("iterations", 0)), fresh)
+    return (
+        post,
+        stand_ins,
+        standing._replace(states=states, energy=_mixed(energies, step), rounds=(*rounds, done)),
+    )
+
+
+def _refreshed(given: Given, post: FittedPosterior, moved: Standing) -> Standing:
+    """Ready for the next round: with standard deviations of this one where steps are small, or after four without."""
+    rounds, share = list(moved.rounds), moved.share
+    last = rounds[-1]
+    shrink = _shrunk(moved.shrink, rounds)
+    fresh = last.nats * last.step**2 < CALM or len(rounds) % 4 == 0
+    states = moved.states
+    if fresh:
+        share = _share(share, rounds)
+        new = [b.refreshed(s, post, given.reader) for b, s in zip(given.blocks, states, strict=True)]
+        states = [_mixed_spreads(s, r, share) for s, r in zip(states, new, strict=True)]
+    return moved._replace(states=states, fresh=fresh, shrink=shrink, share=share)
 
 
 def multipliers(post: FittedPosterior, stand_ins: list[StandIn]) -> tuple[list[np.ndarray], list[np.ndarray]]:

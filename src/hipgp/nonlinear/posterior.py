@@ -4,21 +4,28 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import ndtri
 
-from hipgp.engines import DEFAULT_STD, Estimate, FittedPosterior, Prediction, StdOptions
+from hipgp.engines import Estimate, FittedPosterior
+from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Functionals, Points
+from hipgp.model.likelihood import Likelihood
+from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import LINKS, Link
 from hipgp.model.packing import pack_observations
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, StandIn, State, is_one_sign, node_means, zeta_spread
 from hipgp.nonlinear.expectations import averaged_jit, matched_jit, spread_jit
+from hipgp.nonlinear.leave_out import left_out
 from hipgp.nonlinear.nodes import FEW, NodeReader
+from hipgp.nonlinear.observed import Observed, common_likelihood
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
+from hipgp.scores import LeaveOut, group_numbers
 
 if TYPE_CHECKING:
     from hipgp.nonlinear.engine import Linearised
@@ -50,10 +57,13 @@ class Transformed(Prediction):
         return self.scale * np.asarray(self.link(self.zeta_mean + side * ndtri(share) * self.zeta_std))
 
     def with_noise(self, noise: Any) -> Prediction:
-        raise ValueError(
-            "noise: expected a prediction of a field without a link, whose sum with noise is normal, got one with; draw "
-            "post.sample(count, at=...) and add noise to the draws"
-        )
+        """New measurements, whose independent Gaussian noise has the standard deviation `noise`."""
+        added = as_float("noise", noise, ndim=(0, 1)).astype(float)
+        if added.shape not in ((), np.shape(self.mean)) or np.any(added <= 0):
+            raise ValueError(
+                f"noise: expected a positive standard deviation, or one for each of {len(self.mean)} values, got {noise!r}"
+            )
+        return Observed.of(self, Gaussian(), added)
 
 
 class LinearisedPosterior(FittedPosterior):
@@ -66,6 +76,7 @@ class LinearisedPosterior(FittedPosterior):
     states: list[State]
     stand_ins: list[StandIn]
     trend: Trend
+    order: Int[np.ndarray, " N"]  # which of the user's observations each of `data` is
     reader: NodeReader | None
 
     @property
@@ -88,6 +99,12 @@ class LinearisedPosterior(FittedPosterior):
         wide = np.asarray(spread_jit(self.link, mean, std))
         error = None if error is None else (error * wide / std).astype(self.dtype)
         return wide.astype(self.dtype), error
+
+    @float64_available
+    def grid_quantile(self, q: float) -> Float[np.ndarray, "..."]:
+        mean = np.asarray(self.post.grid_mean(), float)
+        f = mean + ndtri(q) * self._latent_std(DEFAULT_STD)[0]
+        return np.asarray(self.link(f), self.dtype)
 
     def _latent_std(self, how: StdOptions) -> tuple[np.ndarray, np.ndarray | None]:
         """Of f on the grid."""
@@ -195,9 +212,21 @@ class LinearisedPosterior(FittedPosterior):
     def observations(self) -> Data:
         return self.data
 
+    def scatter(self, likelihood: Likelihood | None) -> Likelihood:
+        if likelihood is not None:
+            return likelihood.completed(self.method.parameters)
+        return common_likelihood([block.likelihood for block in self.blocks])
+
+    @float64_available
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        numbers = group_numbers(groups, len(self.data))
+        found = self.post.leave_out(numbers[self.order])
+        return left_out(found, self.blocks, self.states, self.stand_ins, self.order)
+
     def pack(self) -> tuple[Arrays, Json]:
         """Data, the last round's stand-in and what is known at its places; one Gaussian solve brings the rest back."""
         arrays, described = pack_observations(self.data, self.trend)
+        arrays["order"] = self.order
         for number, (state, stand_in) in enumerate(zip(self.states, self.stand_ins, strict=True)):
             arrays |= {f"state{number}_{name}": value for name, value in state._asdict().items()}
             arrays[f"stand_in{number}_y"] = stand_in.y

@@ -75,7 +75,14 @@ class Vecchia(Preconditioner):
 
     factor: SparseMatrix | BlockRows | AggregatedFactor
     log_determinant: Float[Array, ""]
-    description: str = eqx.field(static=True)
+    neighbours: str = eqx.field(static=True)  # how many, and of what
+    # a count that differs from data set to data set is no static field, or each would compile its solve anew
+    clusters: Int[Array, ""] | None = None
+
+    @property
+    def description(self) -> str:
+        """Return the size of the factor in words."""
+        return self.neighbours + ("" if self.clusters is None else f" of {int(self.clusters)} clusters")
 
     def whiten(self, r: Float[Array, "... N"]) -> Float[Array, "... k"]:
         return self.factor.matmul(r)
@@ -228,8 +235,12 @@ def vecchia_factor(
     inner = _factor_rows(kernel, means, ungrouped(means), noise_of_means, np.float64)
     logs = np.sum(np.log(noise)) - np.sum(np.log(noise_of_means)) + inner.log_determinant
     factor = AggregatedFactor.of(inner.matrix(), clusters, noise, dtype)
-    described = f"{inner.description} of {len(means)} clusters"
-    return Vecchia(factor=factor, log_determinant=jnp.asarray(logs, dtype), description=described)
+    return Vecchia(
+        factor=factor,
+        log_determinant=jnp.asarray(logs, dtype),
+        neighbours=inner.neighbours,
+        clusters=jnp.asarray(len(means)),
+    )
 
 
 def _factor_of_groups(
@@ -242,7 +253,7 @@ def _factor_of_groups(
         else SparseMatrix.from_scipy(found.matrix(), dtype)
     )
     logs = jnp.asarray(found.log_determinant, dtype)
-    return Vecchia(factor=factor, log_determinant=logs, description=found.description)
+    return Vecchia(factor=factor, log_determinant=logs, neighbours=found.neighbours)
 
 
 class _FactorRows(NamedTuple):
@@ -261,7 +272,7 @@ class _FactorRows(NamedTuple):
         return scipy.sparse.csr_array((*entries, starts), shape=(len(order), len(order)))
 
     @property
-    def description(self) -> str:
+    def neighbours(self) -> str:
         group_size = self.groups.group_size
         return f"{self.groups.index.shape[1] - group_size} neighbours" + f" of groups of {group_size}" * (
             group_size > 1
