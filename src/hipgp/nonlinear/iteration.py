@@ -74,7 +74,7 @@ class Given(NamedTuple):
     kernel: Kernel
     grid: Grid
     trend: Trend
-    reader: NodeReader | None
+    reader: "NodeReader | None"
     settings: Settings
 
 
