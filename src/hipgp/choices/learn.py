@@ -1,4 +1,4 @@
-"""Learning with or without a grid: the bounds of lengthscales, and what is said where a bound was met."""
+"""Learning with or without a grid: the bounds of lengthscales, and the warnings if one was met."""
 
 import functools
 
@@ -28,7 +28,7 @@ def learned_from(
     method: Method,
     how: LearnOptions,
 ) -> Learned:
-    """What the data say of kernel and noise. Without a grid the data's own spacing bounds the lengthscale.
+    """Learn kernel and noise; without a grid the spacing of the data bounds the lengthscale.
 
     `method` is the engine whose log evidence the last steps go up, and which a grid has to suit.
     """
@@ -40,7 +40,7 @@ def learned_from(
     bounding = learning_grid(data) if grid is None else grid
     scaling.warn_if_far_from_zero(data, bounding, trend, None)
     task = scaled_task(kernel, data, noise, how)
-    if how.polish:  # the exact bound alone works on the grid
+    if how.polish:  # only the exact bound is computed on the grid
         check_torus(kernel, bounding, WRAPPED)
     find = functools.partial(learn, task.kernel, data=task.data, noise=task.noise, trend=trend, method=method)
     unpolished = task.how._replace(polish=False)
@@ -48,16 +48,16 @@ def learned_from(
     undetermined = learned.undetermined
     if grid is not None and (names := at_grid_bound(learned, grid, how.bounds)):
         freely = lambda: find(grid=learning_grid(data), how=unpolished._replace(checkpoint=None))
-        needed = lambda free: grid_for(method, free.kernel, task.data, task.data.noise_std(free.noise)).said
-        said, undetermined = too_coarse(learned, names, grid, freely, needed)
-        if said is not None:
-            warn_caller(said, GridTooCoarse)
+        needed = lambda free: grid_for(method, free.kernel, task.data, task.data.noise_std(free.noise)).reason
+        message, undetermined = too_coarse(learned, names, grid, freely, needed)
+        if message is not None:
+            warn_caller(message, GridTooCoarse)
     warn_if_undetermined(undetermined)
     return in_unit(learned, task.unit)
 
 
 def warn_if_undetermined(names: list[str]) -> None:
-    """Warn of the parameters that the data leave open."""
+    """Warn of parameters that the data do not determine."""
     if names:
         warn_caller(
             f"the data do not determine {', '.join(names)}: the likelihood is flat there or best at a bound; give "

@@ -8,7 +8,7 @@ from hipgp.model.kernels import Kernel
 
 
 class LearnOptions(NamedTuple):
-    """How to learn, as `GP.learn` is told."""
+    """The options of `GP.learn`."""
 
     start: str = "data"
     bounds: dict[str, tuple[float, float]] | None = None

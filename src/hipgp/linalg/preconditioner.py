@@ -31,7 +31,7 @@ class Preconditioner(eqx.Module):
 
     @property
     def rows_used(self) -> Float[Array, " k"] | None:
-        """Return one for each row of S and zero where it is padding; None where nothing is."""
+        """Return 1 for each row of S and 0 for padding; None if there is no padding."""
         return None
 
 
