@@ -127,6 +127,10 @@ class FittedPosterior(eqx.Module):
         """Mean and, where asked for, standard deviation at points that may lie beyond the grid."""
         raise ValueError(self._refusal("predictions beyond the grid", "Batch() or Exact()"))
 
+    def quick_points(self) -> tuple[int, int]:
+        """At how many points `at_points` gives means, and standard deviations, in a few seconds; 0 where it does not."""
+        return 0, 0
+
     def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
         """The gradient of the log evidence in the logarithms of the kernel's parameters and the noise."""
         raise ValueError(self._refusal("the gradient of the log evidence", "Batch() or Exact()"))

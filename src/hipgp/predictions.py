@@ -74,6 +74,16 @@ class Prediction(_Moments):
         found = {name: values for name, values in self._asdict().items() if values is not None}
         return pd.DataFrame({**self.places, **found})
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw mean and 95% interval with matplotlib's pyplot, or on `ax`, and return the axes.
+
+        A curve for places in one dimension, two panels of coloured points in two, otherwise a bar for each functional.
+        """
+        from hipgp.plots.predictions import draw_prediction
+        from hipgp.plots.style import shown
+
+        return draw_prediction(self, ax, shown() if ax is None else None)
+
     def with_noise(self, noise: Any) -> "Prediction":
         """The prediction of new measurements, whose independent noise has the standard deviation `noise`."""
         added = as_float("noise", noise, ndim=(0, 1)).astype(float)

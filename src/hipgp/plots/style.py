@@ -36,10 +36,21 @@ STYLE: Any = {
 }
 
 
-def figure(width: float, height: float) -> Figure:
-    """An empty figure in this style."""
+def figure(width: float, height: float, fig: Figure | None = None) -> Figure:
+    """An empty figure in this style; `fig` in this size where it is given."""
+    if fig is not None:
+        fig.set_size_inches(width, height)
+        fig.set_layout_engine("constrained")
+        return fig
     with matplotlib.rc_context(STYLE):
         return Figure(figsize=(width, height), layout="constrained")
+
+
+def shown() -> Figure:
+    """A new figure of pyplot, which notebooks and `plt.show()` show; to be given a size by what is drawn on it."""
+    import matplotlib.pyplot as plt
+
+    return plt.figure()
 
 
 def save(fig: Figure, path: Any, dpi: float = STYLE["savefig.dpi"], format: str | None = None) -> Any:
