@@ -1,4 +1,4 @@
-"""What a kernel says before any data: covariance against distance, and draws."""
+"""Pictures of a prior: covariance against distance, and draws."""
 
 from typing import Any
 

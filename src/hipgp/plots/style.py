@@ -1,7 +1,7 @@
 """The style of all pictures, and figures outside pyplot, which open no window.
 
 Text that matplotlib would take for a formula but cannot read is shown as it is: a label never stops a picture. Characters
-that the usual font lacks are drawn with another font of this machine; those that none has are told.
+that the usual font lacks are drawn with another font of this machine; a warning names those that no font has.
 """
 
 import functools
