@@ -9,7 +9,7 @@ from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.labels import Labels
 
 if TYPE_CHECKING:
-    from hipgp.engines import Prediction
+    from hipgp.predictions import Prediction
 
 Shaped = Callable[["Prediction"], Any]
 
