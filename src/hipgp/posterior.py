@@ -222,6 +222,11 @@ class Posterior(Shown, eqx.Module):
         or that which is given. A likelihood, as in `noisy=Poisson(exposure=2.0)`, says how the new ones do.
         """
         functional, longer = self._plain(functional)
+        if functional.uncertain:
+            raise ValueError(
+                "functional: expected certain places to predict, got some with a std; predict at several places that are "
+                "possible, or leave std out"
+            )
         estimates.check_places(functional)
         if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
             found = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]

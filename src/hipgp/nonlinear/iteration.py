@@ -224,7 +224,8 @@ def _share(share: float, rounds: list[Round]) -> float:
 def _mixed_spreads(old: State, new: State, share: float) -> State:
     """Between old standard deviations and new ones, on a logarithmic scale; the new ones where there were none."""
     between = lambda a, b: np.where(a > 0, np.where(a > 0, a, 1.0) ** (1 - share) * b**share, b)
-    return State(new.mean, between(old.std, new.std), between(old.spread, new.spread))
+    place = (1 - share) * old.place + share * new.place
+    return State(new.mean, between(old.std, new.std), between(old.spread, new.spread), place)
 
 
 def _shrunk(shrink: float, rounds: list[Round]) -> float:
