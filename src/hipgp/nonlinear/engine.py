@@ -1,7 +1,7 @@
-"""The engine for transformed fields and other than Gaussian noise: another engine, iterated.
+"""The engine for links and likelihoods, which iterates a Gaussian engine.
 
-A user need not name it: `GP.condition` uses it where the GP has a link or the data a likelihood, with the given method, `Batch()`
-by default, for the Gaussian problem of each round.
+`GP.condition` uses it if the GP has a link or the data a likelihood. The method given, `Batch()` by default, solves the
+Gaussian problem of each round.
 """
 
 import dataclasses
@@ -47,14 +47,14 @@ INNER: dict[str, type[Method]] = {kind.name: kind for kind in (Batch, Exact)}
 
 
 class Linearised(Method):
-    """Settings of the iteration: link and likelihoods are made linear and Gaussian, round by round.
+    """Settings of the iterated linearisation of link and likelihoods.
 
     - `method`: the engine that solves each round's Gaussian problem, `Batch(...)` or `Exact(...)`.
     - `tolerance`: nats; the rounds end when q moves by less.
-    - `max_rounds`: after so many it is said that it did not come to rest.
-    - `draws`: of the posterior, from which standard deviations at many nodes of lines and boxes are found.
-    - `importance`: draws that are weighed by how much likelier the true posterior makes them than the Gaussian one does; the Pareto
-      shape of the weights is `diagnostics["pareto_k"]`, with a warning above 0.7. None unless asked for.
+    - `max_rounds`: largest number of rounds; a warning follows if they have not converged by then.
+    - `draws`: number of posterior draws that give standard deviations at many nodes of lines and boxes.
+    - `importance`: number of draws for importance weights of the true posterior over the Gaussian one; the Pareto shape of
+      the weights is `diagnostics["pareto_k"]`, with a warning above 0.7. The default 0 computes none.
     """
 
     name: ClassVar[str] = "linearised"
@@ -124,7 +124,7 @@ class Linearised(Method):
     def rounds(
         self, problem: Problem, bar: Progress, begin: list[State] | None = None, kept: Kept | None = None
     ) -> tuple[Result, "Prepared"]:
-        """The fixed point, from `begin` or from a constant field, or from where a checkpoint stands."""
+        """Iterate to the fixed point from the states `begin`, from a checkpoint, or from a constant field."""
         prepared = self.prepare(problem)
         settings = Settings(self.method, self.tolerance, self.max_rounds)
 
@@ -142,7 +142,7 @@ class Linearised(Method):
         return iterate(given, standing, report, keep, constant=begin is None), prepared
 
     def prepare(self, problem: Problem) -> "Prepared":
-        """The problem's blocks, in an order that the engines leave as it is."""
+        """The problem's blocks, in the order into which the engines would sort them."""
         kernel, grid, data, noise, trend = problem
         columns = trend.of_data(data, grid) if trend.kind == "columns" else None
         blocks, orders, begin = [], [], 0
@@ -241,7 +241,7 @@ class Linearised(Method):
 
 
 def suited(method: Any, data: Any, link: Link, parameters: dict[str, float]) -> Any:
-    """The method itself where all is linear and Gaussian; otherwise the iteration around it, or with its settings."""
+    """The method itself for a linear Gaussian problem; otherwise the iteration with that method or those settings."""
     if not isinstance(method, Method) or not isinstance(data, Data) or (link.identity and data.gaussian):
         return method
     if isinstance(method, Linearised):
@@ -251,7 +251,7 @@ def suited(method: Any, data: Any, link: Link, parameters: dict[str, float]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A problem's blocks, its data and trend in `order`, and what reads many nodes off the grid."""
+    """A problem's blocks, its data and trend in `order`, and the reader of many nodes (or None)."""
 
     blocks: list[Block]
     data: Data
@@ -260,13 +260,13 @@ class Prepared:
     reader: NodeReader | None
 
     def start(self) -> list[State]:
-        """A constant field: the likeliest one where the trend has a constant, zero otherwise."""
+        """The states of a constant field: the most likely one if the trend has a constant, zero otherwise."""
         level = likeliest_level(self.blocks) if self.trend.kind in ("constant", "linear") else 0.0
         return [b.start(level) for b in self.blocks]
 
 
 def likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
-    """The constant f under which the data are likeliest, by Newton's method with steps of at most 2."""
+    """The constant f of highest likelihood, by Newton's method with steps of at most 2."""
     level = 0.0
     for _ in range(rounds):
         up = down = 0.0
@@ -283,7 +283,7 @@ def likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
 
 
 def _of_one(stand_in: StandIn) -> np.ndarray:
-    """What each stand-in makes of a field that is 1 everywhere."""
+    """The value of each stand-in's functional for a field that is 1 everywhere."""
     nodes = stand_in.functional.finer().nodes(1e9)
     value = 1.0 if nodes.value is None else np.asarray(nodes.value, float)
     return value * np.asarray(nodes.weights, float).sum(axis=1)
@@ -299,7 +299,7 @@ def _stand_in_of(block: Block, like: StandIn, arrays: Arrays, name: str) -> Stan
         functional = Functionals(block.places, arrays[f"{name}_weights"])
     noise = np.asarray(arrays[f"{name}_noise"], float)
     if not np.all(noise > 0):
-        raise ValueError(f"{name}_noise: expected positive numbers, got others")
+        raise ValueError(f"{name}_noise: expected positive numbers, got some that are not")
     return StandIn(functional, np.asarray(arrays[f"{name}_y"], float), noise, like.present)
 
 
@@ -310,5 +310,5 @@ def _taken(given: Observations, order: np.ndarray) -> Observations:
 
 
 def _cut(orders: list[np.ndarray]) -> list[np.ndarray]:
-    """Each block's order by itself."""
+    """The order within each block."""
     return [order - int(np.min(order)) for order in orders]

@@ -1,8 +1,8 @@
-"""Learning with a link or other than Gaussian noise: kernel and likelihood by turns with the linear stand-in.
+"""Learning with links and likelihoods, in alternation with the linearisation.
 
-The kernel is learned on the stand-in as on any Gaussian data. The likelihood's parameters, and the scale of additive noise
-where it is unknown, maximise the expected log-likelihood under q. Both move what the stand-in is made at, so that a few turns are taken,
-until no parameter changes by more than some percent.
+The kernel is learned on the linear stand-in as on any Gaussian data. The likelihood's parameters, and the scale of additive
+noise if it is unknown, maximise the expected log-likelihood under q. Both change the linearisation, so the two steps
+alternate until no parameter changes by more than a few percent.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ NOISE_SHARE = 0.3  # of the spread of y, that an unknown noise starts from
 
 
 class Answer(NamedTuple):
-    """What was learned, and the likelihoods' parameters by name."""
+    """The learned kernel and noise, and the likelihoods' parameters by name."""
 
     learned: Learned
     parameters: dict[str, float]
@@ -97,7 +97,7 @@ def _first(method: Linearised, problem: Problem, how: LearnOptions, free_noise: 
     start: Literal["data", "kernel"] = "data" if how.start == "data" else "kernel"
     if (
         start == "data" and not method.link.identity
-    ):  # a flat first field would say that there is nothing to see
+    ):  # from a constant field there would be no variance to learn
         kernel, start = _wavy(kernel, grid), "kernel"
     return Turn(0, kernel, noise, parameters, None, start)
 
@@ -145,7 +145,7 @@ def _resumed(kept: Kept, method: Linearised, problem: Problem, first: Turn) -> T
 
 
 def _wavy(kernel: Kernel, grid: Grid) -> Kernel:
-    """The kernel with lengthscales of a tenth of the grid, and variances of one in all: where to begin under a link."""
+    """The kernel to start from under a link: lengthscales of a tenth of the grid, and a total variance of one."""
     layout = Layout.of(kernel, False)
     names, vector = layout.names(), np.array(layout.pack(kernel, None), float)
     tenth = 0.1 * float(np.max(np.asarray(grid.upper) - np.asarray(grid.lower)))
@@ -171,7 +171,7 @@ def _fitted(
     noise: float | None,
     parameters: dict[str, float],
 ) -> tuple[float | None, dict[str, float]]:
-    """Noise and parameters that make the data likeliest under q; those of observations that say their own stay."""
+    """Noise and parameters of highest expected likelihood under q; known ones are not changed."""
     unknown = sorted({full for block in data.blocks for full in _unknown(block)})
     if free_noise is None and not unknown:
         return noise, parameters

@@ -1,4 +1,4 @@
-"""What is known of a transformed field after the data: a Gaussian posterior of f, seen through the link."""
+"""The posterior of a transformed field: the Gaussian posterior of f of the last round, passed through the link."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ DRAWS_AT_ONCE = 2**24  # values of f at nodes that are held together
 
 
 class Transformed(Prediction):
-    """The same of a transformed field, whose value is scale * g(zeta) with zeta normal: its quantiles are exact."""
+    """A prediction of a transformed field, scale * g(zeta) with zeta normal, whose quantiles are exact."""
 
     link: Link
     scale: Float[np.ndarray, " N"]
@@ -65,7 +65,7 @@ class Transformed(Prediction):
 
 
 class LinearisedPosterior(FittedPosterior):
-    """The Gaussian posterior of f of the last round, seen through the link."""
+    """The posterior of g(f), from the Gaussian posterior of f of the last round."""
 
     method: "Linearised"
     post: FittedPosterior
@@ -105,7 +105,7 @@ class LinearisedPosterior(FittedPosterior):
         return np.asarray(self.link(f), self.dtype)
 
     def _latent_std(self, how: StdOptions) -> tuple[np.ndarray, np.ndarray | None]:
-        """Of f on the grid."""
+        """The standard deviation of f on the grid, and its Monte Carlo error or None."""
         if how.method == "auto" and self.reader is not None:
             drawn = self.reader.on_grid(self.post)
             std = np.sqrt(np.sum(drawn**2, axis=0) / (len(drawn) - 1)).reshape(self.grid.shape)
@@ -162,7 +162,7 @@ class LinearisedPosterior(FittedPosterior):
         columns: Any = None,
         report: Report = silent,
     ) -> np.ndarray:
-        """Draws of the Gaussian posterior, through the link."""
+        """Draws of the Gaussian posterior of f, passed through the link."""
         if self.link.identity:
             return self.post.sample(count, key, functional, columns, report)
         if functional is None:
@@ -178,7 +178,7 @@ class LinearisedPosterior(FittedPosterior):
         return np.sum(weights * drawn.reshape(count, *weights.shape), axis=2).astype(self.dtype)
 
     def _sums_of_draws(self, drawn: np.ndarray, nodes: Any, weights: np.ndarray) -> np.ndarray:
-        """Sums over many nodes of draws on the grid, some functionals at a time."""
+        """Sums over many nodes of draws on the grid, in chunks of functionals."""
         count, out = len(drawn), []
         flat = np.asarray(drawn, float).reshape(count, -1)
         size = max(1, DRAWS_AT_ONCE // (count * weights.shape[1]))
@@ -196,7 +196,7 @@ class LinearisedPosterior(FittedPosterior):
 
     @float64_available
     def log_evidence(self, probes: int, key: Any) -> Estimate:
-        """The variational bound: that of the stand-ins, less what they expect of themselves, and what the data do."""
+        """The variational bound: the stand-ins' evidence, with expected log-likelihoods exchanged for those of the data."""
         found = self.post.log_evidence(probes, key)
         gain = 0.0
         for block, state, stand_in in zip(self.blocks, self.states, self.stand_ins, strict=True):
@@ -227,7 +227,7 @@ class LinearisedPosterior(FittedPosterior):
         return left_out(found, self.blocks, self.states, self.stand_ins, self.order)
 
     def pack(self) -> tuple[Arrays, Json]:
-        """Data, the last round's stand-in and what is known at its places; one Gaussian solve brings the rest back."""
+        """Data, and the states and stand-ins of the last round, from which one Gaussian solve restores the rest."""
         arrays, described = pack_observations(self.data, self.trend)
         arrays["order"] = self.order
         parts = zip(self.blocks, self.states, self.stand_ins, strict=True)
