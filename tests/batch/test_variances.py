@@ -24,8 +24,8 @@ def only(monkeypatch):
 
 def without_factor(post):
     """The same posterior before its factor was computed."""
-    factor = Lazy(functools.partial(exact_variances.factor_of, post.engine.lazy_system))
-    return hg.Posterior(dataclasses.replace(post.engine, factor=factor))
+    factor = Lazy(functools.partial(exact_variances.factor_of, post.engine.later.system))
+    return hg.Posterior(dataclasses.replace(post.engine, later=post.engine.later._replace(factor=factor)))
 
 
 @pytest.mark.quick

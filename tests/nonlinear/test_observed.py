@@ -5,9 +5,9 @@ import pytest
 import scipy.stats as st
 
 import hipgp as hg
-from hipgp.engines import Prediction
 from hipgp.nonlinear.observed import Observed, new_observations
 from hipgp.nonlinear.posterior import Transformed
+from hipgp.predictions import Prediction
 
 RNG = np.random.default_rng(0)
 MEAN, STD = np.array([-0.5, 0.3, 1.2]), np.array([0.3, 0.6, 1.0])

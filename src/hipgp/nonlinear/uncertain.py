@@ -12,7 +12,7 @@ with the expectation over q(f), from draws: a field that is not known differs mo
 So y tells about the place and about the field together, and more of the place where the field changes along it.
 """
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -25,7 +25,9 @@ from hipgp.model.links import LINKS, Link
 from hipgp.model.nodes import gauss
 from hipgp.nonlinear.blocks import Nodal, State
 from hipgp.nonlinear.expectations import averaged_jit, rule
-from hipgp.nonlinear.nodes import NodeReader
+
+if TYPE_CHECKING:
+    from hipgp.nonlinear.nodes import NodeReader
 
 ALONG = 25  # scenarios of one error, as far as PLACES_REACH
 PER_AXIS = {2: 7, 3: 5, 4: 3}  # of errors in several dimensions
@@ -120,7 +122,7 @@ class Uncertain(Nodal):
         shift, variance = state.place[:, -2], state.place[:, -1]
         return self.y + shift, np.sqrt(own**2 + variance)
 
-    def refreshed(self, state: State, post: FittedPosterior, reader: NodeReader | None) -> State:
+    def refreshed(self, state: State, post: FittedPosterior, reader: "NodeReader | None") -> State:
         assert reader is not None
         new = super().refreshed(state, post, reader)
         value, slope = (np.asarray(a) for a in averaged_jit(self.link, new.mean, new.std))
