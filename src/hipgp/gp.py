@@ -17,10 +17,7 @@ import numpy as np
 from hipgp.batch.engine import Batch
 from hipgp.choices.learn import learned_from, warn_if_undetermined
 from hipgp.choices.problem import settled_grid, settled_method
-from hipgp.engines import (
-    Method,
-    Problem,
-)
+from hipgp.engines import Method, Problem
 from hipgp.learning.learned import Learned
 from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
@@ -33,7 +30,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.links import Link, as_link
 from hipgp.model.periodic import check_periods
 from hipgp.model.trend import Trend
-from hipgp.nonlinear.engine import suited
+from hipgp.nonlinear.engine import Linearised, suited
 from hipgp.nonlinear.learning import learn_linearised
 from hipgp.posterior import Posterior
 from hipgp.runtime.shown import Shown
@@ -119,9 +116,11 @@ class GP(Shown, eqx.Module):
         data = self._in_frame(data).without_covariates()
         check_periods(self.kernel)
         frame, data = data.frame, data.plain()
+        if isinstance(method, Linearised):
+            method = suited(method, Batch(), self.link, self.parameters)
         if not (self.link.identity and data.gaussian):
             return self._linearised(data, method, progress, checkpoint, frame)
-        engine, why = settled_method(method, self.kernel, self.grid, data, self.noise, checkpoint)
+        engine, why = settled_method(method, Batch(), self.kernel, self.grid, data, self.noise, checkpoint)
         self._check(data, engine)
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, scaled, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
@@ -162,11 +161,12 @@ class GP(Shown, eqx.Module):
             raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
         how = LearnOptions(start, bounds, key, polish, progress, checkpoint)
         if self.link.identity and data.gaussian:
-            learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, how)
+            scaling.warn_if_repeated(data)
+            learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, Batch(), how)
             parameters: dict[str, float] = {}
         else:
             check_periods(self.kernel)
-            method = suited(Batch(), data, self.link, self.parameters)
+            method = Linearised(Batch(), self.link, self.parameters)
             learned, parameters = learn_linearised(method, self._problem_on_grid(data), how)
             warn_if_undetermined(learned.undetermined)
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
@@ -211,7 +211,7 @@ class GP(Shown, eqx.Module):
         inner = Batch() if method in (None, "auto") else method
         if not isinstance(inner, Method):
             raise ValueError(f"method: expected Batch(...) or Exact(...), got {type(inner).__name__}")
-        engine = suited(inner, data, self.link, self.parameters)
+        engine = suited(inner, Batch(), self.link, self.parameters)
         problem = self._problem_on_grid(data)
         self._check(data, engine)
         return Posterior(engine.condition(problem, progress, checkpoint), self.learned, frame=frame)
@@ -219,7 +219,7 @@ class GP(Shown, eqx.Module):
     def _problem_on_grid(self, data: Data) -> Problem:
         if self.grid is None:
             raise ValueError(
-                "grid: expected a Grid with a link or a likelihood, whose linearisation is read off a grid, got None; "
+                "grid: expected a Grid with a link, a likelihood or uncertain places, whose linearisation is read off a grid, got None; "
                 "give GP(kernel, grid, ...), for example with Grid.cover(lower, upper, shape=...)"
             )
         return Problem(self.kernel, self.grid, data, self.noise, self.trend)

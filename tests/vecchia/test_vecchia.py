@@ -136,7 +136,9 @@ def test_lines_need_not_be_spelt_out(average):
     np.testing.assert_allclose(plenty.x, fine.x, rtol=1e-13)
     np.testing.assert_allclose(plenty.weights, fine.weights, rtol=1e-13)
     np.testing.assert_allclose(
-        neighbours.location_features(lines, Matern32()), neighbours.location_features(nodes, Matern32()), rtol=1e-13
+        neighbours.location_features(lines, Matern32()),
+        neighbours.location_features(nodes, Matern32()),
+        rtol=1e-13,
     )
     np.testing.assert_array_equal(lines.heaviest().x, nodes.heaviest().x)
     index, used = jnp.asarray(rng.permutation(40)[:12].reshape(3, 4)), jnp.ones((3, 4), bool)

@@ -88,6 +88,11 @@ class Data(Shown, eqx.Module):
         return sum(len(block.y) for block in self.blocks)
 
     @property
+    def functionals(self) -> list[Functional]:
+        """What was observed, a block each."""
+        return [block.functional for block in self.blocks]
+
+    @property
     def frame(self) -> Frame:
         """The units of the axes and of the field, set by the first block; the others are converted to them."""
         return Frame(self.units, self.blocks[0].field_unit)
@@ -143,8 +148,8 @@ class Data(Shown, eqx.Module):
 
     @property
     def gaussian(self) -> bool:
-        """Whether the noise of all observations is Gaussian."""
-        return all(block.likelihood is None for block in self.blocks)
+        """Whether the noise of all observations is Gaussian, at places that are certain."""
+        return all(block.likelihood is None and not block.functional.uncertain for block in self.blocks)
 
     @property
     def derivative(self) -> bool:
@@ -192,6 +197,11 @@ def observe(
         got = f"{len(covariates)} rows" if hasattr(covariates, "columns") else type(covariates).__name__
         raise ValueError(f"covariates: expected a DataFrame with {len(values)} rows like y, got {got}")
     likelihood = _checked(likelihood, values, noise)
+    if likelihood is not None and functional.uncertain:
+        raise ValueError(
+            f"likelihood: expected Gaussian noise at uncertain places, got {type(likelihood).__name__}; leave out the "
+            "likelihood, or the std of the places"
+        )
     if noise is None:
         return Data((Observations(functional, values, None, likelihood, of_field, covariates),))
     std, its_unit = as_quantity("noise", noise, ndim=(0, 1))
@@ -222,6 +232,16 @@ def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelih
     likelihood.check_parameters(len(y))
     likelihood.check(y)
     return None if isinstance(likelihood, Gaussian) else likelihood
+
+
+def count_repeated(data: Data) -> int:
+    """How many observations repeat another one exactly: the same functional, and the same value to the last digit."""
+    found = 0
+    for block in data.blocks:
+        places = np.asarray(block.functional.places(), float).reshape(len(block.y), -1)
+        rows = np.column_stack([places, np.asarray(block.y, float)])
+        found += len(rows) - len(np.unique(rows, axis=0))
+    return found
 
 
 def check_dimension(functional: Functional, grid: Grid) -> None:

@@ -7,20 +7,22 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtri
 
-from hipgp.engines import DEFAULT_STD, Estimate, FittedPosterior, Prediction, Problem, StdOptions
+from hipgp.engines import Estimate, FittedPosterior, Problem
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Functionals, Points
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import LINKS, Link
-from hipgp.model.packing import Arrays, Json, pack_observations
+from hipgp.model.packing import pack_observations
 from hipgp.model.trend import Trend
-from hipgp.nonlinear.blocks import Block, StandIn, State, is_one_sign, node_means, zeta_spread
+from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, is_one_sign, node_means, zeta_spread
 from hipgp.nonlinear.expectations import averaged_jit, matched_jit, spread_jit
 from hipgp.nonlinear.leave_out import left_out
 from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.observed import Observed, common_likelihood
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut, group_numbers
@@ -223,6 +225,11 @@ class LinearisedPosterior(FittedPosterior):
 
     @float64_available
     def leave_out(self, groups: Any = None) -> LeaveOut:
+        if any(block.functional.uncertain for block in self.data.blocks):
+            raise ValueError(
+                "leave_out: expected certain places, whose predictions follow from the others alone, got some with a std; "
+                "condition on the others"
+            )
         numbers = group_numbers(groups, len(self.data))
         found = self.post.leave_out(numbers[self.order])
         return left_out(found, self.blocks, self.states, self.stand_ins, self.order)
@@ -231,10 +238,11 @@ class LinearisedPosterior(FittedPosterior):
         """Data, and the states and stand-ins of the last round, from which one Gaussian solve restores the rest."""
         arrays, described = pack_observations(self.data, self.trend)
         arrays["order"] = self.order
-        for number, (state, stand_in) in enumerate(zip(self.states, self.stand_ins, strict=True)):
+        parts = zip(self.blocks, self.states, self.stand_ins, strict=True)
+        for number, (block, state, stand_in) in enumerate(parts):
             arrays |= {f"state{number}_{name}": value for name, value in state._asdict().items()}
             arrays[f"stand_in{number}_y"] = stand_in.y
             arrays[f"stand_in{number}_noise"] = np.asarray(stand_in.noise)
-            if isinstance(stand_in.functional, Functionals) and not self.link.identity:
+            if isinstance(block, Nodal) and isinstance(stand_in.functional, Functionals):
                 arrays[f"stand_in{number}_weights"] = stand_in.functional.weights
         return arrays, described
