@@ -10,7 +10,6 @@ from hipgp.model import functionals as hf
 from hipgp.model import kernels as hk
 from hipgp.model.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
 from hipgp.model.data import Data, observe
-from hipgp.model.kernel_words import elementary
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
 from hipgp.model.periodic import Periodic
@@ -133,6 +132,8 @@ def _likelihood_from_json(packed: Json | None, name: str, arrays: Arrays) -> Lik
 
 def kernel_to_json(kernel: hk.Kernel) -> Json:
     """The kernel's kind and parameters as JSON; sums and products nest."""
+    from hipgp.model.kernel_words import elementary
+
     kind = type(kernel).__name__
     if isinstance(kernel, hk.Sum | hk.Product):
         return {"kind": kind, "left": kernel_to_json(kernel.left), "right": kernel_to_json(kernel.right)}
@@ -145,6 +146,8 @@ def kernel_to_json(kernel: hk.Kernel) -> Json:
 
 def kernel_from_json(packed: Json) -> hk.Kernel:
     """The kernel that `kernel_to_json` described; a ValueError if hipgp does not know its kind."""
+    from hipgp.model.kernel_words import elementary
+
     if packed["kind"] in ("Sum", "Product"):
         left, right = kernel_from_json(packed["left"]), kernel_from_json(packed["right"])
         return left + right if packed["kind"] == "Sum" else left * right
