@@ -17,7 +17,7 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data, check_differentiable, check_inside
@@ -102,8 +102,10 @@ class Prediction(_Moments):
         found = {name: values for name, values in self._asdict().items() if values is not None}
         return pd.DataFrame({**self.places, **found})
 
-    def with_noise(self, noise: Any) -> "Prediction":
+    def with_noise(self, noise: Any = None) -> "Prediction":
         """The prediction of new measurements, whose independent noise has the standard deviation `noise`."""
+        if noise is None:
+            raise ValueError("noise: expected a standard deviation, or one for each value, got None")
         added = as_float("noise", noise, ndim=(0, 1)).astype(float)
         if added.shape not in ((), np.shape(self.mean)) or np.any(added < 0):
             raise ValueError(
@@ -131,6 +133,14 @@ class Prediction(_Moments):
         share = _probability("q", q)
         at = share[:, None] if share.ndim else share
         return self.mean + ndtri(at) * self.std
+
+    def cumulative(self, values: Any) -> np.ndarray:
+        """The probability that each value is not exceeded."""
+        return ndtr((values - self.mean) / np.maximum(self.std, np.finfo(float).tiny))
+
+    def in_unit(self, power: int, longer: float) -> "Prediction":
+        """The prediction in the unit of y times 2^power over `longer`."""
+        return Prediction(*(None if a is None else np.ldexp(a, power) / longer for a in self))  # type: ignore[arg-type]
 
     def interval(self, p: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends of the central interval that holds the value with probability `p`."""
@@ -224,6 +234,10 @@ class FittedPosterior(eqx.Module):
         """Mean and, where asked for, standard deviation at points that may lie beyond the grid."""
         raise ValueError(self._refusal("predictions beyond the grid", "Batch() or Exact()"))
 
+    def predict_beyond(self, x: Float[np.ndarray, "N D"]) -> Prediction:
+        """Mean and standard deviation at points that may lie beyond the grid."""
+        return Prediction(*self.at_points(x, True))  # type: ignore[arg-type]
+
     def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
         """The gradient of the log evidence in the logarithms of the kernel's parameters and the noise."""
         raise ValueError(self._refusal("the gradient of the log evidence", "Batch() or Exact()"))
@@ -240,8 +254,18 @@ class Method(eqx.Module):
     """Settings of an engine, which condition a problem."""
 
     name: ClassVar[str]  # in diagnostics and files
-    on_grid: ClassVar[bool] = True  # whether it computes on the grid, or only shows maps there
+    exact_evidence: ClassVar[bool] = False  # whether its log evidence is the model's own, at no further cost
     linear: ClassVar[bool] = True  # measurements are linear in the field, and noise is Gaussian
+
+    @property
+    def on_grid(self) -> bool:
+        """Whether it computes on the grid, or only shows maps there."""
+        return True
+
+    @property
+    def learns(self) -> bool:
+        """Whether conditioning changes the kernel."""
+        return False
 
     @abc.abstractmethod
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> FittedPosterior:

@@ -13,14 +13,16 @@ from typing import Any, Literal
 
 import equinox as eqx
 
+from hipgp.averaging import averaged
 from hipgp.batch.engine import Batch
+from hipgp.choices.domain import learning_grid
 from hipgp.choices.learn import learned_from, warn_if_undetermined
 from hipgp.choices.problem import settled_grid, settled_method
 from hipgp.engines import (
     Method,
     Problem,
 )
-from hipgp.learning.learned import Learned
+from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
 from hipgp.model.arguments import as_float
@@ -91,6 +93,7 @@ class GP(Shown, eqx.Module):
         data: Data,
         method: Method | Literal["auto"] | None = None,
         *,
+        hyperparameters: Literal["best", "average"] = "best",
         progress: bool = True,
         checkpoint: Any = None,
     ) -> Posterior:
@@ -99,18 +102,27 @@ class GP(Shown, eqx.Module):
         `method` is an engine: Batch(...), Exact(...) or Variational(...). "auto" takes the exact engine for up to a few
         thousand observations, where it is as fast, and the batch engine beyond. By default that is done without a
         grid, and with one the batch engine is taken. What was chosen, and why, is in the diagnostics, under
-        "engine_chosen" and "grid_chosen". `checkpoint` names a file that a long batch solve keeps up to date and
-        resumes from.
+        "engine_chosen" and "grid_chosen". `hyperparameters="average"` takes kernel and noise for as uncertain as the data
+        leave them: the posterior is a mixture over several of them. `checkpoint` names a file that a long batch solve keeps
+        up to date and resumes from.
         """
+        _check_hyperparameters(hyperparameters, checkpoint)
+        average = hyperparameters == "average"
         data = self._in_frame(data)
         frame, data = data.frame, data.plain()
         if not (self.link.identity and data.gaussian):
-            return self._linearised(data, method, progress, checkpoint, frame)
+            return self._linearised(data, method, progress, checkpoint, frame, average)
         engine, why = settled_method(method, self.kernel, self.grid, data, self.noise, checkpoint)
         self._check(data, engine)
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, scaled, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
-        grid, why_grid = settled_grid(engine, kernel, self.grid, scaled, noise, progress)
+        hardest = kernel
+        if average:
+            bounding = learning_grid(scaled) if self.grid is None else self.grid
+            learned = None if self.learned is None else in_unit(self.learned, -unit)
+            engine = averaged(engine, learned, Problem(kernel, bounding, scaled, noise, self.trend))
+            hardest = engine.shortest(data.ndim)
+        grid, why_grid = settled_grid(engine, hardest, self.grid, scaled, noise, progress)
         scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
         found = engine.condition(Problem(kernel, grid, scaled, noise, self.trend), progress, checkpoint)
         found = dataclasses.replace(found, diagnostics=found.diagnostics | why | why_grid)
@@ -159,7 +171,7 @@ class GP(Shown, eqx.Module):
         return data if units in (None, Frame()) else data.in_frame(units)
 
     def _linearised(
-        self, data: Data, method: Any, progress: bool, checkpoint: Any, frame: Frame
+        self, data: Data, method: Any, progress: bool, checkpoint: Any, frame: Frame, average: bool
     ) -> Posterior:
         """The posterior with a link or a likelihood: `method` solves the Gaussian problems that stand in."""
         inner = Batch() if method in (None, "auto") else method
@@ -168,6 +180,8 @@ class GP(Shown, eqx.Module):
         engine = suited(inner, data, self.link, self.parameters)
         problem = self._problem_on_grid(data)
         self._check(data, engine)
+        if average:
+            engine = averaged(engine, self.learned, problem)
         return Posterior(engine.condition(problem, progress, checkpoint), self.learned, frame=frame)
 
     def _problem_on_grid(self, data: Data) -> Problem:
@@ -182,6 +196,13 @@ class GP(Shown, eqx.Module):
         if self.grid is not None:
             for block in data.blocks:
                 method.check(self.kernel, self.grid, block.functional)
+
+
+def _check_hyperparameters(given: Any, checkpoint: Any) -> None:
+    if given not in ("best", "average"):
+        raise ValueError(f'hyperparameters: expected "best" or "average", got {given!r}')
+    if given == "average" and checkpoint is not None:
+        raise ValueError('checkpoint: expected None with hyperparameters="average", got a path; leave it out')
 
 
 def _check_data(data: Any) -> None:

@@ -211,8 +211,7 @@ class Posterior(Shown, eqx.Module):
         functional, longer = self._plain(functional)
         estimates.check_places(functional)
         if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
-            beyond = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]
-            return self._in_unit(beyond, functional, longer)
+            return self._in_unit(self.engine.predict_beyond(functional.x), functional, longer)
         engine = self._reaching(functional, progress)
         with Progress("standard deviations", progress) as bar:
             found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
@@ -290,12 +289,8 @@ class Posterior(Shown, eqx.Module):
 
     def _in_unit(self, found: Prediction, functional: Functional, longer: float) -> Prediction:
         """The prediction in the unit of y, with the places that it is of."""
-        if longer != 1 and type(found) is not Prediction:
-            raise ValueError(
-                f"functional: expected lines in {self.units[0]!r} with a link, as the data are, got another unit of length"
-            )
         if self.unit != 0 or longer != 1:
-            found = Prediction(*(None if a is None else np.ldexp(a, self.unit) / longer for a in found))  # type: ignore[arg-type]
+            found = found.in_unit(self.unit, longer)
         return found.placed(columns_of(functional, self.labels.axes, self.units))
 
 

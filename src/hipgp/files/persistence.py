@@ -25,6 +25,7 @@ ENGINES = {
     "variational": ("hipgp.variational.engine", "Variational"),
     "exact": ("hipgp.exact", "Exact"),
     "linearised": ("hipgp.nonlinear.engine", "Linearised"),
+    "averaged": ("hipgp.averaging", "Averaged"),
 }
 
 
@@ -39,8 +40,7 @@ def pack(engine: FittedPosterior, learned: "Learned | None") -> tuple[Arrays, Js
         "diagnostics": plain(engine.diagnostics),
         "learned": None if learned is None else _learned_to_json(learned),
         "provenance": _provenance(),
-        "engine": method.name,
-        "settings": method.settings(),
+        **method_to_json(method),
     }
     return arrays, model | of_engine
 
@@ -52,15 +52,23 @@ def unpack(arrays: Arrays, model: Json) -> "tuple[FittedPosterior, Learned | Non
         kernel.check_dimension(grid.ndim)
         learned = None if model["learned"] is None else _learned_from_json(model["learned"])
         _check_described(model)
-        method = _method(model["engine"]).of_settings(model["settings"])
+        method = method_from_json(model)
         return method.unpack(kernel, grid, model["noise"], arrays, model), learned
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"map: expected a complete model, got one without {error}") from None
 
 
-def _method(engine: str) -> type[Method]:
-    module, name = ENGINES[engine]
-    return getattr(importlib.import_module(module), name)
+def method_to_json(method: Method) -> Json:
+    """The engine's name and its settings."""
+    return {"engine": method.name, "settings": method.settings()}
+
+
+def method_from_json(told: Json) -> Method:
+    """The method that `method_to_json` described; a ValueError where there is none of that name."""
+    if told["engine"] not in ENGINES:
+        raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {told['engine']!r}")
+    module, name = ENGINES[told["engine"]]
+    return getattr(importlib.import_module(module), name).of_settings(told["settings"])
 
 
 def _check_described(model: Json) -> None:
@@ -68,8 +76,6 @@ def _check_described(model: Json) -> None:
     noise = model["noise"]
     if noise is not None and not (isinstance(noise, float) and 0 < noise < math.inf):
         raise ValueError(f"noise: expected a positive standard deviation or none, got {noise!r}")
-    if model["engine"] not in ENGINES:
-        raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {model['engine']!r}")
     about = model["provenance"]
     if not all(isinstance(part, dict) for part in (model["diagnostics"], about, about["packages"])):
         raise ValueError("diagnostics, provenance: expected names and values, got something else")

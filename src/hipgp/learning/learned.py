@@ -38,6 +38,11 @@ class Learned(NamedTuple):
         """The standard error of each parameter's logarithm: 0.1 is about 10% of the parameter."""
         return np.sqrt(np.diag(self.log_covariance))
 
+    @property
+    def layout(self) -> Layout:
+        """How the parameters sit in `values`."""
+        return Layout.of(self.kernel, "noise" in self.names)
+
     def shown(self) -> list[str]:
         """Each parameter in words, such as "noise 0.05 ± 4%"."""
         rows = zip(self.names, self.values, self.log_std, strict=True)
@@ -68,7 +73,7 @@ def in_unit(learned: Learned, power: int) -> Learned:
     if power == 0:
         return learned
     kernel, noise = scaled_kernel(learned.kernel, power), scaled_noise(learned.noise, power)
-    layout = Layout.of(learned.kernel, "noise" in learned.names)
+    layout = learned.layout
     one = layout.pack(scaled_kernel(layout.template, 1), 2.0) - layout.pack(layout.template, 1.0)
     powers = np.rint(one / np.log(2)).astype(int) * power  # of each parameter
     shift = power * float(np.log(2))

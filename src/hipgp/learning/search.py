@@ -66,9 +66,9 @@ def learn(
 ) -> Learned:
     """Kernel, noise and their uncertainty. `start` is "data" (searched for) or "kernel" (the values given)."""
     began = time.perf_counter()
-    data, order = _in_fixed_order(data)
-    task = _Task.of(kernel, grid, data, noise, trend.in_order(order), start, user_bounds or {}, seed)
-    stages = _stages(data)
+    data, order = in_fixed_order(data)
+    task = Task.of(kernel, grid, data, noise, trend.in_order(order), start, user_bounds or {}, seed)
+    stages = stages_of(data)
     exact = len(data) + grid.size <= POLISHED_UP_TO if polish is None else polish
     trace: list[dict[str, Any]] = []
     wanted = sorted((user_bounds or {}).items())
@@ -93,7 +93,7 @@ def learn(
     return _learned(task, vector, covariance, float(value), trace, began)
 
 
-class _Task(NamedTuple):
+class Task(NamedTuple):
     """What is to be learned from which data, with the scales that starting values and bounds follow."""
 
     kernel: Kernel
@@ -119,12 +119,12 @@ class _Task(NamedTuple):
         start: str,
         user: dict[str, Any],
         seed: int,
-    ) -> "_Task":
+    ) -> "Task":
         layout, columns = Layout.of(kernel, not np.all(data.noise_known)), trend.of_data(data, grid)
         spread = _spread(data, columns)
         extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
         box = bounds(layout, _field_spread(data, spread), spacing, extent, user, spread)
-        return _Task(kernel, grid, data, noise, trend, start, seed, layout, columns, spread, box, user)
+        return Task(kernel, grid, data, noise, trend, start, seed, layout, columns, spread, box, user)
 
     def terms(self, count: int, best: np.ndarray | None) -> Terms:
         """The likelihood of about `count` observations, with neighbours that suit the `best` parameters known."""
@@ -147,7 +147,7 @@ class _Task(NamedTuple):
 
 
 def _through(
-    task: _Task,
+    task: Task,
     stages: list[tuple[int, int, int]],
     enough: float,
     saved: dict[str, np.ndarray] | None,
@@ -173,7 +173,7 @@ def _through(
     return best, here, terms.count
 
 
-def _in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
+def in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
     """The observations by their places, and which of the given ones each is: the same whatever their order was.
 
     A kind of functional that does not know how to reorder itself stays as it is.
@@ -194,7 +194,7 @@ def _in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
     return Data(tuple(block for block, _ in blocks)), np.concatenate([order for _, order in blocks])
 
 
-def _slope(task: _Task, method: Method) -> Callable[[np.ndarray], Slope]:
+def _slope(task: Task, method: Method) -> Callable[[np.ndarray], Slope]:
     """The engine's log evidence and its gradient, with the same probes at every step."""
 
     def at(vector: np.ndarray) -> Slope:
@@ -207,7 +207,7 @@ def _slope(task: _Task, method: Method) -> Callable[[np.ndarray], Slope]:
 
 
 def _learned(
-    task: _Task,
+    task: Task,
     vector: np.ndarray,
     covariance: np.ndarray,
     value: float,
@@ -230,7 +230,7 @@ def _learned(
     )
 
 
-def _stages(data: Data) -> list[tuple[int, int, int]]:
+def stages_of(data: Data) -> list[tuple[int, int, int]]:
     """Those that look at more than the one before."""
     stages = STAGES if all(block.functional.single for block in data.blocks) else DEAR_STAGES
     before = [0, *(count for count, _, _ in stages)]
@@ -258,7 +258,7 @@ def _field_spread(data: Data, spread: float) -> float:
     return spread / float(np.median(sizes))
 
 
-def _starts(task: _Task) -> list[np.ndarray]:
+def _starts(task: Task) -> list[np.ndarray]:
     """Lengthscales from a few cells to the extent, in every mixture of parts; variances from the data's spread."""
     layout, spacing, extent = task.layout, np.asarray(task.grid.spacing), task.extent
     parts = layout.template.parts
