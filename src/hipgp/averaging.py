@@ -1,4 +1,4 @@
-"""Where the kernel is not known: the posterior as a mixture, one part for each kernel that the data allow.
+"""The posterior as a mixture over kernels, where the data leave kernel and noise uncertain.
 
     p(f | y) = sum over k of weight_k p(f | y, kernel_k, noise_k)
 
@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Method, Prediction, Problem, StdOptions
+from hipgp.engines import DEFAULT_STD, Estimate, FittedPosterior, Method, Prediction, Problem, StdOptions
 from hipgp.files.persistence import method_from_json, method_to_json
 from hipgp.learning.integration import WeightedKernels, weighted_kernels
 from hipgp.learning.learned import Learned
@@ -127,7 +127,7 @@ class AveragedPosterior(FittedPosterior):
         means = np.array([part.grid_mean() for part in self.parts], float)
         return np.tensordot(self.weights, means, 1).astype(self.dtype)
 
-    def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, np.ndarray | None]:
+    def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, np.ndarray | None]:
         means = [np.asarray(part.grid_mean(), float) for part in self.parts]
         wide = [part.grid_std(how) for part in self.parts]
         found = _mixed(
@@ -138,7 +138,7 @@ class AveragedPosterior(FittedPosterior):
             self.dtype
         )
 
-    def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
+    def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
         parts = []
         for part in self.parts:
             parts.append(part.predict(functional, how._replace(report=silent)))
