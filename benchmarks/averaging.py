@@ -32,7 +32,7 @@ def one(seed: int, at: np.ndarray) -> dict[str, np.ndarray]:
         "average": gp.condition(data, hyperparameters="average", progress=False),
         "true kernel": known.condition(data, progress=False),
     }
-    return {name: post.predict(at, progress=False).cumulative(f) for name, post in posts.items()}
+    return {name: post.predict(at, progress=False).cdf(f) for name, post in posts.items()}
 
 
 def main() -> None:

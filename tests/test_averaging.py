@@ -201,6 +201,12 @@ def test_a_transformed_field_keeps_to_its_side_of_zero(monkeypatch):
         for part in parts
     ]
     np.testing.assert_allclose(share, 0.9, atol=0.02)
+    new = average.predict(at, noisy=True, progress=False)
+    q = new.quantile(0.8)
+    np.testing.assert_allclose(q, np.round(q), atol=1e-6)
+    assert np.all(new.cdf(np.round(q)) >= 0.8) and np.all(new.cdf(np.round(q) - 1) < 0.8)
+    lower, upper = average.interval(0.9)
+    assert lower.shape == (40,) and np.all(lower > 0) and np.all(upper > lower)
 
 
 def covered(seeds):
@@ -256,5 +262,3 @@ def test_what_only_one_kernel_has_is_refused(post):
     for ask in (post.log_evidence, post.log_evidence_gradient):
         with pytest.raises(ValueError, match=r'expected "best" for the .* averaged over'):
             ask()
-    with pytest.raises(ValueError, match="noise: expected a standard deviation"):
-        post.predict(AT, progress=False).with_noise()

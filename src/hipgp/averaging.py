@@ -9,6 +9,7 @@ means, a draw comes from a part drawn by weight, and quantiles are those of the 
 
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -20,9 +21,10 @@ from hipgp.files.persistence import method_from_json, method_to_json
 from hipgp.learning.integration import WeightedKernels, weighted_kernels
 from hipgp.learning.learned import Learned
 from hipgp.model.data import Data
-from hipgp.model.functionals import Functional
+from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, shortest_lengthscale
+from hipgp.model.likelihood import Likelihood
 from hipgp.model.packing import Arrays, Json, check_shapes, kernel_from_json, kernel_to_json, plain
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.progress import Progress, Report, silent
@@ -138,6 +140,12 @@ class AveragedPosterior(FittedPosterior):
             self.dtype
         )
 
+    def grid_quantile(self, q: float) -> Float[np.ndarray, "..."]:
+        return self.predict(Points(self.grid.coordinates())).quantile(q).reshape(self.grid.shape)
+
+    def scatter(self, likelihood: Likelihood | None) -> Likelihood:
+        return self.parts[0].scatter(likelihood)
+
     def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
         parts = []
         for part in self.parts:
@@ -241,8 +249,8 @@ class MixturePrediction(Prediction):
         found.weights, found.parts, found.noises = weights, parts, noises
         return found
 
-    def cumulative(self, values: Any) -> np.ndarray:
-        return np.tensordot(self.weights, [part.cumulative(values) for part in self.parts], 1)
+    def cdf(self, values: Any) -> np.ndarray:
+        return np.tensordot(self.weights, [part.cdf(values) for part in self.parts], 1)
 
     def quantile(self, q: Any) -> np.ndarray:
         """Between the least and the largest of the parts' own quantiles, by bisection."""
@@ -251,15 +259,20 @@ class MixturePrediction(Prediction):
         share = share[:, None] if share.ndim else share
         for _ in range(HALVINGS):
             middle = 0.5 * (low + high)
-            below = np.reshape([self.cumulative(row) for row in np.atleast_2d(middle)], middle.shape) < share
+            below = np.reshape([self.cdf(row) for row in np.atleast_2d(middle)], middle.shape) < share
             low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return 0.5 * (low + high)
+        return high
 
-    def with_noise(self, noise: Any = None) -> Prediction:
-        """The prediction of new measurements; without a `noise` each kernel's own noise, where that was learned too."""
-        if noise is None and None in self.noises:
-            raise ValueError("noise: expected a standard deviation, as no noise was learned, got None")
-        own = [each if noise is None else noise for each in self.noises]
+    def each(self, of: Callable[[Prediction], Prediction]) -> Prediction:
+        parts = [part.each(of) for part in self.parts]
+        return MixturePrediction.of(self.weights, parts, self.noises).placed(self.places)
+
+    def with_noise(self, noise: Any) -> Prediction:
+        return self.each(lambda part: part.with_noise(noise))
+
+    def with_noise_of_data(self, noise: Any) -> Prediction:
+        """The noise that goes with each kernel where it was learned."""
+        own = [noise if each is None else each for each in self.noises]
         parts = [part.with_noise(std) for part, std in zip(self.parts, own, strict=True)]
         return MixturePrediction.of(self.weights, parts, self.noises).placed(self.places)
 

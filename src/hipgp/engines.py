@@ -9,7 +9,7 @@ an engine that can; the base class does so for every optional method.
 import abc
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -24,6 +24,8 @@ from hipgp.model.data import Data, check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.likelihood import Likelihood
+from hipgp.model.likelihoods import Gaussian
 from hipgp.model.packing import Arrays, Json, plain
 from hipgp.model.trend import Trend
 from hipgp.runtime.progress import Report, silent
@@ -102,10 +104,8 @@ class Prediction(_Moments):
         found = {name: values for name, values in self._asdict().items() if values is not None}
         return pd.DataFrame({**self.places, **found})
 
-    def with_noise(self, noise: Any = None) -> "Prediction":
+    def with_noise(self, noise: Any) -> "Prediction":
         """The prediction of new measurements, whose independent noise has the standard deviation `noise`."""
-        if noise is None:
-            raise ValueError("noise: expected a standard deviation, or one for each value, got None")
         added = as_float("noise", noise, ndim=(0, 1)).astype(float)
         if added.shape not in ((), np.shape(self.mean)) or np.any(added < 0):
             raise ValueError(
@@ -134,7 +134,15 @@ class Prediction(_Moments):
         at = share[:, None] if share.ndim else share
         return self.mean + ndtri(at) * self.std
 
-    def cumulative(self, values: Any) -> np.ndarray:
+    def with_noise_of_data(self, noise: Any) -> "Prediction":
+        """The prediction of new measurements, whose noise is that of the data, `noise`."""
+        return self.with_noise(noise)
+
+    def each(self, of: Callable[["Prediction"], "Prediction"]) -> "Prediction":
+        """`of` this prediction, or of every part of a mixture."""
+        return of(self)
+
+    def cdf(self, values: Any) -> np.ndarray:
         """The probability that each value is not exceeded."""
         return ndtr((values - self.mean) / np.maximum(self.std, np.finfo(float).tiny))
 
@@ -195,6 +203,10 @@ class FittedPosterior(eqx.Module):
     def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, np.ndarray | None]:
         """The standard deviation at the grid points, in the grid's shape, and its Monte Carlo error or None."""
 
+    def grid_quantile(self, q: float) -> Float[np.ndarray, "..."]:
+        """The value at each grid point that is not exceeded with probability q."""
+        return self.grid_mean() + ndtri(q) * self.grid_std()[0]
+
     @abc.abstractmethod
     def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
         """Mean and standard deviation of every functional."""
@@ -225,6 +237,10 @@ class FittedPosterior(eqx.Module):
     def conditioned_on(self) -> Problem | None:
         """The problem that was solved, if the engine keeps it; conditioning again on another grid starts from it."""
         return None
+
+    def scatter(self, likelihood: Likelihood | None) -> Likelihood:
+        """The likelihood of new observations with what was learned filled in; that of the data for None."""
+        return Gaussian() if likelihood is None else likelihood.completed({})
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray] | None:
         """y minus the fitted mean, and the noise std of each observation, where the engine keeps them."""

@@ -31,6 +31,7 @@ from hipgp.model.frames import Frame, in_units
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.nonlinear.observed import new_observations
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
@@ -188,6 +189,14 @@ class Posterior(Shown, eqx.Module):
         error = None if error is None else np.ldexp(error, self.unit)
         return (std, error) if return_error else std
 
+    def interval(self, p: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends on the grid of the central interval that holds the field with probability `p`."""
+        if not 0 < p < 1:
+            raise ValueError(f"p: expected a probability between 0 and 1, got {p!r}")
+        ends = (self.engine.grid_quantile(share) for share in (0.5 * (1 - p), 0.5 * (1 + p)))
+        lower, upper = (np.ldexp(end, self.unit) for end in ends)
+        return lower, upper
+
     def predict(
         self,
         functional: Any,
@@ -196,6 +205,8 @@ class Posterior(Shown, eqx.Module):
         samples: int = 64,
         key: Any = 0,
         columns: Any = None,
+        noisy: Any = False,
+        noise: Any = None,
         progress: bool = True,
     ) -> Prediction:
         """Mean and std of any functional, observed or not; an array of places means Points.
@@ -206,15 +217,22 @@ class Posterior(Shown, eqx.Module):
         lines given lines from the same place, where the nearest observations carry nearly all the information; otherwise
         whichever of "exact" and "samples" needs fewer products. `columns` holds the trend columns of these functionals,
         if the trend was given as columns.
+
+        With `noisy=True` the prediction is of new observations: how the data scatter is added, with the `noise` of the data
+        or that which is given. A likelihood, as in `noisy=Poisson(exposure=2.0)`, says how the new ones do.
         """
         functional, longer = self._plain(functional)
         estimates.check_places(functional)
         if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
-            return self._in_unit(self.engine.predict_beyond(functional.x), functional, longer)
-        engine = self._reaching(functional, progress)
-        with Progress("standard deviations", progress) as bar:
-            found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
-        return self._in_unit(found, functional, longer)
+            found = self.engine.predict_beyond(functional.x)
+        else:
+            engine = self._reaching(functional, progress)
+            with Progress("standard deviations", progress) as bar:
+                found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
+        found = self._in_unit(found, functional, longer)
+        if noisy is False:
+            return found
+        return new_observations(found, self.engine, noisy, noise, self._noise_of_all())
 
     def sample(
         self,
@@ -259,8 +277,19 @@ class Posterior(Shown, eqx.Module):
         exact engine is exact here; `std_error` of the result bounds the error of the batch engine.
         """
         found = self.engine.leave_out(groups)
+        if self.unit == 0:
+            return found
         y, mean, std = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
         return LeaveOut(y, mean, std, found.groups, found.std_error)
+
+    def _noise_of_all(self) -> float | None:
+        """The noise of the data where all have the same; None where they have different ones."""
+        if self.noise is not None:
+            return self.noise
+        data = self.engine.observations()
+        stds = [] if data is None else [b.noise for b in data.blocks if b.noise is not None]
+        each = np.unique(np.concatenate(stds)) if stds else np.empty(0)
+        return float(np.ldexp(each[0], self.unit)) if len(each) == 1 else None
 
     def _beyond(self, functional: Functional) -> bool:
         """Whether the functional reaches beyond an automatic grid on which the engine computes."""

@@ -1,14 +1,15 @@
 """The grid covariance K as a hierarchical Toeplitz matrix inside a circulant C on a torus (paper, section 3.2).
 
 K_ij = k(x_i - x_j) on a regular grid is block-Toeplitz, and sits in the corner of a circulant C = F' D F on a torus of
-at least twice the size per axis (paper, algorithms 1 and 2); less will do where the kernel has died away before it comes
-around the torus. With white noise e on the torus, u = R e with
-R = crop . C^(1/2) has covariance R R' = K: the fast whitening. Everything costs one pair of FFTs.
+at least twice the size per axis (paper, algorithms 1 and 2), or of less if the kernel has decayed before it wraps around.
+With white noise e on the torus, u = R e with R = crop . C^(1/2) has covariance R R' = K: the fast whitening. Each product
+costs one pair of FFTs.
 
-**Positive embedding.** C may have negative eigenvalues. Lags beyond the grid's own are free to choose, so the torus is
-grown, and its lags are tried two ways: as they are, or smoothly flattened towards the far side, so that the wrapped
-kernel has no kink there (Matern kernels then need 2 to 8 times fewer points in 3-D). What stays negative is clipped,
-its share of the total reported as `clipped_mass`, and the clipped C *defines* K: R R' = K holds to rounding, always.
+**Positive embedding.** C may have negative eigenvalues. Lags longer than the grid are free to choose, so larger tori are
+tried, each with two choices of lags: the true ones, or lags smoothly flattened towards the far side, so that the wrapped
+kernel has no kink there (Matern kernels then need 2 to 8 times fewer points in 3-D). Remaining negative eigenvalues are
+clipped, their share of the total is reported as `clipped_mass`, and the clipped C *defines* K, so that R R' = K always
+holds to rounding.
 """
 
 import itertools
@@ -27,8 +28,8 @@ from hipgp.runtime import memory
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.precision import float64_available
 
-WRAPPED = 1e-9  # correlation that may come back around the torus
-CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which the torus grows no further
+WRAPPED = 1e-9  # largest correlation that may wrap around the torus
+CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which no larger torus is tried
 STEEPEST_DECAY = 1e3
 FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
 SMALLER_SIZES = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
@@ -106,17 +107,17 @@ class Toeplitz(eqx.Module):
     def circulant_inverse(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
         """Apply the corner of C^-1, the paper's preconditioner for K.
 
-        Eigenvalues too small to say anything of K are raised first: that shapes the preconditioner, never the answer.
+        Eigenvalues too small to carry information on K are raised first. This affects the preconditioner only.
         """
         return self._crop(self.filter(1 / jnp.maximum(self.eigenvalues, self._smallest_useful()), v))
 
     def _smallest_useful(self) -> Float[Array, ""]:
-        """Return the eigenvalue below which C^-1 says nothing of K^-1.
+        """Return the eigenvalue below which C^-1 does not approximate K^-1.
 
-        Rounding: where the smallest are below eps of the largest (or the size of those that were clipped), sqrt(eps) of
-        the largest, or noise would be amplified without end. Leakage: a vector on the grid cannot follow a spectrum
-        that falls by more than STEEP from one of the grid's own frequencies to the next, as a smooth kernel's does that
-        is not much shorter than the grid, and K has more there than C.
+        Rounding: if the smallest eigenvalues are below eps of the largest (or the size of the clipped ones), the limit is
+        sqrt(eps) of the largest, so that noise is not amplified without bound. Leakage: a vector on the grid cannot follow
+        a spectrum that falls by more than STEEPEST_DECAY from one frequency of the grid to the next, as for a smooth kernel
+        whose lengthscale is not much shorter than the grid; there K has more variance than C.
         """
         eps, largest = jnp.finfo(self.eigenvalues.dtype).eps, jnp.max(self.eigenvalues)
         clipped = self.clipped_mass * jnp.mean(self.eigenvalues)
@@ -125,7 +126,7 @@ class Toeplitz(eqx.Module):
         for axis, (m, n) in enumerate(zip(self.torus.shape, self.shape, strict=True)):
             along_axis = tuple(slice(m // 2 + 1) if a == axis else 0 for a in range(len(self.shape)))
             line = self.eigenvalues[along_axis]
-            step = -(-m // (n - 1))  # torus frequencies from one of the grid's to the next
+            step = -(-m // (n - 1))  # torus frequencies from one frequency of the grid to the next
             if step < len(line):
                 here, there = line[:-step], line[step:]
                 steep = (here > STEEPEST_DECAY * there) | (there < rounding)
@@ -176,9 +177,8 @@ def toeplitz_on_torus(kernel: Kernel, torus: Torus) -> Toeplitz:
 def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0) -> Toeplitz:
     """Return K of `kernel` on `grid`, on the smallest torus whose negative eigenvalues stay below CLIP_TOLERANCE.
 
-    Where none is, within 8 times the least size, the one with the least clipped mass. The least size is twice the grid's,
-    or less where the correlation of grid points that are then as near around the torus, and of all farther apart, stays
-    below `wrap`.
+    If no torus up to 8 times the least size qualifies, the one with the least clipped mass is taken. The least size is
+    twice the grid's, or less if every correlation that then wraps around the torus stays below `wrap`.
     """
     kernel.check_dimension(grid.ndim)
     sizes = _torus_sizes(kernel, grid, wrap)
@@ -206,7 +206,7 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
 
 @float64_available
 def smallest_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> tuple[int, ...]:
-    """Return the shape of the smallest torus that `embed` may take, without computing anything of that size."""
+    """Return the shape of the smallest torus that `embed` may take; nothing of that size is computed."""
     return _torus_shape(_torus_sizes(kernel, grid, wrap), FAR_CORRELATIONS[0])
 
 
@@ -227,7 +227,9 @@ def _torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int
     out = []
     for axis, n in enumerate(grid.shape):
         left = _correlations(kernel, grid, axis, np.arange(n))
-        farther = np.maximum.accumulate(left[::-1])[::-1]  # the largest from here on
+        farther = np.maximum.accumulate(left[::-1])[
+            ::-1
+        ]  # the largest correlation at this distance or beyond
         smaller = [
             m for m in (_fast_size(n, g) for g in SMALLER_SIZES) if farther[min(m - n + 1, n - 1)] < wrap
         ]
