@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import hipgp as hg
-from hipgp.apps import plots
+from hipgp import plots
 from hipgp.weights import exact as weights
 from hipgp.weights import stencils
 from hipgp.weights.toeplitz import Toeplitz, embed

@@ -50,8 +50,10 @@ def test_every_file_and_name_on_the_page_is_there():
         "benchmarks/NOTES.md",  # the source distribution has none
         "benchmarks/solver_table.py",
     }
-    for name, file in re.findall(r"`(?:\w+\.)?(\w+)` in `([\w/]+\.py)`", text):
-        assert re.search(rf"\b(def|class) {name}\b", (SOURCE / file).read_text()), (name, file)
+    for names, file in re.findall(r"((?:`[\w.]+`(?: and )?)+) (?:in|of) `([\w/]+\.py)`", text):
+        for name in re.findall(r"(\w+)`", names):
+            defined = rf"\b(def|class) {name}\b|^{name}(: .*)? = "
+            assert re.search(defined, (SOURCE / file).read_text(), re.MULTILINE), (name, file)
 
 
 def test_every_diagnostic_on_the_page_is_there():

@@ -72,7 +72,7 @@ _MODULES = {
     ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
-_APPS = ("demos", "plots", "report", "simulate")  # modules that are reached as hipgp.plots and so on
+_APPS = ("demos", "report", "simulate")  # modules that are reached as hipgp.report and so on
 
 
 def __getattr__(name: str) -> Any:

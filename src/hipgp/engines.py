@@ -104,6 +104,16 @@ class Prediction(_Moments):
         found = {name: values for name, values in self._asdict().items() if values is not None}
         return pd.DataFrame({**self.places, **found})
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw mean and 95% interval with matplotlib's pyplot, or on `ax`, and return the axes.
+
+        A curve for places in one dimension, two panels of coloured points in two, otherwise a bar for each functional.
+        """
+        from hipgp.plots.predictions import draw_prediction
+        from hipgp.plots.style import shown
+
+        return draw_prediction(self, ax, shown() if ax is None else None)
+
     def with_noise(self, noise: Any) -> "Prediction":
         """The prediction of new measurements, whose independent noise has the standard deviation `noise`."""
         added = as_float("noise", noise, ndim=(0, 1)).astype(float)
@@ -253,6 +263,10 @@ class FittedPosterior(eqx.Module):
     def predict_beyond(self, x: Float[np.ndarray, "N D"]) -> Prediction:
         """Mean and standard deviation at points that may lie beyond the grid."""
         return Prediction(*self.at_points(x, True))  # type: ignore[arg-type]
+
+    def quick_points(self) -> tuple[int, int]:
+        """At how many points `at_points` gives means, and standard deviations, in a few seconds; 0 where it does not."""
+        return 0, 0
 
     def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
         """The gradient of the log evidence in the logarithms of the kernel's parameters and the noise."""

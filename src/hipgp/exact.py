@@ -49,6 +49,7 @@ from hipgp.weights import dense
 MATRICES_AT_PEAK = 4  # N x N arrays in memory at the same time
 # Added to the diagonal, smallest first, if the covariance of draws is singular in float64; relative to the prior variance.
 JITTERS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
+QUICK_PAIRS, QUICK_PRODUCTS = 10**9, 10**11  # covariances and multiplications that take a few seconds
 LOG_2PI = float(np.log(2 * np.pi))
 
 
@@ -158,6 +159,10 @@ class ExactPosterior(FittedPosterior):
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         mean, deviation = self._moments(Points(x), self.trend.of(Points(x), self.grid), std)
         return mean, deviation if std else None
+
+    def quick_points(self) -> tuple[int, int]:
+        n, nodes = len(self.alpha), sum(len(part) * part.per for part in self.nodes)
+        return (0, 0) if self.trend.kind == "columns" else (QUICK_PAIRS // nodes, QUICK_PRODUCTS // n**2)
 
     @float64_available
     def sample(

@@ -12,6 +12,7 @@ import dataclasses
 from typing import Any, Literal
 
 import equinox as eqx
+import numpy as np
 
 from hipgp.averaging import averaged
 from hipgp.batch.engine import Batch
@@ -163,6 +164,16 @@ class GP(Shown, eqx.Module):
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
         learned = learned._replace(frame=frame)
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
+
+    def plot(self) -> Any:
+        """Draw the prior with matplotlib's pyplot: covariance against distance, and draws. Returns the two axes."""
+        from hipgp.plots.priors import draw_prior
+        from hipgp.plots.style import shown
+
+        lengthscales = [len(np.atleast_1d(part.lengthscale)) for part in self.kernel.parts]
+        ndim = max(lengthscales) if self.grid is None else self.grid.ndim
+        units = () if self.learned is None else self.learned.frame.axes
+        return draw_prior(self.kernel, self.noise, units, max(ndim, len(units)), shown())
 
     def _in_frame(self, data: Any) -> Data:
         """The data in the units in which the kernel was learned, if it was."""

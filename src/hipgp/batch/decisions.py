@@ -225,9 +225,11 @@ def standard_deviations(
         return Decision("vecchia", "from the nearest observations: points given points")
     if kinds == {LineIntegrals} and from_one_place(functionals):
         return Decision("vecchia", "from the nearest observations: lines given lines from the same place")
-    least = "the nearest observations tell too little of one kind of functional given others"
+    least = "the nearest observations carry too little information on one kind of functional given others"
     if kinds == {LineIntegrals}:
-        least = "the nearest observations tell too little of lines that do not start from one place"
+        least = (
+            "the nearest observations carry too little information on lines that do not start from one place"
+        )
     needed = work()
     rows = f"the factor of a matrix of {needed.rows:,} rows"
     if exact_by_factor(needed, count, samples):

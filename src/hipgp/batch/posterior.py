@@ -45,6 +45,7 @@ from hipgp.weights.stencils import LocalWeights, WeightRows
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
 
+QUICK_POINTS = 250_000  # given points, on the CPU: a few seconds
 SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance", "order")  # arrays that a file holds
 
 
@@ -222,6 +223,15 @@ class BatchPosterior(FittedPosterior):
             return mean, None
         columns = self.trend.of(Points(x), self.grid)
         return mean, np.sqrt(variances.vecchia_variance(self, Points(x), columns))
+
+    def quick_points(self) -> tuple[int, int]:
+        if (
+            self.trend.kind == "columns"
+            or not decisions.all_points(self.data)
+            or self.method.weights != "local"
+        ):
+            return 0, 0
+        return QUICK_POINTS, QUICK_POINTS
 
     def observations(self) -> Data:
         return self.data

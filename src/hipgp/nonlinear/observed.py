@@ -1,4 +1,4 @@
-"""New observations: the distribution of y over what is not known of the field and over how y scatters about it.
+"""The predictive distribution of new observations y: uncertainty of the field and the likelihood's scatter together.
 
 p(y) = E p(y | eta) with eta = scale g(zeta), zeta normal. The expectation is a trapezoidal sum over zeta, which converges
 exponentially once its step is below the width of the likelihood in zeta; the step is chosen so.
@@ -59,7 +59,7 @@ class Observed(Prediction):
 
     @float64_available
     def log_density(self, y: Any) -> np.ndarray:
-        """log p(y) of a value of each; of counts the log probability."""
+        """log p(y) for a value of each observation; for counts the log probability."""
         given = self._given(y)
 
         def summed(rows: np.ndarray, z: np.ndarray, logs: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The weights of a minibatch's observations: stored from the start, or computed when asked for.
+"""The weights of a minibatch's observations, stored from the start or computed on demand.
 
 They are stored where the hyperparameters are fixed and the memory allows. Computed when asked for, they can be
 differentiated in the kernel, and N x M memory is never needed.
@@ -41,7 +41,7 @@ class Selection(NamedTuple):
     mask: Any
 
     def flat(self, starts: tuple[int, ...]) -> Array:
-        """Their numbers among all observations, given those of each block's first one."""
+        """The selected observations' numbers among all, given the number of each block's first observation."""
         return jnp.concatenate([s + i for s, i in zip(starts, self.index, strict=True)])
 
 
@@ -54,7 +54,7 @@ class SolveSummary(NamedTuple):
     unconverged: Any
 
     def merged(self, other: "SolveSummary", share: float) -> "SolveSummary":
-        """Of both together, where `other` has this share of the solves."""
+        """Merge two summaries, where `other` has this share of the solves."""
         return SolveSummary(
             max(int(self.most_iterations), int(other.most_iterations)),
             (1 - share) * float(self.mean_iterations) + share * float(other.mean_iterations),
@@ -64,7 +64,7 @@ class SolveSummary(NamedTuple):
 
     @staticmethod
     def of(rows: "WeightRows", mask: Any) -> "SolveSummary":
-        """Of the solves for these rows, without the padding."""
+        """The summary of the solves for these rows, without the padding."""
         most = jnp.max(jnp.where(mask, rows.iterations, 0))
         mean = jnp.sum(mask * rows.iterations) / jnp.sum(mask)
         error = jnp.max(jnp.where(mask, rows.error, 0.0))
@@ -82,7 +82,7 @@ def starts_of(counts: tuple[int, ...]) -> tuple[int, ...]:
 def minibatches(
     counts: tuple[int, ...], batches: int, rng: np.random.Generator | None = None
 ) -> Iterator[Selection]:
-    """All observations in `batches` equal selections; shuffled where a generator is given."""
+    """Split all observations into `batches` equal selections, shuffled if a generator is given."""
     index, mask = [], []
     for count in counts:
         width = -(-count // batches)
@@ -116,7 +116,7 @@ class WeightSource(eqx.Module):
 
     @abc.abstractmethod
     def weights(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> WeightRows:
-        """The weights of the observations at `index`, block after block."""
+        """The weights of the observations at `index`, ordered by block."""
 
 
 class _ExactOnDemand(WeightSource):
@@ -144,7 +144,7 @@ class _ExactOnDemand(WeightSource):
 
 
 def _picked(block: Any, index: Array) -> Any:
-    """Some rows of every array in `block`."""
+    """The selected rows of every array in `block`."""
     return jax.tree.map(lambda a: jnp.asarray(a)[index], block)
 
 
@@ -157,7 +157,7 @@ class _Placed(eqx.Module):
 
 
 class _LocalOnDemand(WeightSource):
-    """Weights from the p^D grid points around each node, when asked for."""
+    """Weights from the p^D grid points around each node, computed on demand."""
 
     grid: Grid
     blocks: tuple[_Placed, ...]
@@ -211,7 +211,7 @@ def exact_source(
     max_iterations: int,
     dtype: Any = np.float64,
 ) -> WeightSource:
-    """Weights by a solve for each observation, in `dtype`, when they are asked for."""
+    """Weights by a solve for each observation, in `dtype`, computed on demand."""
     limits = np.asarray(tolerance), np.asarray(max_iterations)
     return _ExactOnDemand(grid, tuple(_on_device(kernel, f, grid) for f in functionals), *limits, dtype)
 
@@ -230,7 +230,7 @@ def _on_device(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegr
 
 
 def local_source(grid: Grid, functionals: list[Functional], p: int) -> WeightSource:
-    """Weights from the p^D grid points around each node, when they are asked for."""
+    """Weights from the p^D grid points around each node, computed on demand."""
     blocks = []
     for functional in functionals:
         nodes = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes(grid.spacing))
@@ -241,7 +241,7 @@ def local_source(grid: Grid, functionals: list[Functional], p: int) -> WeightSou
 
 
 def storage_limit() -> int:
-    """How many numbers the stored weights may be."""
+    """The largest number of stored weights."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return STORED // 8

@@ -164,7 +164,7 @@ def restored(
 
 
 def _check_options(how: StdOptions) -> None:
-    """Raise a ValueError where something is asked for that this engine has no use for."""
+    """Raise a ValueError for options that this engine does not support."""
     check_std(how, "variational", ("auto",))
     if how.columns is not None:
         raise ValueError(

@@ -50,7 +50,7 @@ class Keeper:
         return int(self.saved["epoch"]), int(self.saved["minibatch"]), state
 
     def keep(self, stage: str, epoch: int, minibatch: int, state: Any) -> None:
-        """Write the state, if the last writing is EVERY seconds ago."""
+        """Write the state if the last write was EVERY seconds ago."""
         if self.path is None or time.perf_counter() - self.written < EVERY:
             return
         position = {"stage": stage, "epoch": epoch, "minibatch": minibatch, "seconds": self.seconds}
@@ -59,11 +59,11 @@ class Keeper:
         self.written = time.perf_counter()
 
     def leave(self, name: str, found: Any) -> None:
-        """Hold what a stage found beside the states to come."""
+        """Keep the result of a stage in the file, beside the states of later stages."""
         self.found |= _numbered(f"found {name}", found)
 
     def left(self, name: str, like: State) -> State | None:
-        """What a stage found before the fit was stopped; None where it had not come to its end."""
+        """The result of a stage that ended before the fit was interrupted; None otherwise."""
         return self._restored(f"found {name}", like, self.found) if f"found {name} 0" in self.found else None
 
     def remove(self) -> None:
