@@ -16,17 +16,17 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.engines import DEFAULT_STD, Estimate, FittedPosterior, Method, Prediction, Problem, StdOptions
-from hipgp.files.persistence import method_from_json, method_to_json
-from hipgp.learning.integration import WeightedKernels, weighted_kernels
-from hipgp.learning.learned import Learned
+from hipgp.engines import Estimate, FittedPosterior, Method, Problem
+from hipgp.learning.learned import WeightedKernels
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, shortest_lengthscale
 from hipgp.model.likelihood import Likelihood
-from hipgp.model.packing import Arrays, Json, check_shapes, kernel_from_json, kernel_to_json, plain
+from hipgp.model.packing import Arrays, Json, check_shapes, kernel_from_json, kernel_to_json
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
 from hipgp.runtime.callers import warn_caller
+from hipgp.runtime.plain import plain
 from hipgp.runtime.progress import Progress, Report, silent
 from hipgp.scores import LeaveOut
 
@@ -37,18 +37,18 @@ class Averaged(Method):
     """An engine that conditions with several kernels: made by `GP.condition(data, hyperparameters="average")`."""
 
     name: ClassVar[str] = "averaged"
-    engine: Method
+    method: Method
     over: WeightedKernels
 
     @property
     def on_grid(self) -> bool:
-        return self.engine.on_grid
+        return self.method.on_grid
 
     def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
-        self.engine.check(kernel, grid, functional)
+        self.method.check(kernel, grid, functional)
 
     def points_per_axis(self, data: Data) -> int:
-        return self.engine.points_per_axis(data)
+        return self.method.points_per_axis(data)
 
     def shortest(self, ndim: int) -> Kernel:
         """The kernel that needs the finest grid."""
@@ -62,7 +62,7 @@ class Averaged(Method):
             warnings.simplefilter("always")
             for kernel, noise in zip(self.over.kernels, self.over.noises, strict=True):
                 one = problem._replace(kernel=kernel, noise=noise)
-                parts.append(self.engine.condition(one, progress=False))
+                parts.append(self.method.condition(one, progress=False))
                 bar.done(len(parts), count)
         _warn_once(told)
         weights, info = self._weights(parts), {"seconds": time.perf_counter() - began}
@@ -71,7 +71,7 @@ class Averaged(Method):
     def _weights(self, parts: list[FittedPosterior]) -> Float[np.ndarray, " K"]:
         """The weights, by the engine's own log evidence where it states the model's exactly."""
         likelihoods = self.over.log_likelihoods
-        if likelihoods is None or not self.engine.exact_evidence:
+        if likelihoods is None or not self.method.exact_evidence:
             return self.over.weights
         evidence = np.array([part.log_evidence(0, None).value for part in parts])
         shift = evidence - likelihoods
@@ -87,7 +87,7 @@ class Averaged(Method):
     def settings(self) -> Json:
         kernels, noises, weights, likelihoods, said = self.over
         return {
-            "engine": method_to_json(self.engine),
+            "method": {"name": self.method.name, "settings": self.method.settings()},
             "kernels": [kernel_to_json(kernel) for kernel in kernels],
             "noises": noises,
             "weights": weights.tolist(),
@@ -102,7 +102,7 @@ class Averaged(Method):
         logs = None if logs is None else np.asarray(logs, float)
         weights = np.asarray(settings["weights"], float)
         over = WeightedKernels(kernels, settings["noises"], weights, logs, settings["said"])
-        return cls(method_from_json(settings["engine"]), over)
+        return cls(settings["method"], over)
 
     def unpack(
         self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
@@ -112,7 +112,7 @@ class Averaged(Method):
         for number, (its_kernel, its_noise, described) in enumerate(models):
             prefix = f"part{number}_"
             own = {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
-            parts.append(self.engine.unpack(its_kernel, grid, its_noise, shared | own, described))
+            parts.append(self.method.unpack(its_kernel, grid, its_noise, shared | own, described))
         check_shapes(arrays, {"weights": (len(parts),)})
         given = kernel, grid, noise, self, model["diagnostics"], parts[0].dtype
         return AveragedPosterior(*given, parts, arrays["weights"])
@@ -285,21 +285,6 @@ class MixturePrediction(Prediction):
         return MixturePrediction.of(
             self.weights, [part.in_unit(power, longer) for part in self.parts], noises
         )
-
-
-def averaged(engine: Method, learned: Learned | None, problem: Problem) -> Averaged:
-    """The engine with the kernels that the problem's data allow; its grid only bounds their lengthscales."""
-    if learned is None:
-        raise ValueError(
-            'hyperparameters: expected "best" with a kernel that was given, got "average", which averages over the '
-            "uncertainty of what was learned; call gp = gp.learn(data) first"
-        )
-    if engine.learns:
-        raise ValueError(
-            f'hyperparameters: expected "best" with {type(engine).__name__}(learn=True), which changes the kernel, got '
-            '"average"; leave learn out'
-        )
-    return Averaged(engine, weighted_kernels(learned, problem))
 
 
 def _mixed(weights: Float[np.ndarray, " K"], parts: list[Prediction]) -> Prediction:

@@ -21,26 +21,18 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from hipgp.engines import (
-    DEFAULT_STD,
-    Estimate,
-    FittedPosterior,
-    Gradient,
-    Method,
-    Prediction,
-    Problem,
-    StdOptions,
-    check_std,
-)
+from hipgp.engines import Estimate, FittedPosterior, Gradient, Method, Problem
 from hipgp.learning.parameters import Layout
 from hipgp.model.data import Data, check_differentiable
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.model.packing import Arrays, Json, pack_observations, unpack_observations
+from hipgp.model.packing import pack_observations, unpack_observations
 from hipgp.model.trend import Trend
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions, check_std
 from hipgp.runtime import memory
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress, Report, silent
 from hipgp.scores import LeaveOut, group_numbers, members, without_group
@@ -93,7 +85,7 @@ class Exact(Method):
         x, std = trend.of_data(data, grid), np.asarray(data.noise_std(noise), float)
         with Progress("factoring", progress) as bar:
             found = [
-                dense.refine_quadrature(kernel, block.functional, self.accuracy) for block in data.blocks
+                dense.refine_quadrature(kernel, functional, self.accuracy) for functional in data.functionals
             ]
             nodes = [functional.nodes(spacing) for functional, spacing, _ in found]
             matrix = dense.covariance_matrix(kernel, nodes, nodes, bar.done)

@@ -14,15 +14,13 @@ from typing import Any, Literal
 import equinox as eqx
 import numpy as np
 
-from hipgp.averaging import averaged
+from hipgp.averaging import Averaged
 from hipgp.batch.engine import Batch
 from hipgp.choices.domain import learning_grid
 from hipgp.choices.learn import learned_from, warn_if_undetermined
 from hipgp.choices.problem import settled_grid, settled_method
-from hipgp.engines import (
-    Method,
-    Problem,
-)
+from hipgp.engines import Method, Problem
+from hipgp.learning.integration import weighted_kernels
 from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
@@ -33,7 +31,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.links import Link, as_link
 from hipgp.model.trend import Trend
-from hipgp.nonlinear.engine import suited
+from hipgp.nonlinear.engine import Linearised, suited
 from hipgp.nonlinear.learning import learn_linearised
 from hipgp.posterior import Posterior
 from hipgp.runtime.shown import Shown
@@ -111,9 +109,11 @@ class GP(Shown, eqx.Module):
         average = hyperparameters == "average"
         data = self._in_frame(data)
         frame, data = data.frame, data.plain()
+        if isinstance(method, Linearised):
+            method = suited(method, Batch(), self.link, self.parameters)
         if not (self.link.identity and data.gaussian):
             return self._linearised(data, method, progress, checkpoint, frame, average)
-        engine, why = settled_method(method, self.kernel, self.grid, data, self.noise, checkpoint)
+        engine, why = settled_method(method, Batch(), self.kernel, self.grid, data, self.noise, checkpoint)
         self._check(data, engine)
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, scaled, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
@@ -121,7 +121,7 @@ class GP(Shown, eqx.Module):
         if average:
             bounding = learning_grid(scaled) if self.grid is None else self.grid
             learned = None if self.learned is None else in_unit(self.learned, -unit)
-            engine = averaged(engine, learned, Problem(kernel, bounding, scaled, noise, self.trend))
+            engine = _averaged(engine, learned, Problem(kernel, bounding, scaled, noise, self.trend))
             hardest = engine.shortest(data.ndim)
         grid, why_grid = settled_grid(engine, hardest, self.grid, scaled, noise, progress)
         scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
@@ -155,10 +155,10 @@ class GP(Shown, eqx.Module):
             raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
         how = LearnOptions(start, bounds, key, polish, progress, checkpoint)
         if self.link.identity and data.gaussian:
-            learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, how)
+            learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, Batch(), how)
             parameters: dict[str, float] = {}
         else:
-            method = suited(Batch(), data, self.link, self.parameters)
+            method = Linearised(Batch(), self.link, self.parameters)
             learned, parameters = learn_linearised(method, self._problem_on_grid(data), how)
             warn_if_undetermined(learned.undetermined)
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
@@ -188,11 +188,11 @@ class GP(Shown, eqx.Module):
         inner = Batch() if method in (None, "auto") else method
         if not isinstance(inner, Method):
             raise ValueError(f"method: expected Batch(...) or Exact(...), got {type(inner).__name__}")
-        engine = suited(inner, data, self.link, self.parameters)
+        engine = suited(inner, Batch(), self.link, self.parameters)
         problem = self._problem_on_grid(data)
         self._check(data, engine)
         if average:
-            engine = averaged(engine, self.learned, problem)
+            engine = _averaged(engine, self.learned, problem)
         return Posterior(engine.condition(problem, progress, checkpoint), self.learned, frame=frame)
 
     def _problem_on_grid(self, data: Data) -> Problem:
@@ -219,3 +219,18 @@ def _check_hyperparameters(given: Any, checkpoint: Any) -> None:
 def _check_data(data: Any) -> None:
     if not isinstance(data, Data):
         raise ValueError(f"data: expected something made by observe(...), got {type(data).__name__}")
+
+
+def _averaged(engine: Method, learned: Learned | None, problem: Problem) -> Averaged:
+    """The engine with the kernels that the problem's data allow; its grid only bounds their lengthscales."""
+    if learned is None:
+        raise ValueError(
+            'hyperparameters: expected "best" with a kernel that was given, got "average", which averages over the '
+            "uncertainty of what was learned; call gp = gp.learn(data) first"
+        )
+    if engine.learns:
+        raise ValueError(
+            f'hyperparameters: expected "best" with {type(engine).__name__}(learn=True), which changes the kernel, got '
+            '"average"; leave learn out'
+        )
+    return Averaged(engine, weighted_kernels(learned, problem))

@@ -10,16 +10,7 @@ from jaxtyping import Float
 
 from hipgp.batch import estimates
 from hipgp.choices.domain import reaching
-from hipgp.engines import (
-    EVIDENCE_PROBES,
-    Estimate,
-    FittedPosterior,
-    Gradient,
-    Prediction,
-    StdMethod,
-    StdOptions,
-    as_key,
-)
+from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, as_key
 from hipgp.files import io, persistence
 from hipgp.files.places import columns as columns_of
 from hipgp.learning.learned import Learned
@@ -32,6 +23,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.labels import AXES, Labels
 from hipgp.nonlinear.observed import new_observations
+from hipgp.predictions import Prediction, StdMethod, StdOptions
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut

@@ -14,7 +14,8 @@ import numpy as np
 from hipgp.engines import FittedPosterior, Method
 from hipgp.model.frames import Frame
 from hipgp.model.grid import Grid
-from hipgp.model.packing import Arrays, Json, kernel_from_json, kernel_to_json, plain
+from hipgp.model.packing import kernel_from_json, kernel_to_json
+from hipgp.runtime.plain import Arrays, Json, plain
 
 if TYPE_CHECKING:
     from hipgp.learning.learned import Learned
@@ -40,7 +41,8 @@ def pack(engine: FittedPosterior, learned: "Learned | None") -> tuple[Arrays, Js
         "diagnostics": plain(engine.diagnostics),
         "learned": None if learned is None else _learned_to_json(learned),
         "provenance": _provenance(),
-        **method_to_json(method),
+        "engine": method.name,
+        "settings": method.settings(),
     }
     return arrays, model | of_engine
 
@@ -52,23 +54,18 @@ def unpack(arrays: Arrays, model: Json) -> "tuple[FittedPosterior, Learned | Non
         kernel.check_dimension(grid.ndim)
         learned = None if model["learned"] is None else _learned_from_json(model["learned"])
         _check_described(model)
-        method = method_from_json(model)
+        method = _method(model["engine"], model["settings"])
         return method.unpack(kernel, grid, model["noise"], arrays, model), learned
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"map: expected a complete model, got one without {error}") from None
 
 
-def method_to_json(method: Method) -> Json:
-    """The engine's name and its settings."""
-    return {"engine": method.name, "settings": method.settings()}
-
-
-def method_from_json(told: Json) -> Method:
-    """The method that `method_to_json` described; a ValueError where there is none of that name."""
-    if told["engine"] not in ENGINES:
-        raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {told['engine']!r}")
-    module, name = ENGINES[told["engine"]]
-    return getattr(importlib.import_module(module), name).of_settings(told["settings"])
+def _method(engine: str, settings: Json) -> Method:
+    """The settings of an engine, which may hold another one's under "method"."""
+    module, name = ENGINES[engine]
+    if isinstance(inner := settings.get("method"), dict):
+        settings = settings | {"method": _method(inner["name"], inner["settings"])}
+    return getattr(importlib.import_module(module), name).of_settings(settings)
 
 
 def _check_described(model: Json) -> None:
@@ -76,6 +73,8 @@ def _check_described(model: Json) -> None:
     noise = model["noise"]
     if noise is not None and not (isinstance(noise, float) and 0 < noise < math.inf):
         raise ValueError(f"noise: expected a positive standard deviation or none, got {noise!r}")
+    if model["engine"] not in ENGINES:
+        raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {model['engine']!r}")
     about = model["provenance"]
     if not all(isinstance(part, dict) for part in (model["diagnostics"], about, about["packages"])):
         raise ValueError("diagnostics, provenance: expected names and values, got something else")

@@ -16,7 +16,7 @@ import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float
 
 from hipgp.engines import Problem
-from hipgp.learning.learned import Learned
+from hipgp.learning.learned import Learned, WeightedKernels
 from hipgp.learning.likelihood import evaluate
 from hipgp.learning.parameters import Bounds
 from hipgp.learning.search import Task, in_fixed_order, stages_of
@@ -35,19 +35,6 @@ LEAST_EFFECTIVE = (
 WIDER = 1.5  # the covariance of the next distribution, over that of the weighted points
 
 LogDensity = Callable[[Float[np.ndarray, " q"]], float]
-
-
-class WeightedKernels(NamedTuple):
-    """Kernels, each with the noise that goes with it, and their probabilities.
-
-    `log_likelihoods` are those that the weights come from, None where they come from a normal distribution.
-    """
-
-    kernels: list[Kernel]
-    noises: list[float | None]
-    weights: Float[np.ndarray, " K"]
-    log_likelihoods: Float[np.ndarray, " K"] | None
-    said: str
 
 
 class Weighted(NamedTuple):

@@ -61,6 +61,19 @@ class Learned(NamedTuple):
         return f"learned in {self.seconds:.1f} s, {self.objective:.4g} nats an observation:{lines}"
 
 
+class WeightedKernels(NamedTuple):
+    """Kernels, each with the noise that goes with it, and their probabilities.
+
+    `log_likelihoods` are those that the weights come from, None where they come from a normal distribution.
+    """
+
+    kernels: list[Kernel]
+    noises: list[float | None]
+    weights: Float[np.ndarray, " K"]
+    log_likelihoods: Float[np.ndarray, " K"] | None
+    said: str
+
+
 def _error(std: float) -> str:
     """The standard error of a logarithm as text."""
     if not np.isfinite(std):

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtri
 
-from hipgp.engines import Prediction
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State
 from hipgp.nonlinear.observed import Observed
+from hipgp.predictions import Prediction
 from hipgp.scores import LeaveOut
 
 LEAST = 1e-12  # of a probability, so that it has a normal score

@@ -9,7 +9,7 @@ from hipgp.plots.images import SPREAD, scale
 from hipgp.plots.style import INK, SECOND, figure, styled
 
 if TYPE_CHECKING:
-    from hipgp.engines import Prediction
+    from hipgp.predictions import Prediction
 
 LEVEL = 0.95
 

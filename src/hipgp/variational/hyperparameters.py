@@ -106,7 +106,7 @@ def learn(
         return now._replace(expected=np.zeros(()), waiting=np.asarray(False), trace=trace)
 
     first = _begin(logs, blocks_of(on_torus.whitening), np.zeros(epochs + 1))
-    last = run(keeper, "learning", first, problem, epochs + 1, rng, update, end)
+    last = run(keeper, "learning", first, lambda: problem.minibatches(rng), epochs + 1, update, end)
     keeper.leave("parameters", (last.logs, last.trace))
     return last.logs, last.trace.tolist()
 

@@ -6,7 +6,7 @@ differentiated in the kernel, and N x M memory is never needed.
 
 import abc
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,16 +20,18 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments
 from hipgp.runtime.arrays import AnyArray, on_device
-from hipgp.variational.whitening import Whitening
 from hipgp.weights.exact import (
     ExactWeights,
-    Weights,
     closed_form_or_nodes,
     grid_covariances,
     has_closed_form,
 )
+from hipgp.weights.operator import Weights
 from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 from hipgp.weights.stencils import LocalWeights, local_weight_rows, stencil_weights
+
+if TYPE_CHECKING:
+    from hipgp.variational.whitening import Whitening
 
 STORED = 2**30  # bytes of stored weights without a GPU; with one, a third of its memory
 
@@ -115,7 +117,7 @@ class WeightSource(eqx.Module):
     """Gives the weights of any observations, which are numbered within the blocks of the data."""
 
     @abc.abstractmethod
-    def weights(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> WeightRows:
+    def weights(self, kernel: Kernel, whitening: "Whitening", index: tuple[Array, ...]) -> WeightRows:
         """The weights of the observations at `index`, ordered by block."""
 
 
@@ -131,7 +133,7 @@ class _ExactOnDemand(WeightSource):
     max_iterations: AnyArray
     dtype: Any = eqx.field(static=True)
 
-    def weights(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> WeightRows:
+    def weights(self, kernel: Kernel, whitening: "Whitening", index: tuple[Array, ...]) -> WeightRows:
         found = [
             grid_covariances(
                 kernel, b[i] if isinstance(b, Segments) else _picked(b, i), self.grid, self.dtype
@@ -163,11 +165,11 @@ class _LocalOnDemand(WeightSource):
     blocks: tuple[_Placed, ...]
     p: int = eqx.field(static=True)
 
-    def weights(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> WeightRows:
+    def weights(self, kernel: Kernel, whitening: "Whitening", index: tuple[Array, ...]) -> WeightRows:
         found = [self._of(kernel, whitening, _picked(b, i)) for b, i in zip(self.blocks, index, strict=True)]
         return _unsolved(*(jnp.concatenate([f[a] for f in found]) for a in (0, 1)))
 
-    def _of(self, kernel: Kernel, whitening: Whitening, block: _Placed) -> tuple[Array, Array]:
+    def _of(self, kernel: Kernel, whitening: "Whitening", block: _Placed) -> tuple[Array, Array]:
         n, count = block.start.shape
         each = lambda a: None if a is None else jnp.repeat(a, count, axis=0)  # for every node of a functional
         offset, nodes = block.offset.reshape(n * count, -1), block.nodes
@@ -191,7 +193,7 @@ class StoredWeights(WeightSource):
     )  # of local weights: columns and values of each row
     starts: tuple[int, ...] = eqx.field(static=True)
 
-    def weights(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> WeightRows:
+    def weights(self, kernel: Kernel, whitening: "Whitening", index: tuple[Array, ...]) -> WeightRows:
         every = Selection(index, None).flat(self.starts)
         v = self.stored.residual[every].astype(float)
         if isinstance(self.stored, ExactWeights):
@@ -249,7 +251,7 @@ def storage_limit() -> int:
 
 
 def stored_exact(
-    source: WeightSource, kernel: Kernel, whitening: Whitening, counts: tuple[int, ...], batches: int
+    source: WeightSource, kernel: Kernel, whitening: "Whitening", counts: tuple[int, ...], batches: int
 ) -> tuple[StoredWeights, SolveSummary]:
     """The weights of all observations from `source`, kept in float64: products with R' of weights rounded to less lose digits."""
     w, order, v, solves = [], [], np.zeros(sum(counts)), NO_SOLVES
@@ -269,7 +271,7 @@ def stored_exact(
 
 @eqx.filter_jit
 def compiled_weights(
-    source: WeightSource, kernel: Kernel, whitening: Whitening, index: tuple[Any, ...]
+    source: WeightSource, kernel: Kernel, whitening: "Whitening", index: tuple[Any, ...]
 ) -> WeightRows:
     """`source.weights`, compiled."""
     return source.weights(kernel, whitening, index)
@@ -277,7 +279,7 @@ def compiled_weights(
 
 def stored_local(kernel: Kernel, grid: Grid, data: Data, p: int, dtype: Any) -> StoredWeights:
     """Local weights of all observations, their rows padded to the longest so that any of them can be looked up."""
-    rows = local_weight_rows(kernel, grid, data, p)
+    rows = local_weight_rows(kernel, grid, data.functionals, p)
     counts, matrix = rows.csr.row_lengths, rows.matrix
     inside = np.arange(counts.max()) < counts[:, None]
     columns, values = np.zeros(inside.shape, np.int32), np.zeros(inside.shape, dtype)

@@ -9,13 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.engines import DEFAULT_STD, Estimate, FittedPosterior, Prediction, StdOptions, check_std
+from hipgp.engines import Estimate, FittedPosterior
 from hipgp.model.data import check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.packing import Arrays, Json, check_shapes
+from hipgp.model.packing import check_shapes
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions, check_std
 from hipgp.runtime.memory import numbers_at_once
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
 from hipgp.variational.bound import Problem

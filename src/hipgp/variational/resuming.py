@@ -8,7 +8,7 @@ generator; a resumed fit draws the orders of the epochs before it once more, and
 import os
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -16,12 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from hipgp.runtime.checkpoints import read_arrays, write_arrays
-from hipgp.variational.bound import Problem
-from hipgp.variational.minibatch_weights import Selection
 
 EVERY = 20.0  # seconds between two writes
 
 State = TypeVar("State")
+Minibatch = TypeVar("Minibatch")
 
 
 class Keeper:
@@ -102,18 +101,20 @@ def run(
     keeper: Keeper,
     stage: str,
     first: State,
-    problem: Problem,
+    minibatches: Callable[[], Iterator[Minibatch]],
     epochs: int,
-    rng: np.random.Generator | None,
-    step: Callable[[State, Selection, int, int], State],
+    step: Callable[[State, Minibatch, int, int], State],
     end: Callable[[State, int], State] = lambda state, epoch: state,
 ) -> State:
-    """The state after `epochs` epochs: a step for each minibatch, given the epoch and its number there, and an end to each epoch."""
+    """The state after `epochs` epochs: a step for each minibatch, given the epoch and its number there, and an end to each epoch.
+
+    `minibatches` begins an epoch each time that it is called.
+    """
     begun, done, state = keeper.begin(stage, first)
     for _ in range(begun):
-        next(problem.minibatches(rng))  # draws the order of an epoch that is done
+        next(minibatches())  # draws the order of an epoch that is done
     for epoch in range(begun, epochs):
-        for number, selection in enumerate(problem.minibatches(rng)):
+        for number, selection in enumerate(minibatches()):
             if number >= done:
                 state = step(state, selection, epoch, number)
                 keeper.keep(stage, epoch, number + 1, state)
