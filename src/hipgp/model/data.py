@@ -127,8 +127,8 @@ class Data(Shown, eqx.Module):
 
     @property
     def gaussian(self) -> bool:
-        """Whether the noise of all observations is Gaussian."""
-        return all(block.likelihood is None for block in self.blocks)
+        """Whether the noise of all observations is Gaussian, at places that are certain."""
+        return all(block.likelihood is None and not block.functional.uncertain for block in self.blocks)
 
     @property
     def derivative(self) -> bool:
@@ -165,6 +165,11 @@ def observe(functional: Functional, y: Any, noise: Any = None, likelihood: Likel
         )
     of_field = field_unit(functional, unit)
     likelihood = _checked(likelihood, values, noise)
+    if likelihood is not None and functional.uncertain:
+        raise ValueError(
+            f"likelihood: expected Gaussian noise at uncertain places, got {type(likelihood).__name__}; leave out the "
+            "likelihood, or the std of the places"
+        )
     if noise is None:
         return Data((Observations(functional, values, None, likelihood, of_field),))
     std, its_unit = as_quantity("noise", noise, ndim=(0, 1))
