@@ -155,6 +155,7 @@ class GP(Shown, eqx.Module):
             raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
         how = LearnOptions(start, bounds, key, polish, progress, checkpoint)
         if self.link.identity and data.gaussian:
+            scaling.warn_if_repeated(data)
             learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, Batch(), how)
             parameters: dict[str, float] = {}
         else:
