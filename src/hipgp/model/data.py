@@ -202,6 +202,16 @@ def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelih
     return None if isinstance(likelihood, Gaussian) else likelihood
 
 
+def count_repeated(data: Data) -> int:
+    """How many observations repeat another one exactly: the same functional, and the same value to the last digit."""
+    found = 0
+    for block in data.blocks:
+        places = np.asarray(block.functional.places(), float).reshape(len(block.y), -1)
+        rows = np.column_stack([places, np.asarray(block.y, float)])
+        found += len(rows) - len(np.unique(rows, axis=0))
+    return found
+
+
 def check_inside(functional: Functional, grid: Grid) -> None:
     """Raise a ValueError if a functional differs from the grid in dimensions, or reaches beyond the grid."""
     if not isinstance(functional, Functional):
