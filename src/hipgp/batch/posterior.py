@@ -52,14 +52,6 @@ class Target(NamedTuple):
         return len(self.functional)
 
 
-class Draws(NamedTuple):
-    """Draws of the posterior, the bound on the KL of their solves from exact ones in nats, and the number of steps."""
-
-    values: Float[np.ndarray, "count ..."]
-    kl_bound: float
-    iterations: int
-
-
 class BatchPosterior(FittedPosterior):
     """The posterior of the batch engine."""
 
@@ -238,6 +230,7 @@ class BatchPosterior(FittedPosterior):
         arrays, described = pack_observations(self.data, self.trend)
         return arrays | {name: np.asarray(getattr(self, name)) for name in SOLVED}, described
 
+    @float64_available
     def sample(
         self,
         count: int,
@@ -246,17 +239,6 @@ class BatchPosterior(FittedPosterior):
         columns: Any = None,
         report: Report = silent,
     ) -> np.ndarray:
-        return self.draw(count, key, functional, columns, report).values
-
-    @float64_available
-    def draw(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> Draws:
         """`count` exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
         at, trend = None, None
         if functional is None:
@@ -268,22 +250,19 @@ class BatchPosterior(FittedPosterior):
             target = self.target(functional, columns)
             at, trend = self.on_device(target), target.columns
         of_columns = self.solved_columns()
-        draws, bounds, iterations = [], [], []
+        draws = []
         for begin in range(0, count, size := draws_at_once(self.system)):
             part = jax.random.fold_in(key, begin), min(size, count - begin)
-            values, betas, bound, steps = self._draws(*part, at, of_columns)
+            values, betas = self._draws(*part, at, of_columns)
             draws.append(values + betas @ trend.T)
-            bounds.append(bound)
-            iterations.append(steps)
             report(min(begin + size, count), count)
         out = np.concatenate(draws).astype(self.data.dtype)
-        shaped = out.reshape(count, *self.grid.shape) if functional is None else out
-        return Draws(shaped, max(bounds), max(iterations))
+        return out.reshape(count, *self.grid.shape) if functional is None else out
 
     def _draws(
         self, key: Array, count: int, at: GridTarget | None, of_columns: tuple[Array, Array]
-    ) -> tuple[np.ndarray, np.ndarray, float, int]:
-        """Draws of the field and of the trend's coefficients, the KL bound of their solve, and its steps.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draws of the field and of the trend's coefficients.
 
         The coefficients are those of the mean plus a correction for each draw.
         """
@@ -292,8 +271,7 @@ class BatchPosterior(FittedPosterior):
         prior, residual, rhs = simulate(self.system, jnp.asarray(rest, self.data.dtype), key, count)
         tolerance = self.method.tolerance
         solved = solve(self.system, rhs, tolerance, self.method.max_iterations)
-        bound = float(np.max(solved.kl_bound))
-        warn_if_far(bound, tolerance, solved.steps)
+        warn_if_far(float(np.max(solved.kl_bound)), tolerance, solved.steps)
         betas = np.asarray(solved.alpha, float) @ columns @ self.beta_covariance
         less = jnp.asarray(betas, prior.dtype)
         alpha, field = (a - less @ b for a, b in zip((solved.alpha, solved.field), of_columns, strict=True))
@@ -301,7 +279,7 @@ class BatchPosterior(FittedPosterior):
             values = prior + field
         else:
             values = at.draw(prior, residual, jax.random.fold_in(key, 2**30)) + at.mean(field, alpha)
-        return np.asarray(values), self.beta + betas, bound, solved.steps
+        return np.asarray(values), self.beta + betas
 
     def solved_columns(self) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
         """A^-1 X and K W' A^-1 X."""
