@@ -22,7 +22,8 @@ from hipgp.vecchia.grid_error import GridModel
 from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencil_geometry import wide_stencil
 from hipgp.weights.stencils import LocalWeights, WeightRows
-from hipgp.weights.toeplitz import WRAPPED, Toeplitz, embed
+from hipgp.weights.toeplitz import Toeplitz, embed
+from hipgp.weights.torus import WRAPPED
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
@@ -64,13 +65,14 @@ def build(problem: Problem, method: "Batch") -> Built:
         "weights": decisions.weights(method),
         "residual": of_residual,
         "space": where,
+        "product": decisions.product(toeplitz, where.choice),
         "preconditioner": decisions.preconditioner(method, where.choice, system.preconditioner_size, trial),
     }
     if method.weights != "exact":
         functionals = [block.functional for block in data.blocks]
         taken["stencil"] = decisions.stencil(method, functionals, data.ndim)
     told: dict[str, Any] = {"weights": description, "residual_to_noise": ratio}
-    told |= {name: taken[name].choice for name in ("residual", "space", "preconditioner")}
+    told |= {name: taken[name].choice for name in ("residual", "space", "product", "preconditioner")}
     told["decisions"] = {name: decision.reason for name, decision in taken.items()}
     facts = _sizes(problem, toeplitz) | told
     return Built(system, cells, facts, _seen(problem, method, rows, residual, cells))

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
+from hipgp.weights.slabs import in_slabs
 from hipgp.weights.stencil_geometry import STENCIL
+from hipgp.weights.toeplitz import Toeplitz
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
@@ -79,6 +81,14 @@ def stencil(method: "Batch", functionals: list[Functional], ndim: int) -> Decisi
         f"2 grid points per axis and node: in {ndim} dimensions sums over many nodes make up for fewer points"
     )
     return Decision(2, reason)
+
+
+def product(toeplitz: Toeplitz, space: str) -> Decision[str]:
+    """How products with the covariance of the grid are computed, given the space of the solve."""
+    if space == "grid":
+        return Decision("whole", "the whole torus at once: grid space has its unknowns there")
+    by_slabs, reason = in_slabs(toeplitz.shape, toeplitz.torus.shape)
+    return Decision("slabs" if by_slabs else "whole", reason)
 
 
 def residual(method: "Batch", data: Data, residual_to_noise: float, in_one_cell: bool) -> Decision[str]:

@@ -38,7 +38,7 @@ from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse
 from hipgp.weights.stencils import check_stencil
-from hipgp.weights.toeplitz import WRAPPED, check_torus
+from hipgp.weights.torus import WRAPPED, check_torus
 
 STATE = "direction and rho of the step before"  # what a solve's checkpoint holds: another kind is refused
 

@@ -30,7 +30,8 @@ from hipgp.runtime.arrays import on_device
 from hipgp.runtime.buckets import round_up
 from hipgp.runtime.threads import map_in_threads, run_both
 from hipgp.weights.stencils import LocalWeights, WeightRows
-from hipgp.weights.toeplitz import Toeplitz, Torus
+from hipgp.weights.toeplitz import Toeplitz, TorusToeplitz
+from hipgp.weights.torus import Torus
 
 POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved for densely
 LEAST_GAIN = 0.1  # what the data tell of a mode, against the prior, below which it needs no help
@@ -63,7 +64,7 @@ class LowModes(eqx.Module):
 class GridSystem(System):
     """Λ = I + R' G R, the precision of the white noise on the torus given the data."""
 
-    toeplitz: Toeplitz
+    toeplitz: TorusToeplitz
     weights: LocalWeights
     noise: Float[Array, " N"]
     stencil: SlicedEllpack | None  # G, of points
@@ -138,6 +139,7 @@ def grid_system(
     toeplitz: Toeplitz, weights: WeightRows, noise: Float[np.ndarray, " N"], points: bool
 ) -> GridSystem:
     """The grid-space form of W K W' + N; `noise` are variances, and `points` says that all data are values at points."""
+    toeplitz = toeplitz.whole()
     dtype = toeplitz.eigenvalues.dtype
     measured = _of_points if points else _of_lines
     (stencil, density, low), local = run_both(
@@ -186,7 +188,7 @@ def largest_unresolved_gain(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) 
 
     The number of steps grows with its square root.
     """
-    eigenvalues = np.sort(np.asarray(toeplitz.eigenvalues, float), axis=None)[::-1]
+    eigenvalues = np.sort(np.asarray(toeplitz.whole().eigenvalues, float), axis=None)[::-1]
     largest = eigenvalues[min(point_modes(toeplitz.torus), len(eigenvalues) - 1)]
     return float(np.sum(1 / noise)) / toeplitz.torus.size * largest
 

@@ -26,7 +26,7 @@ from hipgp.runtime.threads import one_blas_thread
 from hipgp.vecchia.grid_check import by_cell
 from hipgp.vecchia.grid_error import grid_error, stencil_approximation, unseen_variances
 from hipgp.vecchia.local_problems import local_problems
-from hipgp.weights.toeplitz import WRAPPED, smallest_torus
+from hipgp.weights.torus import WRAPPED, smallest_torus
 
 UNSEEN = 0.02  # of the noise variance, on average, that the grid may leave unseen
 NEAR_ENOUGH = (
