@@ -115,9 +115,7 @@ def _rows_beside(problem: Problem, method: "Batch") -> tuple[Rows, str, Conditio
     kernel, grid, data, _, _ = problem
     beside = method.neighbours != 0 and method.weights == "local" and not all_points(data)
     beside = beside and not decisions.tries_low_rank(method, lambda: crossing(data, kernel))
-    if beside:
-        where = decisions.space(method, data, grid.size, joint=False, largest_unresolved_gain=lambda: 0.0)
-        beside = where.choice == "data"
+    beside = beside and decisions.surely_in_data_space(method, data, grid.size)
     near_whom = lambda: vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if beside else None
     embedded = functools.cache(lambda: embed(kernel, grid, data.dtype, WRAPPED))
     if method.weights == "exact":

@@ -160,6 +160,11 @@ def space(
     return Decision("data", f"data space: {counts}, but {mode}, not below {most:.2g}")
 
 
+def surely_in_data_space(method: "Batch", data: Data, grid_points: int) -> bool:
+    """Whether the solve is in data space, whatever W and K turn out to be."""
+    return space(method, data, grid_points, joint=False, largest_unresolved_gain=lambda: 0.0).choice == "data"
+
+
 def tries_low_rank(method: "Batch", crossing: Callable[[], bool]) -> bool:
     """Whether a low-rank preconditioner is tried in data space; `crossing` tells of long functionals that cross."""
     if method.preconditioner != "auto":

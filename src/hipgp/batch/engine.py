@@ -17,7 +17,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
-from hipgp.batch import estimates, evidence, exact_variances, interpolation, variances
+from hipgp.batch import decisions, estimates, evidence, exact_variances, interpolation, variances
 from hipgp.batch.build import Built, build, cells_later, system_later
 from hipgp.batch.checkpoint import Checkpoint
 from hipgp.batch.least_squares import TrendSolution, combine, right_hand_sides, row_tolerances
@@ -110,7 +110,8 @@ class Batch(Method):
 
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> "BatchPosterior":
         """The posterior of a problem, which is checked first: that it fits into memory, and the grid's spacing."""
-        check_torus(problem.kernel, problem.grid, WRAPPED)
+        slabs = decisions.surely_in_data_space(self, problem.data, problem.grid.size)
+        check_torus(problem.kernel, problem.grid, WRAPPED, slabs)
         p = interpolation.points_per_axis(self, problem.data)
         if self.weights == "local":
             estimates.check_weights(problem.grid, problem.data, p)

@@ -231,8 +231,11 @@ def solve(
     max_iterations: int,
     report: Callable[[int, float], None] = lambda steps, nats: None,
     checkpoint: "Checkpoint | None" = None,
+    start: Float[Array, "B n"] | None = None,
 ) -> Solved:
     """A^-1 z to `tolerance` nats (per row, if an array), the certificate taken from the true residual in float64.
+
+    `start` is a first guess of the system's unknowns, zero if it is not given.
 
     In float32 the recurrence's residual drifts from the true one: the solve is then restarted from the true residual
     (iterative refinement), which costs one product each time.
@@ -240,9 +243,12 @@ def solve(
     target = np.broadcast_to(np.asarray(tolerance, z.dtype), (z.shape[0],))
     rhs, x, bound, (state, scale) = _begin(system, z)
     steps, bound, found = 0, np.asarray(bound), None
+    if start is not None:
+        found = _refined(system, z, rhs, x, jnp.ones_like(scale), start)
+        bound = np.asarray(found.kl_bound)
     if checkpoint is not None and (saved := checkpoint.load(rhs.shape)) is not None:
         x, steps, (state, scale) = saved
-        bound = np.full_like(bound, np.inf)
+        found, bound = None, np.full_like(bound, np.inf)
     for _ in range(REFINEMENTS):
         if np.all(bound <= target) or steps >= max_iterations:
             break

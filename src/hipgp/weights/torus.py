@@ -16,6 +16,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
+from hipgp.weights.slabs import in_slabs
 
 WRAPPED = 1e-9  # correlation that may come back around the torus
 FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
@@ -104,13 +105,21 @@ def torus_shape(sizes: list[tuple[list[int], np.ndarray]], far: float) -> tuple[
     return tuple(s[int(np.argmax(ok)) if ok.any() else -1] for (s, _), ok in zip(sizes, enough, strict=True))
 
 
-def check_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> None:
-    """Raise a ValueError for a grid on whose torus no solve fits into memory."""
+def check_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0, slabs: bool = False) -> None:
+    """Raise a ValueError for a grid on whose torus no solve fits into memory; `slabs` says that it may go by slabs."""
     torus = smallest_torus(kernel, grid, wrap)
+    slabs = slabs and in_slabs(grid.shape, torus)[0]
     what = f"{' x '.join(map(str, grid.shape))} grid points on a torus of {' x '.join(map(str, torus))}"
     memory.check(
         "grid",
         what,
-        memory.torus_bytes(np.prod(torus, dtype=float)),
+        solve_bytes(grid, torus, slabs),
         "use a grid with a larger spacing, or one that covers less",
     )
+
+
+def solve_bytes(grid: Grid, torus: tuple[int, ...], slabs: bool) -> float:
+    """Return the bytes that a solve takes at its peak, by slabs or on the whole torus."""
+    if slabs:
+        return memory.slab_bytes(grid.size, np.prod([m // 2 + 1 for m in torus], dtype=float))
+    return memory.torus_bytes(np.prod(torus, dtype=float))
