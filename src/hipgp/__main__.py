@@ -1,4 +1,4 @@
-"""The command `hipgp`, also as `python -m hipgp`: signals first, then all that takes long to import."""
+"""The command `hipgp`, also run as `python -m hipgp`. It handles signals before the slow imports begin."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from hipgp.runtime import signals
 
 
 def main() -> None:
-    """Run the command; output that cannot be written ends it with one line, a closed pipe without."""
+    """Run the command. Output that cannot be written ends it with a one-line error, or silently if a pipe is closed."""
     signals.install()
     code: int | str | None = 0
     try:
@@ -17,7 +17,7 @@ def main() -> None:
         run()
     except SystemExit as leaving:
         code = leaving.code
-    except OSError as error:  # of the output: all else is caught where it is done
+    except OSError as error:  # from writing the output; commands catch all other input and output errors
         code = _not_written(error)
     try:
         if sys.stdout is not None:

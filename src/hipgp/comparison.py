@@ -1,4 +1,4 @@
-"""Which kernel? The same data under several models: log evidence, leave-one-out scores, seconds, and weights."""
+"""Compare kernels on the same data by log evidence, leave-one-out scores, run time and model weights."""
 
 import time
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ class Candidate(NamedTuple):
     gp: GP
     posterior: Posterior
     log_evidence: Estimate
-    parameters: int  # that were learned
+    parameters: int  # how many were learned
     scores: dict[str, float]  # leave-one-out: rmse, crps, log_density, coverage
     seconds: float
 
 
 class Comparison:
-    """The models that were compared, best first by weight; `best` is the first one's GP."""
+    """The compared models in order of decreasing weight; `best` is the GP of the first."""
 
     def __init__(self, candidates: list[Candidate], count: int):
         criterion = _criterion(candidates, count)
@@ -63,7 +63,7 @@ class Comparison:
         )
 
     def plot(self) -> "Figure":
-        """Log evidence with its error, below the best one's, and the mean leave-one-out CRPS."""
+        """Plot the log evidence relative to the best model, with its error, and the mean leave-one-out CRPS."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(8, 1.2 + 0.4 * len(self)), layout="constrained")
@@ -91,12 +91,12 @@ def compare(
     key: int = 0,
     progress: bool = True,
 ) -> Comparison:
-    """Learn every kernel from the data, condition on them, and say which describes them best.
+    """Learn each kernel from the data, condition on the data, and rank the models.
 
-    A kernel becomes GP(kernel, grid, noise, trend) and is learned; a GP is taken as it is, and learned unless it came
-    from `learn`. Weights are those of the Bayesian information criterion: the log evidence at the learned parameters,
-    less half the logarithm of the number of observations for each parameter. So a sum of kernels, which fits at least
-    as well as its parts, must be better by more than chance.
+    A kernel becomes GP(kernel, grid, noise, trend), whose parameters are learned; so are those of a GP that did not come
+    from `learn`. The weights follow from the Bayesian information criterion: the log evidence at the learned parameters
+    less half the logarithm of the number of observations for each parameter. A sum of kernels always fits at least as
+    well as its parts; the penalty asks for an improvement beyond chance.
     """
     if not isinstance(data, Data):
         raise ValueError(f"data: expected something made by observe(...), got {type(data).__name__}")
@@ -108,7 +108,7 @@ def compare(
 
 
 def _model(one: Any, number: int, data: Data, grid: Grid | None, noise: float | None, trend: Any) -> GP:
-    """A GP from a kernel or a GP; a ValueError, before any work, where it cannot be used with these data."""
+    """Make a GP of a kernel, and check a kernel or GP against the data before any work starts."""
     if not isinstance(one, Kernel | GP):
         raise ValueError(
             f"kernels: expected kernels or GPs, got {type(one).__name__} as number {number}; write Matern32(), not Matern32"
@@ -138,7 +138,7 @@ def _criterion(candidates: list[Candidate], count: int) -> Float[np.ndarray, " K
 
 
 def kernel_name(kernel: Kernel) -> str:
-    """Its parts by name, such as "Matern12 + Matern32 (per axis)"."""
+    """The names of a kernel's parts, such as "Matern12 + Matern32 (per axis)"."""
     if hasattr(kernel, "left"):
         sign = {"Sum": " + ", "Product": " * "}.get(type(kernel).__name__, " ? ")
         return sign.join(kernel_name(part) for part in (kernel.left, kernel.right))  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
 """What an engine is: settings that condition a Gaussian process on data, and the fitted posterior that results.
 
 An engine is a pair of classes, a `Method` (the settings, which users give to `gp.condition`) and a `FittedPosterior`
-(what it found). To add one, subclass both in a room of their own, and add the method to `ENGINES` in
-`files/persistence.py` so that its maps can be loaded. What an engine cannot do, it refuses with a ValueError that says
-what to use instead; the base class does so for everything that is optional.
+(the result). To add an engine, subclass both in a new package, and add the method to `ENGINES` in
+`files/persistence.py` so that its maps can be loaded. An engine refuses what it cannot do with a ValueError that names
+an engine that can; the base class does so for every optional method.
 """
 
 import abc
@@ -36,7 +36,7 @@ StdMethod = Literal["auto", "vecchia", "samples", "exact"]
 
 
 class Problem(NamedTuple):
-    """A prior, data and a trend; `noise` is the standard deviation of observations that come without one."""
+    """A prior, data and a trend; `noise` is the standard deviation for observations that were given none."""
 
     kernel: Kernel
     grid: Grid
@@ -46,31 +46,31 @@ class Problem(NamedTuple):
 
 
 class StdOptions(NamedTuple):
-    """How standard deviations are to be computed. An engine refuses what it cannot do and is not the default."""
+    """How to compute standard deviations. An engine refuses options that it does not support."""
 
     method: StdMethod = "auto"
     samples: int = 64
     key: Any = 0
-    columns: Any = None  # of a trend given by the user, for the functionals that are predicted
+    columns: Any = None  # trend columns of the predicted functionals, if the user gave the trend as columns
     report: Report = silent
 
 
-USUAL_STD = StdOptions()
-EVIDENCE_PROBES = 16  # random vectors that the log evidence is estimated with, unless told otherwise
+DEFAULT_STD = StdOptions()
+EVIDENCE_PROBES = 16  # default number of random vectors in the stochastic estimate of the log evidence
 
 
 def check_std(how: StdOptions, engine: str, methods: tuple[str, ...]) -> None:
-    """Raise a ValueError where an engine without sampled standard deviations is asked for other than its own."""
+    """Raise a ValueError if options ask an engine with deterministic standard deviations for something else."""
     if how.method not in methods:
         expected = " or ".join(f'"{name}"' for name in methods)
         raise ValueError(
-            f"std: expected {expected} with the {engine} engine, which has one way to standard deviations, got "
+            f"std: expected {expected} with the {engine} engine, got "
             f"{how.method!r}; use method=Batch() to choose how they are computed"
         )
-    if how.samples != USUAL_STD.samples:
+    if how.samples != DEFAULT_STD.samples:
         raise ValueError(
-            f"samples: expected none to be asked for with the {engine} engine, whose standard deviations need no "
-            f"samples, got {how.samples}; leave it out, or use method=Batch()"
+            f"samples: expected none with the {engine} engine, whose standard deviations are not "
+            f"sampled, got {how.samples}; leave it out, or use method=Batch()"
         )
 
 
@@ -83,14 +83,14 @@ class _Moments(NamedTuple):
 class Prediction(_Moments):
     """Mean and standard deviation of functionals of the field, without observation noise.
 
-    `std_error` is the Monte Carlo error of `std`, where it was estimated from samples; None otherwise. `places` are the
-    columns that `to_frame` has beside them: the coordinates of what was predicted, by name.
+    `std_error` is the Monte Carlo error of `std` if it was estimated from samples, and None otherwise. `places` holds
+    the coordinates of the functionals by column name; `to_frame` includes them.
     """
 
     places: Mapping[str, np.ndarray] = MappingProxyType({})
 
     def placed(self, places: Mapping[str, np.ndarray]) -> Self:
-        """The same prediction with the coordinates of what was predicted."""
+        """This prediction with the coordinates of its functionals."""
         found = copy.copy(self)
         found.places = places
         return found
@@ -127,7 +127,7 @@ class Prediction(_Moments):
         return self.to_frame().to_html(max_rows=10)
 
     def quantile(self, q: Any) -> np.ndarray:
-        """The value that is not exceeded with probability `q`; for several q, (len(q), N)."""
+        """The quantiles of every functional at probability `q`, (N,), or at several, (len(q), N)."""
         share = _probability("q", q)
         at = share[:, None] if share.ndim else share
         return self.mean + ndtri(at) * self.std
@@ -168,25 +168,25 @@ class Slope(NamedTuple):
 
 
 class FittedPosterior(eqx.Module):
-    """The field given the data, as one engine found it."""
+    """The posterior of the field, as computed by one engine."""
 
     kernel: Kernel
     grid: Grid
     noise: float | None
     method: "Method"
     diagnostics: dict[str, Any] = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)  # of the map and of draws: the data's
+    dtype: Any = eqx.field(static=True)  # data type of the map and of samples: that of the data
 
     @abc.abstractmethod
     def grid_mean(self) -> Float[np.ndarray, "..."]:
         """The posterior mean at the grid points, in the grid's shape."""
 
     @abc.abstractmethod
-    def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, np.ndarray | None]:
+    def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, np.ndarray | None]:
         """The standard deviation at the grid points, in the grid's shape, and its Monte Carlo error or None."""
 
     @abc.abstractmethod
-    def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
+    def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
         """Mean and standard deviation of every functional."""
 
     @abc.abstractmethod
@@ -213,7 +213,7 @@ class FittedPosterior(eqx.Module):
         return None
 
     def conditioned_on(self) -> Problem | None:
-        """What was conditioned on, where the engine keeps it: to do so again on another grid, or without some data."""
+        """The problem that was solved, if the engine keeps it; conditioning again on another grid starts from it."""
         return None
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -240,8 +240,8 @@ class Method(eqx.Module):
     """Settings of an engine, which condition a problem."""
 
     name: ClassVar[str]  # in diagnostics and files
-    on_grid: ClassVar[bool] = True  # whether it computes on the grid, or only shows maps there
-    linear: ClassVar[bool] = True  # measurements are linear in the field, and noise is Gaussian
+    on_grid: ClassVar[bool] = True  # False: the engine evaluates the map on the grid, and computes without it
+    linear: ClassVar[bool] = True  # False: the engine takes links and likelihoods other than Gaussian noise
 
     @abc.abstractmethod
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> FittedPosterior:
@@ -258,9 +258,9 @@ class Method(eqx.Module):
         """The posterior that `FittedPosterior.pack` described; a ValueError where something does not fit."""
 
     def points_per_axis(self, data: Data) -> int:
-        """Grid points per axis on either side of a node, together, that an observation of it is computed from.
+        """The width of the stencil, in grid points per axis, from which the field at a node is interpolated.
 
-        So many that they are as good as all of them, unless the engine says otherwise.
+        The default is wide enough to stand for interpolation from the whole grid.
         """
         return 8 if data.ndim <= 2 else 4
 
@@ -285,7 +285,7 @@ class Method(eqx.Module):
 
 
 def as_key(key: Any) -> jax.Array:
-    """A JAX key from an int, or the key itself."""
+    """A JAX random key from an int; a JAX key is returned as it is."""
     if isinstance(key, int | np.integer):
         return jax.random.key(int(key))
     return key

@@ -8,9 +8,9 @@
     >>> bool(abs(mean[0] - np.sin(3.0)) < 0.02)
     True
 
-The grid is found from the data: it covers them with a margin, a few points to each learned lengthscale. Predictions
-beyond it are those of the same model, from the covariance with the data instead of the grid: they go to the trend, and
-the standard deviation to the prior's, as far from the data as the kernel says.
+The automatic grid covers the data with a margin and has a few points to each learned lengthscale. Predictions beyond the
+grid use the covariance with the data directly: with distance from the data they approach the trend, and their standard
+deviation approaches that of the prior, at the rate of the kernel.
 """
 
 import warnings
@@ -52,26 +52,26 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
     trend : None, "constant" or "linear"
         Estimated together with the field.
     learn : bool
-        Learn the kernel's parameters (and the noise, where None) from the data, whatever values `kernel` has. With
+        Learn the kernel's parameters (and the noise, if None) from the data; the values in `kernel` do not matter. With
         False, `kernel` and `noise` are used as given.
     grid : Grid or None
         None: covers the data, with `points_per_lengthscale` and `margin`.
     points_per_lengthscale : float
-        Of the automatic grid, along each axis; more where the data tell of finer detail.
+        Resolution of the automatic grid along each axis; the grid is refined if it proves too coarse for the data.
     margin : float
-        Of the automatic grid on every side, as a share of the data's range.
+        How far the automatic grid reaches beyond the data on every side, as a fraction of their range.
     max_grid_points : int
-        The automatic grid is made coarser where it would have more.
+        The automatic grid is made coarser if it would have more points.
     method : Batch, Exact or None
         Settings of the engine; None: Batch().
     random_state : int
-        Decides on the order in which learning looks at the data.
+        Seed of the random order of the data in learning.
 
     Attributes
     ----------
-    kernel_, noise_, grid_ : what was learned or chosen.
+    kernel_, noise_, grid_ : the learned (or given) kernel and noise, and the grid.
     units_ : the unit of each column, such as "days since 2020-01-01"; empty where X are plain numbers.
-    gp_ : the GP; `gp_.learned` says how learning went and how sure it is of each parameter.
+    gp_ : the GP; `gp_.learned` holds the course of learning and the standard error of each parameter.
     posterior_ : the Posterior, which predicts any functional of the field: slopes, integrals, averages.
     """
 
@@ -101,9 +101,9 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn the kernel from X, (N, D), and y, (N,), and condition on them; float64 throughout.
+        """Learn the kernel from X, (N, D), and y, (N,), and condition on them, all in float64.
 
-        Columns of dates become days since the first one, and quantities of astropy numbers in their unit.
+        Columns of dates become days since the first date; astropy quantities become numbers in their unit.
         """
         X, self.units_ = _numbers(X, None)
         y = as_quantity("y", y)[0] if hasattr(y, "to_value") else y
@@ -133,7 +133,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             gp = GP(self.kernel_, grid, self.noise_, self.trend)
             if learned is not None:
                 gp = eqx.tree_at(lambda g: g.learned, gp, learned.learned, is_leaf=lambda a: a is None)
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 posterior = gp.condition(data, self._method(), progress=False)
             finer = _finer(grid, posterior.diagnostics.get("grid_needed"), self.max_grid_points)
@@ -141,11 +141,11 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
                 break
             grid = finer
         self.grid_, self.gp_, self.posterior_ = grid, gp, posterior
-        for warning in told:
+        for warning in caught:
             warn_caller(warning.message)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The field's mean at X, and with `return_std` its standard deviation (without the observations' noise)."""
+        """The posterior mean at X and, with `return_std`, the standard deviation, both without observation noise."""
         check_is_fitted(self)
         X = validate_data(self, _numbers(X, self.units_)[0], reset=False, dtype=np.float64)
         mean, std = self.posterior_.engine.at_points(X, return_std)
@@ -153,9 +153,9 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         return (np.ldexp(mean, unit), np.ldexp(std, unit)) if std is not None else np.ldexp(mean, unit)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Float[np.ndarray, "N S"]:
-        """`n_samples` joint draws of the field at X, (N, n_samples), without the observations' noise.
+        """`n_samples` joint draws of the field at X, (N, n_samples), without observation noise.
 
-        Where X reaches beyond the grid, the data are conditioned on again on one that covers it.
+        If X reaches beyond the grid, the posterior is computed again on a grid that covers X.
         """
         check_is_fitted(self)
         X = validate_data(self, _numbers(X, self.units_)[0], reset=False, dtype=np.float64)
@@ -186,7 +186,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         return Batch() if self.method is None else self.method
 
     def _learning_grid(self, X: np.ndarray) -> Grid:
-        """Fine enough to say what the shortest lengthscale could be; learning evaluates nothing on it."""
+        """A grid whose spacing bounds the lengthscale from below; learning evaluates nothing on it."""
         lower, extent = _box(X)
         points = max(FEWEST_POINTS, int(2 * len(X) ** (1 / X.shape[1])))
         return Grid.cover(lower, lower + extent, shape=(points,) * X.shape[1])
@@ -203,7 +203,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         return Grid.cover(lower, lower + extent, spacing=factor * step, margin=self.margin * extent)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Plain NumPy arrays: JAX would cut its own to float32 when unpickled without 64-bit types."""
+        """The state with NumPy arrays for JAX ones, which unpickle as float32 where 64-bit types are off."""
         whole: Any = super().__getstate__()
         state: dict[str, Any] = dict(whole)
         for name in ("gp_", "posterior_"):
@@ -213,7 +213,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
 
 
 def _numbers(X: Any, units: Units | None) -> tuple[Any, Units]:
-    """Dates and quantities among the columns as numbers in `units`, or in units of their own; anything else as it is."""
+    """Convert columns of dates and quantities to numbers, in `units` if given; other columns stay as they are."""
     columns = list(X.columns) if hasattr(X, "iloc") and hasattr(X, "columns") else None
     parts = [X] if columns is None else [X[name] for name in columns]
     if not any(are_dates(part) or hasattr(part, "to_value") for part in parts):
@@ -232,7 +232,7 @@ def _numbers(X: Any, units: Units | None) -> tuple[Any, Units]:
 
 
 def _box(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The data's lower corner and range; a column that does not vary gets a range of its own size, or one."""
+    """The lower corner and the range of the data; a constant column gets the range |value|, or 1 if it is zero."""
     lower, extent = X.min(axis=0), np.ptp(X, axis=0)
     size = np.abs(lower)
     flat = extent <= 1e-12 * size
@@ -240,7 +240,7 @@ def _box(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _finer(grid: Grid, shape: tuple[int, ...] | None, most: int) -> Grid | None:
-    """The same box with `shape` points; None where there is no such shape, or it has too many."""
+    """A grid of `shape` points over the same box; None if `shape` is None or exceeds `most` points."""
     if shape is None or np.prod(shape, dtype=float) > most:
         return None
     cells = (np.asarray(grid.shape) - 1) / (np.asarray(shape) - 1)
@@ -248,7 +248,7 @@ def _finer(grid: Grid, shape: tuple[int, ...] | None, most: int) -> Grid | None:
 
 
 def _widened(grid: Grid, X: np.ndarray, most: int) -> Grid:
-    """`grid` with whole cells added on every side until it covers X."""
+    """The grid with cells added on every side until it covers X."""
     spacing = np.asarray(grid.spacing)
     below = np.maximum(np.ceil((np.asarray(grid.lower) - X.min(axis=0)) / spacing), 0)
     above = np.maximum(np.ceil((X.max(axis=0) - np.asarray(grid.upper)) / spacing), 0)

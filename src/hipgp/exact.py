@@ -1,9 +1,10 @@
 """The exact engine: the inter-domain Gaussian process itself, with no grid in its algebra.
 
-With K = Cov(L f, L f) of the observed functionals, A = K + N is factored by Cholesky. A trend X beta has a flat prior:
-beta is that of generalised least squares, and alpha = A^-1 (y - X beta). Everything else follows: a functional l has
-mean k_l' alpha + x_l' beta and variance k_ll - k_l' A^-1 k_l + g' (X' A^-1 X)^-1 g with g = x_l - X' A^-1 k_l. The cost
-is N^3 / 3 and the memory N^2, so this is for a few thousand observations. The grid is only where the map is shown.
+With the covariance Cov(L f, L f) of the observed functionals and the noise, A = Cov(L f, L f) + N is factored by
+Cholesky. A trend X beta has a flat prior: beta is the generalised least-squares estimate, and alpha = A^-1 (y - X beta).
+A functional l has mean k_l' alpha + x_l' beta and variance k_ll - k_l' A^-1 k_l + g' (X' A^-1 X)^-1 g with
+g = x_l - X' A^-1 k_l. The cost is N^3 / 3 and the memory N^2, so this is for a few thousand observations. The grid is
+used only to evaluate the map.
 
 Covariances are sums over quadrature nodes; the nodes are refined until the covariances change by no more than
 `accuracy`, relative to the prior standard deviations.
@@ -21,7 +22,7 @@ import scipy.linalg
 from jaxtyping import Float
 
 from hipgp.engines import (
-    USUAL_STD,
+    DEFAULT_STD,
     Estimate,
     FittedPosterior,
     Gradient,
@@ -45,8 +46,8 @@ from hipgp.runtime.progress import Progress, Report, silent
 from hipgp.scores import LeaveOut, group_numbers, members, without_group
 from hipgp.weights import dense
 
-SQUARES = 4  # arrays of N x N numbers in memory at the peak
-# Tried in turn where the covariance of draws is singular in float64; relative to the prior variance.
+MATRICES_AT_PEAK = 4  # N x N arrays in memory at the same time
+# Added to the diagonal, smallest first, if the covariance of draws is singular in float64; relative to the prior variance.
 JITTERS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -54,8 +55,8 @@ LOG_2PI = float(np.log(2 * np.pi))
 class Exact(Method):
     """Settings of the exact engine, for up to a few thousand observations.
 
-    - `accuracy`: the largest error of a covariance between functionals that quadrature may leave, relative to their
-      prior standard deviations. What was reached is `diagnostics["quadrature_error"]`.
+    - `accuracy`: the largest quadrature error of a covariance between two functionals, relative to the product of their
+      prior standard deviations. The error reached is `diagnostics["quadrature_error"]`.
     """
 
     name: ClassVar[str] = "exact"
@@ -67,7 +68,7 @@ class Exact(Method):
             raise ValueError(f"accuracy: expected a number between 0 and 1, got {self.accuracy!r}")
 
     def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
-        """Raise a ValueError where dimensions differ or derivatives do not exist; the grid need not cover anything."""
+        """Raise a ValueError if dimensions differ or derivatives do not exist; the grid need not cover the data."""
         if functional.ndim != grid.ndim:
             raise ValueError(f"grid: expected {functional.ndim} dimensions like the data, got {grid.ndim}")
         check_differentiable(kernel.differentiable, functional)
@@ -81,7 +82,9 @@ class Exact(Method):
         kernel, grid, data, noise, trend = problem
         n, began = len(data), time.perf_counter()
         what = f"{n:,} observations with covariance matrices of {n:,} x {n:,}"
-        memory.check("data", what, SQUARES * 8.0 * n**2, "use method=Batch(), which holds no such matrix")
+        memory.check(
+            "data", what, MATRICES_AT_PEAK * 8.0 * n**2, "use method=Batch(), which holds no such matrix"
+        )
         x, std = trend.of_data(data, grid), np.asarray(data.noise_std(noise), float)
         with Progress("factoring", progress) as bar:
             found = [
@@ -137,13 +140,13 @@ class ExactPosterior(FittedPosterior):
         points, x = Points(self.grid.coordinates()), self.trend.on_grid(self.grid)
         return self._moments(points, x, False)[0].reshape(self.grid.shape).astype(self.dtype)
 
-    def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, None]:
+    def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, None]:
         check_std(how, "exact", ("auto", "exact"))
         points, x = Points(self.grid.coordinates()), self.trend.on_grid(self.grid)
         std = self._moments(points, x, True, how.report)[1]
         return std.reshape(self.grid.shape).astype(self.dtype), None
 
-    def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
+    def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
         check_std(how, "exact", ("auto", "exact"))
         x = self.trend.of(functional, self.grid, how.columns)
         return Prediction(*self._moments(functional, x, True, how.report))
@@ -164,7 +167,8 @@ class ExactPosterior(FittedPosterior):
         at = Points(self.grid.coordinates()) if functional is None else functional
         x = self.trend.on_grid(self.grid) if functional is None else self.trend.of(at, self.grid, columns)
         what = f"draws of {len(at):,} values, which are correlated"
-        memory.check("at", what, SQUARES * 8.0 * len(at) ** 2, "draw at fewer places, or use method=Batch()")
+        needed = MATRICES_AT_PEAK * 8.0 * len(at) ** 2
+        memory.check("at", what, needed, "draw at fewer places, or use method=Batch()")
         exact, spacing, _ = dense.refine_quadrature(self.kernel, at, self.method.accuracy)
         nodes = exact.nodes(spacing)
         prior = dense.covariance_matrix(self.kernel, [nodes], [nodes], report)
@@ -223,7 +227,7 @@ class ExactPosterior(FittedPosterior):
     def _moments(
         self, functional: Functional, x: Float[np.ndarray, "T p"], with_std: bool, report: Report = silent
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and std (empty where not asked for), some functionals at a time; `x` are their trend columns."""
+        """Mean and std (empty without `with_std`) of functionals with trend columns `x`, computed in chunks."""
         exact, spacing, _ = dense.refine_quadrature(self.kernel, functional, self.method.accuracy)
         every = exact.nodes(spacing)
         means, deviations, size = [], [], max(1, dense.ENTRIES_AT_ONCE // len(self.alpha))
@@ -240,7 +244,7 @@ class ExactPosterior(FittedPosterior):
         return np.concatenate(means), np.concatenate(deviations) if with_std else np.empty(0)
 
     def _given(self, nodes: Nodes, x: Float[np.ndarray, "T p"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of functionals k with trend columns x: the mean, L^-1 k with A = L L', and x - X' A^-1 k."""
+        """For functionals with trend columns x: mean, chol^-1 k (A = chol chol', k = Cov(data, l)), and x - k' A^-1 X."""
         cross = dense.covariance_matrix(self.kernel, [nodes], self.nodes)
         half = scipy.linalg.solve_triangular(self.factor, cross.T, lower=True, check_finite=False)
         return cross @ self.alpha + x @ self.beta, half, x - cross @ self.solved_columns
@@ -250,7 +254,7 @@ class ExactPosterior(FittedPosterior):
 
 
 def _factor(matrix: np.ndarray, scale: float = 0.0, jitters: tuple[float, ...] = (0.0,)) -> np.ndarray:
-    """The lower Cholesky factor, of the matrix with the least of `jitters` times `scale` added that allows one."""
+    """The lower Cholesky factor, after adding the smallest of `jitters` times `scale` to the diagonal that allows one."""
     for jitter in jitters:
         try:
             added = matrix + jitter * scale * np.eye(len(matrix)) if jitter else matrix

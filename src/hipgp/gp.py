@@ -1,4 +1,4 @@
-"""The model and what it learns: GP, whose `condition` gives a Posterior.
+"""The model: `GP`, a kernel on a grid with noise and trend, which learns from data and conditions on them.
 
 >>> import numpy as np, hipgp as hg
 >>> x = np.linspace(0.0, 1.0, 50)
@@ -39,10 +39,10 @@ from hipgp.runtime.shown import Shown
 class GP(Shown, eqx.Module):
     """A Gaussian-process prior, with inducing points on a grid where there are many observations.
 
-    Without a `grid`, `condition` chooses one that fits the data, the kernel and the noise, or needs none. `noise` is the
-    standard deviation of observations that come without one; `trend` is None, "constant", "linear" or the user's own
-    columns, (N, p). With a `link` g ("exp", "softplus", "logistic" or Link(g)) the field is g(f), f with this prior and
-    trend; `parameters` are those of likelihoods, by name, that the data leave open.
+    Without a `grid`, `condition` chooses one that suits the data, the kernel and the noise, or an engine that needs none.
+    `noise` is the standard deviation for observations that were given none. `trend` is None, "constant", "linear" or an
+    array of columns, (N, p). With a `link` g ("exp", "softplus", "logistic" or Link(g)) the field is g(f), where f has
+    this prior and trend. `parameters` holds the parameters of likelihoods that the data leave open, by name.
     """
 
     kernel: Kernel
@@ -96,11 +96,10 @@ class GP(Shown, eqx.Module):
     ) -> Posterior:
         """The posterior given `data`.
 
-        `method` is an engine: Batch(...), Exact(...) or Variational(...). "auto" takes the exact engine for up to a few
-        thousand observations, where it is as fast, and the batch engine beyond. By default that is done without a
-        grid, and with one the batch engine is taken. What was chosen, and why, is in the diagnostics, under
-        "engine_chosen" and "grid_chosen". `checkpoint` names a file that a long batch solve keeps up to date and
-        resumes from.
+        `method` is an engine: Batch(...), Exact(...) or Variational(...). "auto" takes the exact engine up to a few
+        thousand observations, where it is as fast, and the batch engine beyond. The default is "auto" without a grid,
+        and the batch engine with one. The diagnostics give the choice and its reason under "engine_chosen" and
+        "grid_chosen". `checkpoint` names a file in which a long batch solve saves its state, and from which it resumes.
         """
         data = self._in_frame(data)
         frame, data = data.frame, data.plain()
@@ -127,12 +126,12 @@ class GP(Shown, eqx.Module):
         progress: bool = True,
         checkpoint: Any = None,
     ) -> "GP":
-        """A new GP with kernel, noise (where unknown) and trend learned from `data`; how it went is in `.learned`.
+        """A new GP with kernel and (if unknown) noise learned from `data`; `.learned` describes the optimisation.
 
         Starting values come from the data unless `start="kernel"`. `bounds` limits parameters by name, e.g.
-        {"lengthscale": (0.1, 10), "Matern32.variance": (1e-3, 1)}. `polish` says whether the last steps are taken on
-        the exact bound, which needs solves; by default where observations and grid points are at most 100,000 in
-        all. `checkpoint` names a file to go on from after a stop; it stays when learning is done.
+        {"lengthscale": (0.1, 10), "Matern32.variance": (1e-3, 1)}. With `polish` the last steps maximise the exact
+        bound, which needs solves; the default is to do so if observations and grid points are at most 100,000 in all.
+        `checkpoint` names a file from which interrupted learning resumes; it stays when learning is done.
         """
         _check_data(data)
         frame, data = data.frame, data.plain()
@@ -153,7 +152,7 @@ class GP(Shown, eqx.Module):
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
 
     def _in_frame(self, data: Any) -> Data:
-        """The data in the units that the kernel was learned in, where it was."""
+        """The data in the units in which the kernel was learned, if it was."""
         _check_data(data)
         units = None if self.learned is None else self.learned.frame
         return data if units in (None, Frame()) else data.in_frame(units)
@@ -161,7 +160,7 @@ class GP(Shown, eqx.Module):
     def _linearised(
         self, data: Data, method: Any, progress: bool, checkpoint: Any, frame: Frame
     ) -> Posterior:
-        """The posterior with a link or a likelihood: `method` solves the Gaussian problems that stand in."""
+        """The posterior with a link or a likelihood; `method` solves the linearised Gaussian problems."""
         inner = Batch() if method in (None, "auto") else method
         if not isinstance(inner, Method):
             raise ValueError(f"method: expected Batch(...) or Exact(...), got {type(inner).__name__}")

@@ -1,4 +1,4 @@
-"""What is known of the field after the data: `Posterior`, and `load` for maps from files."""
+"""The posterior of the field given the data: `Posterior`, and `load` for maps from files."""
 
 import dataclasses
 import os
@@ -37,31 +37,31 @@ from hipgp.scores import LeaveOut
 
 
 class Posterior(Shown, eqx.Module):
-    """The field after the data: means, standard deviations and samples of any functional.
+    """The posterior of the field given the data: means, standard deviations and samples of any functional.
 
-    The engine computes in units of 2^unit of y; 0 unless the numbers are extreme (`scaling.py`). `kept` are the std and
-    samples that came with a map from a file, `frame` has the units of the data.
+    The engine computes in units of 2^unit of y; `unit` is 0 unless the numbers are extreme (`scaling.py`). `kept` holds
+    the std and samples that a map was saved with, `frame` the units of the data.
     """
 
     engine: FittedPosterior
-    learned: Learned | None = None  # how the kernel was found, where it was learned
+    learned: Learned | None = None  # how the kernel was learned, if it was
     named: Labels | None = eqx.field(static=True, default=None)
     unit: int = eqx.field(static=True, default=0)
     kept: dict[str, np.ndarray] = eqx.field(default_factory=dict)
     frame: Frame = eqx.field(static=True, default=Frame())
 
     def _shown(self) -> tuple[str, dict[str, str]]:
-        told = self.diagnostics
-        rows = {"kernel": repr(self.kernel), "grid": repr(self.grid), "engine": str(told.get("engine"))}
+        info = self.diagnostics
+        rows = {"kernel": repr(self.kernel), "grid": repr(self.grid), "engine": str(info.get("engine"))}
         rows |= {} if self.noise is None else {"noise": f"{self.noise:.4g}"}
-        rows |= {"observations": f"{told['observations']:,}"} if "observations" in told else {}
-        rows |= {"from the exact posterior": f"{told['kl_nats']:.2g} nats"} if "kl_nats" in told else {}
+        rows |= {"observations": f"{info['observations']:,}"} if "observations" in info else {}
+        rows |= {"from the exact posterior": f"{info['kl_nats']:.2g} nats"} if "kl_nats" in info else {}
         rows |= {} if self.learned is None else {"learned": ", ".join(self.learned.shown())}
         return f"Posterior of {self.labels.value()}", rows
 
     @property
     def labels(self) -> Labels:
-        """Names and units, for files and pictures; those of the data unless others were given."""
+        """Names and units for files and plots: those given to `labelled`, otherwise those of the data."""
         if self.named is not None:
             return self.named
         names = [
@@ -78,27 +78,25 @@ class Posterior(Shown, eqx.Module):
     def labelled(
         self, axes: Any = None, axis_units: Any = None, name: str | None = None, unit: str | None = None
     ) -> "Posterior":
-        """The same posterior with names and units: `labelled(("X", "Y"), "kpc", "density", "mag/kpc")`.
+        """This posterior with names and units: `labelled(("X", "Y"), "kpc", "density", "mag/kpc")`.
 
-        Each is one line of at most 200 characters; an axis cannot be called mean, std, sample or samples.
+        Each is a single line of at most 200 characters; an axis cannot be called mean, std, sample or samples.
         """
         made = Labels.of(self.grid.ndim, axes, axis_units or self.units, name, unit or self.frame.field)
         labels = made if axes else made._replace(axes=self.labels.axes)
-        for what, said, known in (
+        for what, given, known in (
             ("axis_units", made.axis_units, self.units),
             ("unit", (made.unit,), (self.frame.field,)),
         ):
-            if any(known) and any(k and s != k for s, k in zip(said, known, strict=True)):
-                raise ValueError(
-                    f"{what}: expected {', '.join(known)}, which the data are in, got {', '.join(said)}"
-                )
+            if any(known) and any(k and g != k for g, k in zip(given, known, strict=True)):
+                raise ValueError(f"{what}: expected {', '.join(known)} like the data, got {', '.join(given)}")
         return dataclasses.replace(self, named=labels)
 
     def to_xarray(self, std: Any = None, samples: Any = None) -> Any:
-        """The map as an xarray.Dataset with coordinates and units: the mean, and std and draws where given.
+        """The map as an xarray.Dataset with coordinates and units: the mean, and std and samples if given.
 
-        With `std=True` the standard deviation is computed, unless the map was loaded with one; what it was loaded with is
-        there by default, and left out with False.
+        A map that was loaded with std or samples has them by default; False leaves them out. `std=True` computes the
+        standard deviation if the map has none.
         """
         fields = {"mean": self.mean}
         for name, given in (("std", std), ("samples", samples)):
@@ -112,15 +110,15 @@ class Posterior(Shown, eqx.Module):
         return io.dataset(self.grid, self.labels, fields)
 
     def to_fits(self, path: str | os.PathLike[str], std: Any = None, *, overwrite: bool = False) -> None:
-        """A FITS cube with a linear WCS (needs astropy): the mean, and std as an extension where given."""
+        """Write a FITS cube with a linear WCS (needs astropy): the mean and, if given, std as an extension."""
         io.write_fits(path, self.to_xarray(std), overwrite)
 
     def save(
         self, path: str | os.PathLike[str], std: Any = None, samples: Any = None, *, overwrite: bool = False
     ) -> None:
-        """Write the whole map into one file, which `load` brings back; give std and draws to keep them with it.
+        """Write the posterior to one file, which `load` reads; std and samples are stored with it if given.
 
-        A file of that name is replaced only with `overwrite=True`, and only once the new one is complete.
+        An existing file is replaced only with `overwrite=True`, and only once the new one is complete.
         """
         io.check_free(path, overwrite)  # before the work
         arrays, model = persistence.pack(self.engine, self.learned)
@@ -141,12 +139,12 @@ class Posterior(Shown, eqx.Module):
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """What the engine did: iterations, KL to the exact posterior on the grid, clipped mass, seconds, sizes."""
+        """The engine's report: iterations, KL to the exact posterior on the grid, clipped mass, seconds, sizes."""
         return self.engine.diagnostics
 
     @property
     def mean(self) -> Float[np.ndarray, "..."]:
-        """The posterior mean on the grid, in its shape."""
+        """The posterior mean at the grid points, in the grid's shape."""
         return np.ldexp(self.engine.grid_mean(), self.unit)
 
     @overload
@@ -180,9 +178,9 @@ class Posterior(Shown, eqx.Module):
         progress: bool = True,
         return_error: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray | None]:
-        """The posterior standard deviation on the grid, in its shape; `method` as in `predict`.
+        """The posterior standard deviation at the grid points, in the grid's shape; `method` is `std` of `predict`.
 
-        With `return_error`, also its Monte Carlo error where it was estimated from samples, and None otherwise.
+        With `return_error` also its Monte Carlo error, which is None unless it was estimated from samples.
         """
         with Progress("standard deviations", progress) as bar:
             std, error = self.engine.grid_std(StdOptions(method, samples, key, None, bar.done))
@@ -202,11 +200,12 @@ class Posterior(Shown, eqx.Module):
     ) -> Prediction:
         """Mean and std of any functional, observed or not; an array of places means Points.
 
-        `std` says how: "vecchia" (deterministic, given the nearest observations), "samples" (the mean square error
-        over simulated data, with its Monte Carlo error stated) or "exact" (one solve each, or one factorisation); "auto" is the
-        first for points given points and for lines given such from the same place, of which the nearest observations
-        tell nearly all; otherwise the last or the second, whichever takes fewer products. `columns` are the user's own
-        trend columns for these functionals.
+        `std` chooses the algorithm for standard deviations: "vecchia" conditions on the nearest observations only and
+        is deterministic, "samples" takes the mean square error over simulated data and reports its Monte Carlo error,
+        and "exact" solves for each functional or factors once. "auto" takes "vecchia" for points given points, and for
+        lines given lines from the same place, where the nearest observations carry nearly all the information; otherwise
+        whichever of "exact" and "samples" needs fewer products. `columns` holds the trend columns of these functionals,
+        if the trend was given as columns.
         """
         functional, longer = self._plain(functional)
         estimates.check_places(functional)
@@ -226,7 +225,7 @@ class Posterior(Shown, eqx.Module):
         columns: Any = None,
         progress: bool = True,
     ) -> np.ndarray:
-        """`count` draws of the posterior: (count, *grid.shape), or (count, N) of the functionals `at`."""
+        """`count` draws from the posterior at the grid points, (count, *grid.shape), or of functionals `at`, (count, N)."""
         check_whole("count", count, 1)
         at, longer = (None, 1.0) if at is None else self._plain(at)
         engine = self.engine if at is None else self._reaching(at, progress)
@@ -237,9 +236,9 @@ class Posterior(Shown, eqx.Module):
         return drawn if longer == 1 else drawn / longer
 
     def log_evidence(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Estimate:
-        """The log-probability of the data under this model, with its Monte Carlo error: to choose between models.
+        """The log-probability of the data under this model, with its Monte Carlo error, for model comparison.
 
-        Of the variational engine its bound, which is below it.
+        The variational engine returns its lower bound.
         """
         found = self.engine.log_evidence(probes, as_key(key))
         if self.unit == 0:
@@ -250,33 +249,33 @@ class Posterior(Shown, eqx.Module):
     def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
         """The gradient of the log evidence in the logarithm of each parameter, by name, from `Exact` and `Batch`.
 
-        That of `Batch` is an estimate from random probes, whose error falls with the root of their number.
+        `Batch` estimates it from random probes, with an error that falls as the square root of their number.
         """
         return self.engine.log_evidence_gradient(probes, as_key(key))
 
     def leave_out(self, groups: Any = None) -> LeaveOut:
-        """Each observation, its noise included, predicted from all the others without a refit; and scores of that.
+        """Leave-one-out predictions of the observations, noise included, without a refit, and their scores.
 
-        Those with the same label in `groups` are left out together. Kernel and noise stay as they are. The exact
-        engine is exact here, the batch engine as near as `std_error` of the result says.
+        Observations with the same label in `groups` are left out together. Kernel and noise are not learned again. The
+        exact engine is exact here; `std_error` of the result bounds the error of the batch engine.
         """
         found = self.engine.leave_out(groups)
         y, mean, std = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
         return LeaveOut(y, mean, std, found.groups, found.std_error)
 
     def _beyond(self, functional: Functional) -> bool:
-        """Whether it reaches beyond a grid that was not the user's choice, and that the engine computes on."""
+        """Whether the functional reaches beyond an automatic grid on which the engine computes."""
         on_grid = "grid_chosen" in self.diagnostics and self.engine.method.on_grid
         return on_grid and bool(np.any(self.grid.outside(functional.places()) > 0))
 
     def _reaching(self, functional: Functional, progress: bool) -> FittedPosterior:
-        """The engine, conditioned again on a wider grid where the chosen one does not reach `functional`."""
+        """The engine's posterior, computed again on a wider grid if `functional` reaches beyond an automatic one."""
         engine = reaching(self.engine, functional, progress) if self._beyond(functional) else self.engine
         engine.method.check(engine.kernel, engine.grid, functional)
         return engine
 
     def _plain(self, at: Any) -> tuple[Functional, float]:
-        """A functional in the units of the data, as plain numbers, and how much larger it is in them (`in_units`)."""
+        """A functional in the units of the data, as plain numbers, and the factor by which that scales it (`in_units`)."""
         functional = as_functional(at)
         if not (functional.units or any(self.units)):
             return functional, 1.0
@@ -289,7 +288,7 @@ class Posterior(Shown, eqx.Module):
         return moved.given_in(()), longer
 
     def _in_unit(self, found: Prediction, functional: Functional, longer: float) -> Prediction:
-        """The prediction in the unit of y, with the places that it is of."""
+        """The prediction in the unit of y, with the coordinates of its functionals."""
         if longer != 1 and type(found) is not Prediction:
             raise ValueError(
                 f"functional: expected lines in {self.units[0]!r} with a link, as the data are, got another unit of length"
@@ -300,9 +299,9 @@ class Posterior(Shown, eqx.Module):
 
 
 def load(path: str | os.PathLike[str]) -> Posterior:
-    """The map that was saved; it predicts any functional as it did before.
+    """Read a saved posterior, which predicts any functional as it did before.
 
-    A file that is damaged, incomplete or not a map is a ValueError that names it.
+    A damaged or incomplete file, or one that is not a map, raises a ValueError that names it.
     """
     record = io.read(path)
     with io.damaged(path):

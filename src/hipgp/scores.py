@@ -1,4 +1,4 @@
-"""Predictions of observations from all the others, and how good they are: scores of leave-one-out and leave-group-out."""
+"""Leave-one-out and leave-group-out predictions of the observations, and their scores."""
 
 from typing import Any, NamedTuple
 
@@ -8,10 +8,10 @@ from jaxtyping import Float, Int
 
 
 class LeaveOut(NamedTuple):
-    """The observed values, each predicted from the others outside its group, its own noise included; in the data's order.
+    """Predictions of each observation, noise included, from the observations outside its group, in the data's order.
 
-    `std_error` is the largest relative error of the standard deviations among some groups that were solved exactly; 0.0
-    where all are exact. `groups` holds a number for each observation.
+    `groups` holds the number of each observation's group. `std_error` is the largest relative error of the standard
+    deviations over a few groups that were also solved exactly; it is 0.0 if all are exact.
     """
 
     observed: Float[np.ndarray, " N"]
@@ -22,11 +22,11 @@ class LeaveOut(NamedTuple):
 
     @property
     def pull(self) -> Float[np.ndarray, " N"]:
-        """The errors in units of their standard deviations: of standard normal size where the model is right."""
+        """The errors divided by their standard deviations: standard normal if the model is right."""
         return (self.observed - self.mean) / self.std
 
     def pit(self) -> Float[np.ndarray, " N"]:
-        """The probability integral transform of each observation: uniform between 0 and 1 where the model is right."""
+        """The probability integral transform of each observation: uniform between 0 and 1 if the model is right."""
         return scipy.special.ndtr(self.pull)
 
     def log_density(self) -> Float[np.ndarray, " N"]:
@@ -56,7 +56,7 @@ class LeaveOut(NamedTuple):
 
 
 def group_numbers(groups: Any, count: int) -> Int[np.ndarray, " N"]:
-    """A whole number from 0 on for each observation, from one label each; each is a group of its own for None."""
+    """The number of each observation's group, counted from 0, from its label; with None every observation is a group."""
     if groups is None:
         return np.arange(count)
     labels = np.asarray(groups)
@@ -74,7 +74,7 @@ def group_numbers(groups: Any, count: int) -> Int[np.ndarray, " N"]:
 
 
 def members(numbers: Int[np.ndarray, " N"]) -> list[Int[np.ndarray, " n"]]:
-    """The observations of each group."""
+    """The indices of the observations in each group."""
     order = np.argsort(numbers, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
 
@@ -85,25 +85,25 @@ def without_group(
     alpha: Float[np.ndarray, " n"],
     numbers: Int[np.ndarray, " n"],
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Of one group: observed values less their predictions, and the predictions' standard deviations.
+    """The leave-out errors of one group I (observed minus predicted), and the standard deviations of its predictions.
 
-    With A the data's covariance and P = A^-1 - A^-1 X (X' A^-1 X)^-1 X' A^-1, the others predict the group with an error
-    of (P_II)^-1 (P y)_I and a covariance of (P_II)^-1. Given are the block of A^-1, what the trend takes off it, and P y.
-    `numbers` says which observations they are.
+    With A the data's covariance and P = A^-1 - A^-1 X (X' A^-1 X)^-1 X' A^-1, the errors are (P_II)^-1 (P y)_I and their
+    covariance is (P_II)^-1. `precision` is the block (A^-1)_II, `of_trend` the block of the trend's part that P subtracts
+    from it, `alpha` is (P y)_I, and `numbers` are the indices I.
     """
-    own = precision - of_trend
+    projected = precision - of_trend
     chol = np.linalg.cholesky(precision)
     half = np.linalg.solve(
-        chol, np.linalg.solve(chol, own).T
-    )  # near the identity, unless the group decides on the trend
-    if np.linalg.eigvalsh((half + half.T) / 2)[0] < LEFT:
+        chol, np.linalg.solve(chol, projected).T
+    )  # near the identity, unless the group alone determines a coefficient of the trend
+    if np.linalg.eigvalsh((half + half.T) / 2)[0] < LEAST_TREND_INFORMATION:
         raise ValueError(
-            f"groups: expected groups without which the data still determine the trend, got one of {len(own)} "
-            f"observations (first: number {int(np.min(numbers))}) that alone decides on a coefficient; take smaller "
+            f"groups: expected groups without which the data still determine the trend, got one of {len(projected)} "
+            f"observations (first: number {int(np.min(numbers))}) that alone determines a coefficient; take smaller "
             "groups, or a simpler trend"
         )
-    covariance = np.linalg.inv(own)
+    covariance = np.linalg.inv(projected)
     return covariance @ alpha, np.sqrt(np.diag(covariance))
 
 
-LEFT = 1e-9  # of a trend's determination, that a group must leave to the others
+LEAST_TREND_INFORMATION = 1e-9  # fraction of the information on the trend that must remain without a group

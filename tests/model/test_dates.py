@@ -69,7 +69,7 @@ def test_no_resolution_and_no_century_is_lost(given, days):
 
 def test_dates_that_are_missing_or_none_are_refused():
     with pytest.raises(
-        ValueError, match=r"^x: expected dates, got NaT \(none\) at index \(1,\) \(1 of 5 are missing"
+        ValueError, match=r"^x: expected dates, got NaT \(no date\) at index \(1,\) \(1 of 5 are missing"
     ):
         hg.Points(pd.Series(NAIVE).where(np.arange(5) != 1))
     with pytest.raises(
@@ -160,9 +160,7 @@ def test_a_saved_map_knows_its_dates(tmp_path):
         back.predict([3.0])
     there = hg.Points([2.25]).given_in(back.units)
     np.testing.assert_allclose(back.predict(there).mean, post.predict(at).mean)
-    with pytest.raises(
-        ValueError, match=r"^axis_units: expected days since 2020-03-27, which the data are in, got h"
-    ):
+    with pytest.raises(ValueError, match=r"^axis_units: expected days since 2020-03-27 like the data, got h"):
         back.labelled(("t",), "h")
     assert back.labelled(("t",)).labels.axis_units == ("days since 2020-03-27",)
 

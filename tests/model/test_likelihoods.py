@@ -119,7 +119,7 @@ def test_the_gaussian_one_is_what_there_is_without():
         (lambda: hg.observe(X, [1, 2, 0, 0], likelihood=hg.Bernoulli()), "at most as many successes as trials, got 2"),
         (lambda: hg.Binomial(2.5), "trials: expected whole numbers"),
         (lambda: hg.Poisson(exposure=[1.0, 0.0]), "exposure: expected positive numbers, got 0"),
-        (lambda: hg.Censored(lower=2.0, upper=1.0), "wrong way round"),
+        (lambda: hg.Censored(lower=2.0, upper=1.0), "whether they are swapped"),
         (lambda: hg.Censored(), "lower, upper: expected at least one limit"),
         (lambda: hg.Censored(lower=1.0, base=hg.Poisson()), "base: expected Gaussian"),
         (lambda: hg.observe(X, [1, 2, 0, 1.0], likelihood=hg.Gamma(2.0)), "y: expected positive values, got 0 at index 2"),

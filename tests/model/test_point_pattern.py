@@ -37,7 +37,7 @@ def test_exposure_is_taken_at_cells_and_those_without_are_left_out():
         ({"cells": (3, 2.5)}, "cells: expected a whole number"),
         ({"exposure": 0.0}, "exposure: expected no negative numbers and some positive"),
         ({"exposure": lambda x: x[:, 0] - 1}, "exposure: expected no negative numbers"),
-        ({"exposure": lambda x: 1.0 * (x[:, 0] < 1)}, r"exposure: expected a positive one wherever there are places, got zero in \d+ cells"),
+        ({"exposure": lambda x: 1.0 * (x[:, 0] < 1)}, r"exposure: expected positive values wherever there are places, got zero in \d+ cells"),
         ({"exposure": lambda x: np.ones(3)}, "exposure: expected a number for each place"),
     ],
 )  # fmt: skip

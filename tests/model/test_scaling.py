@@ -132,7 +132,9 @@ def test_the_estimator_scales():
 def test_sizes_that_cannot_be_squared_together_are_refused():
     data = hg.observe(hg.Points(X.astype(np.float32)), Y.astype(np.float32), np.float32(1e-30))
     gp = hg.GP(hg.Matern32(1e30, 0.3), GRID)
-    with pytest.raises(ValueError, match=r"^y, noise, variance: expected .* float32 .* from 1e-30 to 1e\+15"):
+    with pytest.raises(
+        ValueError, match=r"^y, noise, variance: expected .* float32, got sizes from 1e-30 to 1e\+15"
+    ):
         gp.condition(data, progress=False)
 
 

@@ -108,7 +108,7 @@ def test_a_saved_map_answers_as_before(tmp_path, method):
 def test_functions_are_not_saved(tmp_path):
     own = hg.observe(hg.Points(X), COUNTS, likelihood=hg.Likelihood(lambda y, eta: -0.5 * (y - eta) ** 2))
     post = hg.GP(KERNEL, GRID).condition(own, method=hg.Exact(), progress=False)
-    with pytest.raises(ValueError, match="likelihood: expected one of hipgp's own in a map"):
+    with pytest.raises(ValueError, match="likelihood: expected one that hipgp provides, which can be saved"):
         post.save(tmp_path / "map")
 
 

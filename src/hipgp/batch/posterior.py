@@ -21,8 +21,8 @@ from hipgp.batch.leave_out import leave_out
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
 from hipgp.batch.systems import System, draws_at_once, solve
 from hipgp.engines import (
+    DEFAULT_STD,
     EVIDENCE_PROBES,
-    USUAL_STD,
     Estimate,
     FittedPosterior,
     Gradient,
@@ -98,7 +98,7 @@ class BatchPosterior(FittedPosterior):
         total = np.asarray(self.field) + self.trend.on_grid(self.grid) @ self.beta
         return total.reshape(self.grid.shape).astype(self.data.dtype)
 
-    def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, np.ndarray | None]:
+    def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, np.ndarray | None]:
         own = self.trend.on_grid(self.grid) if self.trend.kind == "columns" else None
         points = Points(self.grid.coordinates().astype(self.dtype))
         way = self._way(points, how)
@@ -107,7 +107,7 @@ class BatchPosterior(FittedPosterior):
         on_grid = lambda a: None if a is None else a.reshape(self.grid.shape).astype(self.dtype)
         return on_grid(std), on_grid(error)  # type: ignore[return-value]
 
-    def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
+    def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
         way, means, deviations = self._way(functional, how), [], []
         for target in self._targets(functional, how.columns, how, way):
             means.append(self._mean(target))

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.batch.decisions import Decision, standard_deviations, work
 from hipgp.batch.simulation import GridTarget, simulate
 from hipgp.batch.systems import System, draws_at_once, solve
-from hipgp.engines import USUAL_STD
+from hipgp.engines import DEFAULT_STD
 from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
@@ -218,7 +218,7 @@ def automatic(post: "BatchPosterior", functional: Functional, samples: int) -> D
 def automatic_on_grid(data: Data, grid: Grid, system: System, iterations: int) -> Decision[str]:
     """The way to standard deviations at the grid points, unless the user asks for another."""
     needed, one = lambda: work(system, iterations), Points(np.zeros((1, grid.ndim)))
-    return standard_deviations(data, one, grid.size, USUAL_STD.samples, needed, _from_one_place)
+    return standard_deviations(data, one, grid.size, DEFAULT_STD.samples, needed, _from_one_place)
 
 
 def _from_one_place(lines: list[Any]) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hipgp.batch.engine import Batch
 from hipgp.engines import Method
-from hipgp.exact import SQUARES, Exact
+from hipgp.exact import MATRICES_AT_PEAK, Exact
 from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel
 from hipgp.runtime import memory
@@ -44,7 +44,7 @@ def method_for(kernel: Kernel, data: Data, noise: float | None, checkpoint: Any 
     if count > MOST_OBSERVATIONS:
         said = f"batch: {count:,} observations, and the exact engine is the slower one beyond {MOST_OBSERVATIONS:,}"
         return ChosenMethod(Batch(), said)
-    needed = SQUARES * 8.0 * count**2
+    needed = MATRICES_AT_PEAK * 8.0 * count**2
     if not memory.fits(needed):
         said = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
         return ChosenMethod(Batch(), said)

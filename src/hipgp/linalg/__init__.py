@@ -1,5 +1,6 @@
-"""Linear algebra that knows nothing of Gaussian processes.
+"""Linear algebra without any Gaussian process.
 
-`matrices` factors many small matrices, `krylov` has conjugate gradients and Lanczos quadrature, `csr` holds
-sparse matrices row by row, `sparse` lays them out for products. It imports `runtime` alone.
+`matrices` factors many small matrices, `krylov` has conjugate gradients and Lanczos quadrature, `csr` holds sparse
+matrices by rows, `sparse` lays them out for products, and `pivoted_cholesky` and `low_rank` approximate by low rank. This
+room imports `runtime` alone.
 """

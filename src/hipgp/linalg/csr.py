@@ -1,7 +1,7 @@
 """Sparse matrices in CSR format, on the host or where JAX computes; `linalg/sparse.py` lays them out for products.
 
-On a GPU entries are transposed and laid out where they are; rows of W of lines and areas are computed there too, and the
-host knows only where rows begin.
+On a GPU entries are transposed and laid out in its memory; rows of W for functionals of several nodes are computed there
+too, and the host holds only where rows begin.
 """
 
 import functools
@@ -19,11 +19,11 @@ from hipgp.runtime.arrays import AnyArray, on_device
 from hipgp.runtime.buckets import round_up, round_up_geometrically
 from hipgp.runtime.threads import map_in_threads, thread_count
 
-ENTRIES_PER_THREAD = 2**20  # fewer are not worth a thread of their own
+ENTRIES_PER_THREAD = 2**20  # fewer are not worth a thread
 
 
 class CSR(NamedTuple):
-    """A matrix in CSR format; behind the last row there may be padding that belongs to no row."""
+    """A matrix in CSR format; entries after the last row are padding."""
 
     columns: Int[AnyArray, " e"]
     values: Float[AnyArray, " e"]
@@ -97,11 +97,11 @@ def _transpose_on_device(
 
 
 class RowChunk(NamedTuple):
-    """Some rows of a matrix where JAX computes, their entries in arrays of one length, the last of them not full."""
+    """Some rows of a matrix on JAX's device; their entries fill arrays of equal length, the last of them in part."""
 
     columns: list[Array]
     values: list[Array]
-    rows: Int[np.ndarray, " n"]  # their numbers in the whole matrix
+    rows: Int[np.ndarray, " n"]  # the rows' numbers in the whole matrix
     starts: Int[np.ndarray, " n+1"]
 
 
@@ -115,7 +115,7 @@ def concatenate_on_device(parts: list[RowChunk], count: int, width: int) -> CSR:
         part = parts.pop()
         counts[part.rows], begin[part.rows] = np.diff(part.starts), first + part.starts[:-1]
         for number, (c, v) in enumerate(zip(part.columns, part.values, strict=True)):
-            at = np.asarray(first + number * len(c))  # what the last leaves empty, the next part fills
+            at = np.asarray(first + number * len(c))  # the next chunk overwrites the padding of this one
             columns, values = _write_at(columns, c, at), _write_at(values, v, at)
         first += int(part.starts[-1])
     starts = np.concatenate([[0], np.cumsum(counts)])
@@ -130,13 +130,13 @@ def _write_at(whole: Array, part: Array, at: Array) -> Array:
 
 @eqx.filter_jit
 def _in_row_order(columns: Array, values: Array, moved: Array, counts: Array) -> tuple[Array, Array]:
-    """Move each row's entries to where the row begins, from `moved` places further on."""
+    """Move each row's entries to the row's beginning, from `moved` places after it."""
     at = jnp.arange(len(columns)) + jnp.repeat(moved, counts, total_repeat_length=len(columns))
     return jnp.take(columns, at, mode="clip"), jnp.take(values, at, mode="clip")
 
 
 def _transpose_in_threads(csr: Any) -> Any:
-    """Transpose a SciPy CSR matrix: each thread transposes some rows, then the parts are merged."""
+    """Transpose a SciPy CSR matrix: each thread transposes a range of rows, then the parts are merged."""
     rows, columns = csr.shape
     parts = min(thread_count(), csr.nnz // max(ENTRIES_PER_THREAD, 4 * columns))
     if parts < 2:
@@ -152,7 +152,9 @@ def _transpose_in_threads(csr: Any) -> Any:
     found = list(map_in_threads(of_rows, itertools.pairwise(cut)))
     counts = np.array([np.diff(part.indptr) for part in found], csr.indptr.dtype)
     starts = np.concatenate([[0], np.cumsum(np.sum(counts, axis=0))]).astype(counts.dtype)
-    before = np.cumsum(counts, axis=0, dtype=counts.dtype) - counts  # of a row, in the parts before
+    before = (
+        np.cumsum(counts, axis=0, dtype=counts.dtype) - counts
+    )  # entries of a row in the parts before this one
     out = scipy.sparse.csr_array((columns, rows), dtype=csr.dtype)
     out.indptr, out.indices, out.data = starts, np.empty_like(csr.indices), np.empty_like(csr.data)
     numbered = (found.pop() for _ in range(parts))  # freed one by one
@@ -178,7 +180,7 @@ def copy_rows_into(out: Any, part: Any, begin: Int[np.ndarray, " m"], first: int
 
 
 def contiguous_transpose(a: np.ndarray, dtype: Any) -> np.ndarray:
-    """Return a contiguous copy of a.T, made some rows at a time, which fit the cache: a third of the time of one copy."""
+    """Return a contiguous copy of a.T, made in blocks of rows that fit the cache, in a third of the time of one copy."""
     out = np.empty(a.shape[::-1], dtype)
     for begin in range(0, len(a), 1024):
         out[:, begin : begin + 1024] = a[begin : begin + 1024].T

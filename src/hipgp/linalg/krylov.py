@@ -1,6 +1,6 @@
 """Conjugate gradients for many right-hand sides at once, and stochastic Lanczos quadrature from the same steps.
 
-Algorithms take a product (a function v -> A v) and know zero of kernels. Vectors are (B, n): one side a row.
+The matrix A is given by its product, a function v -> A v. Vectors are (B, n), a row for each right-hand side.
 
     >>> import jax.numpy as jnp
     >>> solution = conjugate_gradients(lambda v: 2.0 * v, jnp.ones((1, 3)))
@@ -23,23 +23,23 @@ ROUNDING = 10.0  # rounding errors of one product, in units of eps |A| |x|
 
 
 class CGState(NamedTuple):
-    """The state of a solve by conjugate gradients, from which it can go on."""
+    """The state of a solve by conjugate gradients, from which it can be continued."""
 
     value: Float[Array, "B n"]
     residual: Float[Array, "B n"]
     direction: Float[Array, "B n"]  # of the last step
     rho: Float[Array, " B"]  # residual' preconditioned residual before it; zero before the first
-    error: Float[Array, " B"]  # the measure of the residual that the solve stops on
+    error: Float[Array, " B"]  # the measure of the residual that decides when to stop
     operator_norm: Float[Array, " B"]  # the largest |A d| / |d| so far: an estimate of |A| from below
     iterations: Int[Array, " B"]
     active: Bool[Array, " B"]
 
 
 class Solution(NamedTuple):
-    """The solution of a solve, and what happened, per right-hand side.
+    """The solution of a solve, and its iterations and error for each right-hand side.
 
-    `error` is |b - A x| / |b|, computed anew from the answer. Not `converged` means that the iterations ran out, or
-    that the tolerance is beyond this arithmetic: A is too nearly singular, or the dtype too short.
+    `error` is the true |b - A x| / |b|, computed from the solution. `converged` is False if the iterations ran out, or if
+    rounding prevents the tolerance because A is nearly singular or the dtype too short.
     """
 
     value: Float[Array, "B n"]
@@ -72,10 +72,10 @@ def cg_advance(
     state: CGState,
     steps: int | Array,
 ) -> CGState:
-    """Take at most `steps` more steps; a right-hand side whose error is at most `target` is left as it is.
+    """Take at most `steps` more steps; a right-hand side whose error is at most `target` is not changed.
 
-    So is one whose residual has come down to what rounding leaves in A x, eps |A| |x|: from there on the recurrence
-    would go on to shrink, and the true residual would not.
+    A right-hand side also stops when its residual reaches the rounding error of A x, eps |A| |x|: the recurrence would
+    continue to shrink, and the true residual would not.
     """
 
     def step(s: CGState) -> CGState:
@@ -101,21 +101,21 @@ class _Step(NamedTuple):
     residual: Float[Array, "B n"]
     direction: Float[Array, "B n"]
     rho: Float[Array, " B"]  # residual' preconditioned residual before the step
-    alpha: Float[Array, " B"]  # the step's length, zero where none was taken
-    beta: Float[Array, " B"]  # the share of the last direction in this one
+    alpha: Float[Array, " B"]  # step length, zero if no step was taken
+    beta: Float[Array, " B"]  # coefficient of the last direction in the new one
 
 
 def _step(
     matmul: Product, precondition: Product, s: Any, active: Bool[Array, " B"]
 ) -> tuple[_Step, Array, Bool[Array, " B"]]:
-    """Take one step from the vectors and rho of `s`; also return A times the direction, and where a step was taken."""
+    """Take one step from the vectors and rho of `s`; also return A times the direction, and which sides took a step."""
     z = precondition(s.residual)
     rho = jnp.sum(s.residual * z, axis=-1)
     beta = jnp.where(s.rho > 0, rho / jnp.where(s.rho > 0, s.rho, 1.0), 0.0)
     direction = jnp.where(active[:, None], z + beta[:, None] * s.direction, s.direction)
     product = matmul(direction)
     curvature = jnp.sum(direction * product, axis=-1)
-    go = active & (rho > 0) & (curvature > 0)  # no curvature left: rounding has taken over
+    go = active & (rho > 0) & (curvature > 0)  # non-positive curvature comes from rounding: stop
     alpha = jnp.where(go, rho / jnp.where(go, curvature, 1.0), 0.0)
     value, residual = s.value + alpha[:, None] * direction, s.residual - alpha[:, None] * product
     return _Step(value, residual, direction, rho, alpha, beta), product, go
@@ -129,7 +129,7 @@ def conjugate_gradients(
     tolerance: float = 1e-10,
     max_iterations: int = 1000,
 ) -> Solution:
-    """Solve A x = b for every row b, each to |r| <= tolerance |b|; a zero right-hand side has a zero answer at once."""
+    """Solve A x = b for every row b of `rhs` to |r| <= tolerance |b|; for b = 0 the solution is 0 without a step."""
     largest = jnp.max(jnp.abs(rhs), axis=-1, keepdims=True)
     scale = jnp.where(largest > 0, largest, 1.0)  # squares of tiny numbers would underflow
     unit = rhs / scale
@@ -159,8 +159,9 @@ def lanczos_solve(
 ) -> LanczosSolution:
     """Solve A x = probe for each probe by at most `steps` of conjugate gradients, until |r| <= tolerance |probe|.
 
-    The coefficients of the steps give those of Lanczos (Golub and Van Loan, section 11.3), so that quadratures cost no
-    product of their own, and no basis is stored. A probe that is done leaves ones and zeros behind, of no weight.
+    The coefficients of the steps give those of Lanczos (Golub and Van Loan, section 11.3), so that quadratures need no
+    further products, and no basis is stored. After a probe has converged its matrix is extended by the identity, which
+    has no weight in the quadrature.
     """
     enough = tolerance**2 * squared_norm(probes)
 

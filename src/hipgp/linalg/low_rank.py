@@ -1,7 +1,7 @@
 """The identity plus a matrix of low rank, I + L L': its inverse, the root of the inverse, and its determinant.
 
-With L L' = U diag(s) U', U of orthonormal columns, any function g of the matrix is g(1) I + U diag(g(1 + s) - g(1)) U': two
-products with U.
+With L L' = U diag(s) U', where U has orthonormal columns, any function g of the matrix is g(1) I + U diag(g(1 + s) - g(1)) U',
+applied with two products.
 
     >>> import numpy as np
     >>> matrix = IdentityPlusLowRank.from_factor(np.array([[1.0], [0.0]]))
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from hipgp.runtime.arrays import on_device
 
-NEGLIGIBLE = 1e-14  # eigenvalues beside the largest one that are rounding
+NEGLIGIBLE = 1e-14  # eigenvalues relative to the largest that count as rounding errors
 
 
 class IdentityPlusLowRank(eqx.Module):
@@ -54,5 +54,5 @@ class IdentityPlusLowRank(eqx.Module):
 
     @property
     def effective_dimension(self) -> Float[Array, ""]:
-        """The trace of L L' (I + L L')^-1: how many directions stand out of the identity."""
+        """The trace of L L' (I + L L')^-1, the number of eigenvalues well above one."""
         return jnp.sum(self.eigenvalues / (1 + self.eigenvalues))

@@ -1,9 +1,9 @@
-"""Factorisations of many small matrices that cannot stop the program for ever.
+"""Factorisations of many small matrices without deadlocks.
 
 In jaxlib 0.10 a batched LAPACK call on a CPU splits its batch over XLA's own thread pool, and blocks a thread of that
-pool until the pieces are done. As many such calls at once as the pool has threads, in one program or in several, wait
-for one another and never return. A call on a single matrix is not split and waits for nothing. So every factorisation
-of a batch goes through `map_matrices`, and no other module calls LAPACK on more than one matrix at a time.
+pool until the parts are done. If as many such calls run at once as the pool has threads, in one program or in several,
+they wait for one another and never return. A call on a single matrix is not split and cannot block. So every
+factorisation of a batch goes through `map_matrices`, and no other module calls LAPACK on more than one matrix at a time.
 
     >>> import jax.numpy as jnp
     >>> map_matrices(cholesky, jnp.array([[[4.0]], [[9.0]]])).ravel().tolist()
@@ -19,10 +19,10 @@ from jaxtyping import Array, Float
 
 
 def map_matrices(function: Callable[..., Any], *arrays: Array) -> Any:
-    """Apply `function`, written for one matrix, along the first axis of `arrays`, like `jax.vmap`.
+    """Apply `function`, which takes one matrix, along the first axis of `arrays`, like `jax.vmap`.
 
-    On a CPU the matrices are taken one after the other: as fast as a batched call on one core, and safe. To use more
-    cores, call the compiled program from several threads. Elsewhere it is `jax.vmap`.
+    On a CPU it takes the matrices in sequence, which is as fast as a batched call on one core and cannot deadlock. To use
+    more cores, call the compiled program from several threads. Elsewhere it is `jax.vmap`.
     """
     one_by_one = lambda *each: jax.lax.map(lambda one: function(*one), each)
     return jax.lax.platform_dependent(*arrays, cpu=one_by_one, default=jax.vmap(function))

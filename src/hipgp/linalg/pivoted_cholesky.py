@@ -1,8 +1,8 @@
-"""Partial Cholesky factors of large positive matrices, with pivots drawn at random: A ~ L L', from a few columns of A.
+"""Partial Cholesky factors of large positive matrices with random pivots: A ~ L L' from a few columns of A.
 
-Pivots are drawn in proportion to the diagonal of what is left, A - L L', which is positive semidefinite at every rank. They
-are drawn in blocks, and those that the others of their block have made redundant are rejected, so that they are
-distributed as if drawn one by one (Epperly, Tropp and Webber 2024, "Embrace rejection"; Chen et al. 2025).
+Pivots are drawn in proportion to the diagonal of the remainder A - L L', which is positive semidefinite at every rank.
+They are drawn in blocks, and those made redundant by others of the block are rejected, so that they are distributed as if
+drawn one by one (Epperly, Tropp and Webber 2024, "Embrace rejection"; Chen et al. 2025).
 
     >>> import numpy as np
     >>> a = np.diag([4.0, 0.0, 9.0])
@@ -22,12 +22,12 @@ from hipgp.runtime.progress import Report, silent
 
 Entries = Callable[[Int[np.ndarray, " n"], Int[np.ndarray, " m"]], Float[np.ndarray, "n m"]]
 
-BLOCK = 64  # pivots that are drawn together
-ROUNDING = 100.0  # what is left of the diagonal is rounding below so many units of eps
+BLOCK = 64  # pivots drawn together
+ROUNDING = 100.0  # the remaining diagonal counts as rounding error below this many eps of the original one
 
 
 class PartialCholesky(NamedTuple):
-    """The factor L of A ~ L L', the pivot behind each of its columns, and the diagonal of A - L L'."""
+    """The factor L of A ~ L L', the pivot of each column, and the diagonal `left` of the remainder A - L L'."""
 
     factor: Float[np.ndarray, "N r"]
     pivots: Int[np.ndarray, " r"]
@@ -42,10 +42,10 @@ def pivoted_cholesky(
     seed: int = 0,
     report: Report = silent,
 ) -> PartialCholesky:
-    """Return the factor of at most `most` columns; fewer, once the trace of what is left is at most `enough`.
+    """Return a factor of at most `most` columns, or fewer once the trace of the remainder is at most `enough`.
 
-    `entries(rows, columns)` gives the block of A at these indices. `diagonal` may be somewhat too large: it decides which
-    pivots are drawn, and is corrected where they are. The same seed gives the same factor.
+    `entries(rows, columns)` gives the block of A at these indices. `diagonal` may be an upper bound: it sets the
+    probabilities of pivots, and is corrected at those drawn. Equal seeds give equal factors.
     """
     rng, count = np.random.default_rng(seed), len(diagonal)
     floor = ROUNDING * np.finfo(float).eps * np.asarray(diagonal, float)
@@ -74,9 +74,10 @@ def pivoted_cholesky(
 def _accepted(
     matrix: Float[np.ndarray, "b b"], left: Float[np.ndarray, " b"], rng: np.random.Generator, most: int
 ) -> tuple[list[int], Float[np.ndarray, "a a"]]:
-    """Accept each row in turn with the share of its diagonal that those before leave: at most `most` of them, and their factor.
+    """Accept each row with the probability of the fraction of its diagonal that the accepted rows before it leave.
 
-    `left` is the diagonal, zero where it is rounding: such rows are rejected.
+    Returns at most `most` indices and the Cholesky factor of their block. `left` is the diagonal, zero where it is a
+    rounding error: such rows are rejected.
     """
     matrix = matrix.copy()
     chances, chosen, columns = rng.uniform(size=len(matrix)), [], []

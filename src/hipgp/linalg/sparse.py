@@ -1,10 +1,10 @@
 """Sparse matrices in sliced ELLPACK format, whose products are gathers, for CPU and GPU alike.
 
 A scatter-add is 4 to 5 times slower than a gather on a CPU and no better on a GPU, so a matrix is stored by rows *and* by
-columns, and both products are gathers. Rows are sorted by length into slices of like width (`linalg/slices.py`), short
-rows padded with zeros: a slice is a dense array, (entries, rows), read one entry of all rows after the other. Rows wider
-than WIDTH are split: the second WIDTH entries of each are columns of the array behind the first ones of all, and so on.
-Neighbouring rows should have neighbouring columns, so that they find in the cache what the row before them read.
+columns, and both products are gathers. Rows are sorted by length into slices of similar width (`linalg/slices.py`), with
+short rows padded with zeros. A slice is a dense array, (entries, rows), so that a pass reads one entry of every row. Rows
+wider than WIDTH are split: the second WIDTH entries of all rows are columns of the array after the first WIDTH of all, and
+so on. Neighbouring rows should have neighbouring columns, for the sake of the cache.
 """
 
 import functools
@@ -31,18 +31,18 @@ ENTRIES_PER_PASS = 8  # entries taken together on a CPU
 # Entries of padding that cost as much as compiling and starting another slice: on a CPU, on a GPU. A split slice costs a quarter.
 SLICE_COST = 2**18, 2**20
 ROWS_AT_ONCE = 2**16
-LAYOUT_BYTES = 44  # that a GPU needs for each entry while it transposes and lays out a matrix
+LAYOUT_BYTES = 44  # bytes per entry that a GPU needs to transpose and lay out a matrix
 
 
 class EllpackSlice(eqx.Module):
-    """Rows padded to one width, a row a column; `row_parts` lists (columns per row, rows) of rows that are split alike."""
+    """Rows padded to one width, stored as columns; `row_parts` lists (columns per row, rows) of equally split rows."""
 
     columns: Int[Array, "w C"]
     values: Float[Array, "w C"]
     row_parts: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
     def matmul(self, x: Float[Array, "n *b"]) -> Float[Array, "r *b"]:
-        """Return each row's product with x; several vectors are behind one another in the last axis of x."""
+        """Return the product of each row with x; the last axis of x holds several vectors."""
         found = _sum_over_entries_in_passes(self, x) if _on_cpu() else _sum_over_entries(self, x)
         parts, begin = [], 0
         for times, rows in self.row_parts:
@@ -83,7 +83,7 @@ class SlicedEllpack(eqx.Module):
     """A sparse matrix in sliced ELLPACK format: y = A x as gathers."""
 
     slices: tuple[EllpackSlice, ...]
-    # for each row the index of its sum among those of all slices and a zero behind them; None where they are in order
+    # for each row the index of its sum among the sums of all slices and a final zero; None if they are in order
     position: Int[Array, " m"] | None
     long_rows: (
         Int[Array, "2 p"] | None
@@ -123,7 +123,7 @@ class SparseMatrix(eqx.Module):
     """A sparse matrix with both products, A x and A'y; vectors are batched in front."""
 
     rows: SlicedEllpack
-    transposed: SlicedEllpack | None  # None: products with the transpose scatter
+    transposed: SlicedEllpack | None  # None: products with the transpose are scatter-adds
     column_count: int = eqx.field(static=True)
 
     def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
@@ -139,7 +139,7 @@ class SparseMatrix(eqx.Module):
 
     @staticmethod
     def from_csr(csr: CSR, dtype: Any, store_transpose: bool = True) -> "SparseMatrix":
-        """Lay out a matrix in `dtype`; with `store_transpose`, its transpose too, so that both products are gathers."""
+        """Lay out a matrix in `dtype`, and with `store_transpose` its transpose too, so that both products are gathers."""
         csr = _on_layout_device(csr)
         if not store_transpose:
             return SparseMatrix(sliced_ellpack(csr, dtype), None, csr.column_count)
@@ -153,11 +153,11 @@ class SparseMatrix(eqx.Module):
 
 
 class BlockRows(eqx.Module):
-    """A sparse matrix of G dense blocks of b rows, each on k columns; A x is (..., G b), block after block."""
+    """A sparse matrix of G dense blocks of b rows on k columns each; A x is (..., G b), ordered by block."""
 
     values: Float[Array, "G b k"]
     columns: Int[Array, "G k"]
-    scatter: SlicedEllpack  # adds up the blocks' products with A' in each column
+    scatter: SlicedEllpack  # sums the blocks' contributions to each entry of A'y
 
     def matmul(self, x: Float[Array, "... n"]) -> Float[Array, "... m"]:
         gathered = jnp.take(x, self.columns, axis=-1)
@@ -196,7 +196,7 @@ def _one_vector_on_gpu(x: Float[Array, "... n"]) -> bool:
 
 
 def _on_layout_device(csr: CSR) -> CSR:
-    """Move the entries to where they are laid out: to a GPU, unless sorting and copying them there would not fit."""
+    """Move the entries to the GPU, if there is one and sorting and copying them fits into its memory."""
     if _on_cpu():
         return csr
     card = jax.local_devices()[0].memory_stats() or {}
@@ -205,7 +205,7 @@ def _on_layout_device(csr: CSR) -> CSR:
 
 
 class _RowPieces(NamedTuple):
-    """Pieces of rows: each one's first entry, its length, and its row."""
+    """Pieces of rows: the first entry, the length and the row of each."""
 
     begin: Int[np.ndarray, " p"]
     length: Int[np.ndarray, " p"]
@@ -241,7 +241,7 @@ def sliced_ellpack(csr: CSR, dtype: Any) -> SlicedEllpack:
 def _long_row_pieces(
     place: Int[np.ndarray, " p"], row: Int[np.ndarray, " p"], zero: int
 ) -> Int[np.ndarray, "2 p"]:
-    """Return the indices of further sums of long rows, and these rows, padded with zeros that go to the first row."""
+    """Return the indices of further sums of long rows, and these rows; the padding adds zeros to the first row."""
     missing = round_up_to_power_of_two(len(place)) - len(place)
     return np.stack([np.pad(place, (0, missing), constant_values=zero), np.pad(row, (0, missing))])
 
@@ -305,7 +305,7 @@ def _filled_on_host(csr: CSR, empty: _SliceLayout, dtype: Any) -> EllpackSlice:
         here = slice(first, first + ROWS_AT_ONCE)
         inside = each < empty.count[here]
         at = np.where(inside, empty.begin[here] + each, 0)
-        columns[:, here] = csr.columns.take(at)  # those of padding are arbitrary
+        columns[:, here] = csr.columns.take(at)  # the columns of padding are arbitrary
         values[:, here] = csr.values.take(at) * inside
 
     for _ in map_in_threads(fill, ((first,) for first in range(0, columns.shape[1], ROWS_AT_ONCE))):

@@ -1,5 +1,5 @@
-"""What is measured, and the prior: grids, kernels, functionals with their nodes, data, trends.
+"""The statistical model: grids, kernels, functionals with their nodes, data, likelihoods, links and trends.
 
-This is the part that users write down. It imports `runtime` alone. Add a kernel in `kernels`, a functional in
-`functionals`.
+Users describe their problem with these classes. This room imports `runtime` alone. Add a kernel in `kernels`, a
+functional in `functionals`.
 """

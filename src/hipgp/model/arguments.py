@@ -1,4 +1,4 @@
-"""What users hand over as checked arrays: numbers, places and directions, with errors that name them."""
+"""Checks of users' arguments: conversion to arrays of numbers, places and directions, with errors that name them."""
 
 from numbers import Integral
 from typing import Any
@@ -13,7 +13,7 @@ def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.n
     for part in (value, *value) if isinstance(value, list | tuple) else (value,):
         _check_plain(name, part)
     try:
-        array = np.array(value)  # a copy: what the caller later does to theirs is not ours
+        array = np.array(value)  # a copy, so that later changes to the caller's array have no effect here
         if array.dtype.kind in "iubO":
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -45,7 +45,7 @@ def _remedy(dtype: np.dtype) -> str:
 
 
 def _check_plain(name: str, value: Any) -> None:
-    """Raise a ValueError where a conversion to a NumPy array would lose a unit or uncover masked numbers."""
+    """Raise a ValueError if converting to a NumPy array would lose a unit or expose masked numbers."""
     kind = type(value)
     for attribute in ("unit", "units"):  # looked up on the class: xarray answers for its attributes as well
         unit = getattr(value, attribute, None) if hasattr(kind, attribute) else None
@@ -54,7 +54,7 @@ def _check_plain(name: str, value: Any) -> None:
                 f"{name}: expected plain numbers, got {kind.__name__} in units of {str(unit)!r}; pass "
                 f"{_plain_numbers(value)}, with one unit for all arguments of the same kind"
             )
-    mask = getattr(value, "mask", None)  # of pandas a method
+    mask = getattr(value, "mask", None)  # a method in pandas
     masked = 0 if callable(mask) or mask is None else int(np.sum(np.asarray(mask, bool)))
     if masked:
         raise ValueError(
@@ -64,14 +64,14 @@ def _check_plain(name: str, value: Any) -> None:
 
 
 def _plain_numbers(value: Any) -> str:
-    """Return the expression that makes plain numbers of a quantity or a table's column with a unit."""
+    """Return the expression that converts a quantity, or a table column with a unit, to plain numbers."""
     if hasattr(value, "to_value"):
         return ".to_value(unit)"
     return ".quantity.to_value(unit)" if hasattr(value, "quantity") else ".to(unit).magnitude"
 
 
 def as_points(name: str, x: Any) -> np.ndarray:
-    """Places as an array (N, D); one of shape (N,) is taken as places in one dimension."""
+    """Convert places to an array (N, D); an array of shape (N,) holds places in one dimension."""
     array = as_float(name, x, ndim=(1, 2))
     array = array[:, None] if array.ndim == 1 else array
     check_not_empty(name, array)
@@ -79,7 +79,7 @@ def as_points(name: str, x: Any) -> np.ndarray:
 
 
 def as_direction(n: int, d: int, dtype: Any, axis: int | None, direction: Any) -> np.ndarray:
-    """Directions of derivatives as an array (n, d), from an axis or from one vector, or one for each."""
+    """Directions of n derivatives as an array (n, d), from an axis, one shared vector, or one vector each."""
     if direction is None:
         axis = 0 if axis is None else axis
         if not isinstance(axis, int | np.integer) or not 0 <= axis < d:
@@ -104,7 +104,7 @@ def check_whole(name: str, value: Any, least: int) -> None:
 
 
 def check_not_empty(name: str, array: np.ndarray) -> None:
-    """Raise a ValueError where there are no functionals, or no dimensions."""
+    """Raise a ValueError if there are no functionals, or no dimensions."""
     if 0 in array.shape:
         raise ValueError(
             f"{name}: expected at least one functional in at least one dimension, got shape {array.shape}"
@@ -112,7 +112,7 @@ def check_not_empty(name: str, array: np.ndarray) -> None:
 
 
 def check_rule(rule: str, count: int | None) -> None:
-    """Raise a ValueError where a quadrature rule is unknown, or its number of nodes is not positive."""
+    """Raise a ValueError if a quadrature rule is unknown, or its number of nodes is not positive."""
     if rule not in ("gauss", "monte-carlo"):
         raise ValueError(f'rule: expected "gauss" or "monte-carlo", got {rule!r}')
     if count is not None and count < 1:

@@ -1,6 +1,6 @@
-"""Places with a unit: plain numbers, dates, and quantities of astropy, as float arrays with the unit of each axis.
+"""Coordinates with units: conversion of plain numbers, dates and astropy quantities to float arrays.
 
-Units are texts, one for each axis; an empty tuple where places are plain numbers.
+Units are strings, one for each axis; the tuple is empty for plain numbers.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ Units = tuple[str, ...]
 
 
 def as_quantity(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> tuple[np.ndarray, str]:
-    """Numbers and their unit, "" where they are plain. Of quantities astropy's alone are taken."""
+    """Numbers and their unit, which is "" for plain numbers. The only quantities accepted are those of astropy."""
     if hasattr(type(value), "unit") and hasattr(value, "quantity"):  # a column of an astropy table
         value = value if value.unit is None else value.quantity
     if hasattr(value, "to_value") and getattr(value, "unit", None) is not None:
@@ -23,7 +23,7 @@ def as_quantity(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> t
 
 
 def as_places(name: str, value: Any, ndim: tuple[int, ...] = (1, 2)) -> tuple[np.ndarray, Units]:
-    """Places as an array of floats, and the unit of each axis; of tables and mixed arrays, column by column."""
+    """Places as an array of floats, and the unit of each axis; tables and mixed arrays are converted by column."""
     if hasattr(value, "columns") and hasattr(value, "iloc"):  # a pandas DataFrame
         return _together(name, [(f"{name}[{str(label)!r}]", value[label]) for label in value.columns])
     if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 2:
@@ -39,7 +39,7 @@ def as_places(name: str, value: Any, ndim: tuple[int, ...] = (1, 2)) -> tuple[np
 
 
 def _together(name: str, columns: list[tuple[str, Any]]) -> tuple[np.ndarray, Units]:
-    """Columns side by side, those that are not dates as plain numbers."""
+    """Stack columns; dates are converted to days, and every other column must hold plain numbers."""
     parts, units = [], []
     for label, column in columns:
         found = (
@@ -52,7 +52,7 @@ def _together(name: str, columns: list[tuple[str, Any]]) -> tuple[np.ndarray, Un
 
 
 def as_points(name: str, value: Any) -> tuple[np.ndarray, Units]:
-    """Places as an array (N, D) with the units of the axes; one of shape (N,) is taken as places in one dimension."""
+    """Places as an array (N, D) with the units of the axes; an array of shape (N,) holds places in one dimension."""
     array, units = as_places(name, value)
     array = array[:, None] if array.ndim == 1 else array
     check_not_empty(name, array)
@@ -78,7 +78,7 @@ def as_pair(first: str, a: Any, second: str, b: Any) -> tuple[np.ndarray, np.nda
 
 
 def conversion(name: str, units: Units, wanted: Units) -> tuple[np.ndarray, np.ndarray]:
-    """Factor and shift per axis that take coordinates in `units` to those `wanted`; a ValueError where there are none."""
+    """Factor and shift per axis that convert coordinates from `units` to `wanted`; a ValueError if none exist."""
     if units == wanted:
         return np.ones(1), np.zeros(1)
     count = max(len(units), len(wanted))
@@ -95,18 +95,20 @@ def _factor_and_shift(name: str, unit: str, wanted: str) -> tuple[float, float]:
     if (found := dates.factor_and_shift(unit, wanted)) is not None:
         return found
     if dates.origin(unit) or dates.origin(wanted):
-        said = [_said(u) for u in (wanted, unit)]
-        raise ValueError(f"{name}: expected {said[0]} like the others along this axis, got {said[1]}")
+        expected, got = _in_words(wanted), _in_words(unit)
+        raise ValueError(f"{name}: expected {expected} like the others along this axis, got {got}")
     return factor(name, unit, wanted), 0.0
 
 
 def factor(name: str, unit: str, wanted: str) -> float:
-    """How many of the unit `wanted` one of `unit` is; a ValueError where they do not convert."""
+    """The size of `unit` in units of `wanted`; a ValueError if they do not convert."""
     if unit == wanted:
         return 1.0
     if not unit or not wanted:
-        remedy = "give all of them one, or none" if unit else "multiply them by their unit"
-        raise ValueError(f"{name}: expected {_said(wanted)} like the others, got {_said(unit)}; {remedy}")
+        remedy = "give all of them a unit, or none" if unit else "multiply them by their unit"
+        raise ValueError(
+            f"{name}: expected {_in_words(wanted)} like the others, got {_in_words(unit)}; {remedy}"
+        )
     try:
         import astropy.units as u
 
@@ -116,9 +118,9 @@ def factor(name: str, unit: str, wanted: str) -> float:
         raise ImportError("units need astropy: pip install 'hipgp[astro]'") from None
     except (u.UnitConversionError, ValueError, TypeError):
         raise ValueError(
-            f"{name}: expected a unit that converts to {wanted!r}, which the others are in, got {unit!r}"
+            f"{name}: expected a unit that converts to {wanted!r} like the others, got {unit!r}"
         ) from None
 
 
-def _said(unit: str) -> str:
+def _in_words(unit: str) -> str:
     return "plain numbers" if not unit else "dates" if dates.origin(unit) else f"quantities in {unit!r}"

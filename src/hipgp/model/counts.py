@@ -13,10 +13,10 @@ import numpy as np
 from jax.scipy.special import betainc, gammaincc, gammaln
 from jaxtyping import Array, Float
 
-from hipgp.model.likelihood import OwnLikelihood, check_counts, check_range, positive
+from hipgp.model.likelihood import LibraryLikelihood, check_counts, check_range, positive
 
 
-class Poisson(OwnLikelihood):
+class Poisson(LibraryLikelihood):
     """Counts with mean exposure * eta; `exposure` is an area, a time, a population, or one of these per observation."""
 
     exposure: Any = 1.0
@@ -45,8 +45,8 @@ class Poisson(OwnLikelihood):
         return jnp.where(y < 0, 0.0, gammaincc(jnp.floor(jnp.maximum(y, 0)) + 1, self.exposure * eta))
 
 
-class NegativeBinomial(OwnLikelihood):
-    """Counts that scatter more than Poisson's: mean mu = exposure * eta, variance mu + mu^2 / dispersion."""
+class NegativeBinomial(LibraryLikelihood):
+    """Counts with more scatter than Poisson counts: mean mu = exposure * eta, variance mu + mu^2 / dispersion."""
 
     dispersion: Any = None
     exposure: Any = 1.0
@@ -82,7 +82,7 @@ class NegativeBinomial(OwnLikelihood):
         )
 
 
-class Binomial(OwnLikelihood):
+class Binomial(LibraryLikelihood):
     """Successes among `trials`, each with probability eta: use link="logistic"."""
 
     trials: Any = 1.0
@@ -91,7 +91,8 @@ class Binomial(OwnLikelihood):
     def __init__(self, trials: Any):
         self.logpdf, self.trials = None, positive("trials", trials)
         if np.any(np.asarray(self.trials) != np.floor(self.trials)):
-            raise ValueError("trials: expected whole numbers, got others")
+            bad = np.atleast_1d(self.trials)[np.atleast_1d(self.trials != np.floor(self.trials))]
+            raise ValueError(f"trials: expected whole numbers, got {bad[0]:g}")
 
     def check(self, y: Float[np.ndarray, " N"]) -> None:
         check_counts(y)

@@ -1,4 +1,4 @@
-"""Observations: functionals, measured values and their noise; any mixture of kinds in one data set.
+"""Observations: functionals, measured values and their noise, of several kinds in one data set.
 
 >>> import numpy as np
 >>> from hipgp.model.functionals import Derivatives, Points
@@ -26,9 +26,9 @@ from hipgp.runtime.shown import Shown, between
 
 
 class Observations(eqx.Module):
-    """One kind of functional with its measured values; `noise` is a std per observation, or None: to be learned.
+    """One kind of functional with its measured values; `noise` is a std per observation, or None to learn it.
 
-    `likelihood` is None where noise is Gaussian. `field_unit` is the unit of the field, "" where y are plain numbers.
+    `likelihood` is None for Gaussian noise. `field_unit` is the unit of the field, "" if y are plain numbers.
     """
 
     functional: Functional
@@ -38,9 +38,9 @@ class Observations(eqx.Module):
     field_unit: str = eqx.field(static=True, default="")
 
     def in_frame(self, frame: Frame) -> "Observations":
-        """The same observations of a field in other units, along axes in other units."""
-        functional, longer = in_units(self.functional, frame.axes)
-        by = longer * factor("y", self.field_unit, frame.field)
+        """These observations converted to other units of the axes and of the field."""
+        functional, scale = in_units(self.functional, frame.axes)
+        by = scale * factor("y", self.field_unit, frame.field)
         if by == 1:
             return Observations(functional, self.y, self.noise, self.likelihood, frame.field)
         if self.likelihood is not None:
@@ -52,12 +52,12 @@ class Observations(eqx.Module):
         return Observations(functional, by * self.y, noise, None, frame.field)
 
     def plain(self) -> "Observations":
-        """The same observations with units left out: numbers in the units that they were in."""
+        """These observations as plain numbers, with the units dropped and not converted."""
         return dataclasses.replace(self, functional=self.functional.given_in(()), field_unit="")
 
 
 class Data(Shown, eqx.Module):
-    """Observations of one field, in blocks of one kind each. Add two to fuse them."""
+    """Observations of one field, in blocks of one kind each. `+` joins two data sets."""
 
     blocks: tuple[Observations, ...]
 
@@ -76,8 +76,9 @@ class Data(Shown, eqx.Module):
             noise = "to be learned" if b.noise is None else between(b.noise)
             if b.likelihood is not None:
                 noise = type(b.likelihood).__name__
-            told = f"{len(b.y):,} {type(b.functional).__name__}, y from {between(b.y)}, noise {noise}"
-            rows[f"block {number}"] = told
+            rows[f"block {number}"] = (
+                f"{len(b.y):,} {type(b.functional).__name__}, y from {between(b.y)}, noise {noise}"
+            )
         return f"Data: {len(self):,} observations in {self.ndim} dimension{'s' * (self.ndim > 1)}", rows
 
     def __len__(self) -> int:
@@ -85,20 +86,20 @@ class Data(Shown, eqx.Module):
 
     @property
     def frame(self) -> Frame:
-        """The units of the axes and of the field; those of the first observations, to which the others are converted."""
+        """The units of the axes and of the field, set by the first block; the others are converted to them."""
         return Frame(self.units, self.blocks[0].field_unit)
 
     @property
     def units(self) -> Units:
-        """The unit of each axis; empty where coordinates are plain numbers."""
+        """The unit of each axis; empty for plain numbers."""
         return self.blocks[0].functional.units
 
     def in_frame(self, frame: Frame) -> "Data":
-        """The same data with units other than their own; a ValueError where they do not convert."""
+        """These data converted to other units; a ValueError if the units do not convert."""
         return Data(tuple(block.in_frame(frame) for block in self.blocks))
 
     def plain(self) -> "Data":
-        """The same data with units left out: numbers in the units of the frame."""
+        """These data as plain numbers in the units of the frame."""
         return Data(tuple(block.plain() for block in self.blocks)) if self.frame != Frame() else self
 
     @property
@@ -107,7 +108,7 @@ class Data(Shown, eqx.Module):
 
     @property
     def dtype(self) -> np.dtype:
-        """float32 where everything is, float64 otherwise."""
+        """float32 if all values and coordinates are, float64 otherwise."""
         return np.result_type(*[a for b in self.blocks for a in (b.y.dtype, b.functional.dtype)])
 
     @property
@@ -129,7 +130,7 @@ class Data(Shown, eqx.Module):
         return any(block.functional.derivative for block in self.blocks)
 
     def noise_std(self, unknown: float | None) -> Float[np.ndarray, " N"]:
-        """The noise std of every observation, with `unknown` where none was given."""
+        """The noise std of every observation; `unknown` replaces those that were not given."""
         if unknown is None and not np.all(self.noise_known):
             raise ValueError(
                 "noise: expected the noise of every observation, got observe(..., noise=None) and a GP without one; "
@@ -146,9 +147,9 @@ class Data(Shown, eqx.Module):
 def observe(functional: Functional, y: Any, noise: Any = None, likelihood: Likelihood | None = None) -> Data:
     """Measured values `y` of `functional`; `noise`: a standard deviation, one per observation, or None to learn it.
 
-    `likelihood` says how y scatters where that is not Gaussian noise: `Poisson(exposure=...)`, `StudentT()` and others.
-    For additive noise `noise` is its scale; counts and others have none. Quantities of astropy keep their unit: `noise` is
-    converted to that of y.
+    `likelihood` is the distribution of y if the noise is not Gaussian: `Poisson(exposure=...)`, `StudentT()` and others.
+    With additive noise `noise` is its scale; counts take no `noise`. Astropy quantities keep their unit, and `noise` is
+    converted to the unit of y.
     """
     if not isinstance(functional, Functional):
         raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
@@ -174,7 +175,7 @@ def observe(functional: Functional, y: Any, noise: Any = None, likelihood: Likel
 
 
 def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelihood | None:
-    """The likelihood with parameters that fit the observations; None where it is the Gaussian one."""
+    """Check a likelihood against the observations; the Gaussian one becomes None."""
     if likelihood is None:
         return None
     if not isinstance(likelihood, Likelihood):
@@ -184,7 +185,7 @@ def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelih
         raise ValueError(f"likelihood: expected Poisson(...), StudentT(...), ..., got {kind}")
     if noise is not None and not likelihood.additive:
         raise ValueError(
-            f"noise: expected None with {type(likelihood).__name__}, which says itself how y scatters, got a value"
+            f"noise: expected None with {type(likelihood).__name__}, whose parameters set the scatter of y, got a value"
         )
     likelihood.check_parameters(len(y))
     likelihood.check(y)
@@ -192,7 +193,7 @@ def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelih
 
 
 def check_inside(functional: Functional, grid: Grid) -> None:
-    """Raise a ValueError where a functional has other dimensions than the grid, or reaches beyond it."""
+    """Raise a ValueError if a functional differs from the grid in dimensions, or reaches beyond the grid."""
     if not isinstance(functional, Functional):
         raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
     if functional.ndim != grid.ndim:
@@ -212,7 +213,7 @@ def check_inside(functional: Functional, grid: Grid) -> None:
 
 
 def check_differentiable(differentiable: int, observed: Data | Functional) -> None:
-    """Raise a ValueError where derivatives are observed, but draws of the kernel have none."""
+    """Raise a ValueError if derivatives are observed of a field that has none under this kernel."""
     if observed.derivative and differentiable < 1:
         raise ValueError(
             "kernel: expected one whose draws have a derivative (Matern32, Matern52, SquaredExponential, ...) for "

@@ -1,6 +1,6 @@
-"""Dates as coordinates: days since midnight of the first one, in UTC, with a unit that says so.
+"""Dates as coordinates: days since midnight (UTC) of the first date, with a unit that names it.
 
-The unit is written as xarray and NetCDF do, "days since 2020-01-01". Times without a zone are taken as UTC.
+The unit follows xarray and NetCDF, "days since 2020-01-01". Times without a time zone are taken as UTC.
 """
 
 import datetime
@@ -15,7 +15,7 @@ NAMED = ((730 * 86400.0, 365.25 * 86400.0, "years"), (2 * 86400.0, 86400.0, "day
 
 
 def are_dates(value: Any) -> bool:
-    """Whether a value, a list or an array of any library holds dates and times."""
+    """Whether a value, list or array holds dates (of NumPy, pandas, astropy or the standard library)."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None and (getattr(dtype, "kind", "") == "M" or getattr(dtype, "tz", None) is not None):
         return True
@@ -33,7 +33,7 @@ def as_days(name: str, value: Any) -> tuple[np.ndarray, str]:
     if len(bad):
         first = tuple(int(i) for i in bad[0])
         raise ValueError(
-            f"{name}: expected dates, got NaT (none) at index {first} ({len(bad)} of {moments.size} are missing); leave "
+            f"{name}: expected dates, got NaT (no date) at index {first} ({len(bad)} of {moments.size} are missing); leave "
             "them out"
         )
     seconds = moments.astype("M8[s]")
@@ -46,7 +46,7 @@ def as_days(name: str, value: Any) -> tuple[np.ndarray, str]:
 
 
 def as_moments(name: str, value: Any) -> np.ndarray:
-    """Dates of any library as datetime64 in UTC."""
+    """Dates (of NumPy, pandas, astropy or the standard library) as datetime64 in UTC."""
     if hasattr(value, "datetime64"):
         return np.array(value.utc.datetime64)
     dtype = getattr(value, "dtype", None)
@@ -71,7 +71,7 @@ def _moment(name: str, number: int, value: Any) -> np.datetime64:
 
 
 def origin(unit: str) -> tuple[np.datetime64, float] | None:
-    """The date that a unit such as "days since 2020-01-01" counts from, and its seconds; None for other units."""
+    """The origin of a unit such as "days since 2020-01-01", and the unit's length in seconds; None for other units."""
     found = re.fullmatch(r"(days|hours|minutes|seconds) since (\S.*)", unit)
     if found is None:
         return None
@@ -83,7 +83,7 @@ def origin(unit: str) -> tuple[np.datetime64, float] | None:
 
 
 def moments(values: Any, unit: str) -> np.ndarray | None:
-    """The dates, to a microsecond, that are so many units after its origin; None where the unit is none of dates."""
+    """Convert coordinates in a unit of dates to dates, to a microsecond; None for other units."""
     known = origin(unit)
     if known is None:
         return None
@@ -92,7 +92,7 @@ def moments(values: Any, unit: str) -> np.ndarray | None:
 
 
 def factor_and_shift(unit: str, other: str) -> tuple[float, float] | None:
-    """`a`, `b` with which `a x + b` is a date in the unit `other` that is `x` in `unit`; None if one is none of dates."""
+    """`a` and `b` such that `a x + b` in unit `other` is the date `x` in `unit`; None unless both are units of dates."""
     one, two = origin(unit), origin(other)
     if one is None or two is None:
         return None

@@ -1,4 +1,4 @@
-"""The units that functionals are given in, and those of the field that follow."""
+"""Units of functionals, and the unit of the field that follows from them."""
 
 import dataclasses
 from typing import Any, NamedTuple, TypeVar
@@ -14,16 +14,16 @@ PLACES = ("x", "start", "end", "lower", "upper", "positions", "vertices")  # the
 
 
 class Frame(NamedTuple):
-    """The unit of each axis, none where coordinates are plain numbers, and that of the field, "" where it is plain."""
+    """The unit of each axis (an empty tuple for plain numbers) and the unit of the field ("" for plain numbers)."""
 
     axes: Units = ()
     field: str = ""
 
 
 def in_units(functional: F, units: Units) -> tuple[F, float]:
-    """The functional with coordinates in `units`, and the factor from what it was of the field to what it is now.
+    """The functional with coordinates in `units`, and the factor by which the conversion scales its values.
 
-    That factor is 1 but for integrals along lines and over areas, which are larger in a shorter unit of length.
+    The factor is 1 except for integrals along lines and over areas, whose values grow as the unit of length shrinks.
     """
     if functional.units == units:
         return functional, 1.0
@@ -49,7 +49,7 @@ def in_units(functional: F, units: Units) -> tuple[F, float]:
 
 
 def field_unit(functional: Functional, unit: str) -> str:
-    """The unit of the field, where measurements of it through `functional` are in `unit`."""
+    """The unit of the field if measurements through `functional` are in `unit`."""
     slope = isinstance(functional, Derivatives) or (
         isinstance(functional, Functionals) and functional.direction is not None
     )
@@ -58,7 +58,7 @@ def field_unit(functional: Functional, unit: str) -> str:
     if len(set(functional.units)) != 1:
         axes = ", ".join(repr(u) for u in functional.units) or "plain numbers"
         raise ValueError(
-            f"y: expected plain numbers, or coordinates in one unit of which the field's follows, got y in {unit!r} and "
+            f"y: expected plain numbers, or coordinates in one unit, which sets that of the field, got y in {unit!r} and "
             f"coordinates in {axes}; give both a unit, or none"
         )
     import astropy.units as u

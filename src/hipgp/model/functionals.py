@@ -1,8 +1,8 @@
-"""Linear functionals of a field: what can be measured of it.
+"""Linear functionals of a field: values, derivatives, integrals and averages.
 
 Every functional is a set of nodes and weights, L_n f = sum_q c_nq (d f)(x_nq), where d is the identity or a derivative
-along a direction. A point has one node; a line integral has Gauss-Legendre nodes, some per grid cell; a box average
-their tensor product; random nodes are the paper's Monte Carlo (section 5.5).
+along a direction. A point has one node, a line integral a few Gauss-Legendre nodes per grid cell, and a box average
+their tensor product. Random nodes give the Monte Carlo quadrature of the paper (section 5.5).
 
     >>> rays = LineIntegrals(start=(0.0, 0.0), end=[[1.0, 0.0], [0.0, 2.0]])
     >>> len(rays), rays.ndim
@@ -32,19 +32,19 @@ F = TypeVar("F", bound="Functional")
 class Functional(eqx.Module):
     """N linear functionals of one kind.
 
-    Subclasses say which nodes they have at a given resolution, and which places hold their support. `units` has the unit
-    of each axis, where coordinates are dates or quantities, and is empty where they are plain numbers.
+    Subclasses give their nodes at a given resolution, and places that bound their support. `units` holds the unit of
+    each axis if coordinates are dates or quantities, and is empty for plain numbers.
     """
 
     units: Units = eqx.field(static=True, default=(), kw_only=True)
 
     @abc.abstractmethod
     def nodes(self, spacing: Any) -> Nodes:
-        """Nodes and weights fine enough for a field that varies on the scale `spacing` (a number, or one per axis)."""
+        """Nodes and weights that resolve a field varying on the scale `spacing` (a number, or one per axis)."""
 
     @abc.abstractmethod
     def places(self) -> Float[np.ndarray, "N C D"]:
-        """Places whose convex hull holds each functional's support."""
+        """Places whose convex hull contains the support of each functional."""
 
     @abc.abstractmethod
     def take(self, rows: Int[np.ndarray, " n"]) -> "Functional":
@@ -55,25 +55,25 @@ class Functional(eqx.Module):
         return self.take(np.atleast_1d(np.arange(len(self))[index]))
 
     def given_in(self, units: Units) -> "Functional":
-        """The same functionals, their numbers read as being in these units, one for each axis, such as `post.units`."""
+        """These functionals with their coordinates taken to be in `units`, one for each axis, such as `post.units`."""
         if units and len(units) != self.ndim:
             raise ValueError(f"units: expected one for each of {self.ndim} axes, got {len(units)}")
         return replaced(type(self), self, {"units": tuple(units) if any(units) else ()})
 
     def finer(self) -> "Functional":
-        """The same functionals without a rule or a number of nodes of the user's: the resolution alone decides."""
+        """These functionals with the default quadrature, in which the resolution alone sets the number of nodes."""
         return self
 
     def nodes_of(self, rows: Int[np.ndarray, " n"], spacing: Any) -> Nodes:
-        """The nodes of the functionals numbered `rows`, no more for each than the longest of them needs."""
+        """The nodes of the functionals numbered `rows`, as many for each as the longest of them needs."""
         if getattr(self, "rule", "gauss") == "monte-carlo":
             return self.nodes(spacing)[rows]  # each has random nodes that do not depend on `rows`
         return self.take(rows).nodes(spacing)
 
     def pieces(self, spacing: Any, most: int) -> Iterator[Int[np.ndarray, " n"]]:
-        """All functionals in pieces of about `most` nodes (or of one functional), the longest first.
+        """Split the functionals into chunks of about `most` nodes (at least one functional each), the longest first.
 
-        A piece holds functionals of similar size, so that a short ray is not given as many nodes as a long one.
+        A chunk holds functionals of similar size, so that short rays are not padded to the nodes of long ones.
         """
         if self.single:
             for begin in range(0, len(self), most):
@@ -90,7 +90,7 @@ class Functional(eqx.Module):
             begin += len(rows)
 
     def nodes_each(self, rows: Int[np.ndarray, " n"], spacing: Any) -> int:
-        """How many nodes each of these functionals has; the first of them must be the longest."""
+        """The number of nodes of each of these functionals, of which the first must be the longest."""
         return self.nodes_of(rows[:1], spacing).x.shape[1]
 
     @property
@@ -105,7 +105,7 @@ class Functional(eqx.Module):
 
     @property
     def measure(self) -> int:
-        """What they integrate over: 1 a length, 2 an area; 0 for values and averages."""
+        """The dimension that they integrate over: 1 for lengths, 2 for areas, 0 for values and averages."""
         return 0
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class Functional(eqx.Module):
 
 
 def _taken(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
-    """The functionals numbered `rows`, as a `kind`; attributes that a subclass adds are dropped."""
+    """The functionals numbered `rows`, as an instance of `kind`; fields that a subclass adds are dropped."""
     if len(rows) == 0:
         raise ValueError(
             f"index: expected at least one functional to be picked, got none of {len(functional)}"
@@ -131,7 +131,7 @@ def _taken(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
 
 
 def replaced(kind: type[F], functional: F, values: dict[str, Any]) -> F:
-    """A copy, as a `kind`, with other values in some fields, without checking again."""
+    """A copy, as an instance of `kind`, with other values in some fields; nothing is checked again."""
     out = object.__new__(kind)
     for field in dataclasses.fields(kind):
         value = values[field.name] if field.name in values else getattr(functional, field.name)
@@ -140,15 +140,15 @@ def replaced(kind: type[F], functional: F, values: dict[str, Any]) -> F:
 
 
 def extents(places: Float[np.ndarray, "N C D"]) -> Float[np.ndarray, "N D"]:
-    """How far each functional reaches along each axis."""
+    """The extent of each functional along each axis."""
     # NumPy is slow at reducing an axis of two.
     return np.abs(places[:, 1] - places[:, 0]) if places.shape[1] == 2 else np.ptp(places, axis=1)
 
 
 class Points(Functional):
-    """The field's value at each row of x, (N, D); in one dimension (N,) will do.
+    """The field's value at each row of x, (N, D) or, in one dimension, (N,).
 
-    Like the coordinates of all functionals, x may be dates, or have a unit of astropy's.
+    Like the coordinates of all functionals, x may be dates or astropy quantities.
     """
 
     x: Float[np.ndarray, "N D"]
@@ -167,14 +167,14 @@ class Points(Functional):
 
 
 def as_functional(value: Any) -> Functional:
-    """The functional itself; anything else is taken as places of Points."""
+    """Return a functional unchanged; anything else becomes Points."""
     return value if isinstance(value, Functional) else Points(value)
 
 
 class Derivatives(Functional):
-    """The field's derivative at each row of x, along `axis` (0 unless told) or along a `direction` vector.
+    """The field's derivative at each row of x, along `axis` (0 by default) or along a `direction` vector.
 
-    The direction is used as it is: its length scales the derivative. It may differ from row to row.
+    The derivative is direction . grad f, so the length of the direction scales it. Each row may have its own direction.
     """
 
     x: Float[np.ndarray, "N D"]
@@ -264,7 +264,7 @@ class LineIntegrals(Functional):
 
     @property
     def ruled(self) -> bool:
-        """Whether `segments` has the same nodes as `nodes`: not if they are random, or a subclass gives others."""
+        """Whether `segments` has the nodes of `nodes`: False if they are random, or a subclass overrides them."""
         return self.rule == "gauss" and type(self).nodes is LineIntegrals.nodes
 
     def _count(self, delta: Float[np.ndarray, "N D"], spacing: Any) -> int:
@@ -341,8 +341,8 @@ class BoxAverages(Functional):
 class Functionals(Functional):
     """Any linear functional of the field, sum_q weights_nq f(nodes_nq), with nodes (N, Q, D) and weights (N, Q) or (Q,).
 
-    With `axis` or `direction` it is the derivative along it that is summed in place of the value. Pad with weight zero where
-    functionals have different numbers of nodes.
+    With `axis` or `direction` the derivative along it replaces the value in the sum. Pad functionals that have fewer nodes
+    than others with weight zero.
     """
 
     positions: Float[np.ndarray, "N Q D"]

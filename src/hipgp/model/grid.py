@@ -4,7 +4,7 @@
     >>> grid.size, grid.upper
     (15, (2.0, 1.0))
 
-Points are numbered in C order: the last axis runs fastest. Axes may differ in spacing and size.
+Points are numbered in C order, the last axis fastest. Axes may differ in spacing and size.
 """
 
 import math
@@ -73,7 +73,7 @@ class Grid(Shown, eqx.Module):
         step = _per_axis("spacing", spacing, ndim)
         if np.any(step <= 0):
             raise ValueError(f"spacing: expected positive numbers, got {tuple(step.tolist())}")
-        with np.errstate(over="ignore"):  # infinitely many cells: told below
+        with np.errstate(over="ignore"):  # _check_size refuses infinitely many cells
             span = (high - low) / step
         # A box of a whole number of cells must not gain one by rounding.
         wanted = np.maximum(np.ceil(span - 1e-9), 1.0) + 1
@@ -113,13 +113,13 @@ class Grid(Shown, eqx.Module):
         return np.stack(np.meshgrid(*self.axes, indexing="ij"), axis=-1).reshape(-1, self.ndim)
 
     def cells(self, x: Float[np.ndarray, "... D"]) -> tuple[np.ndarray, np.ndarray]:
-        """The cell each place lies in (its lowest corner's index) and the place within it, 0 to 1 per axis."""
+        """The index of the lowest corner of the cell that each place lies in, and the place within it, 0 to 1 per axis."""
         position = (np.asarray(x) - np.asarray(self.origin)) / np.asarray(self.spacing)
         corner = np.clip(np.floor(position).astype(int), 0, np.asarray(self.shape) - 2)
         return corner, position - corner
 
     def outside(self, x: Float[np.ndarray, "... D"]) -> Float[np.ndarray, "..."]:
-        """How far each place lies outside the grid (largest distance over the axes; 0 inside, rounding forgiven)."""
+        """The distance of each place from the grid, the largest over the axes; 0 inside and within rounding of the edge."""
         x = np.asarray(x)
         if np.all(x >= np.asarray(self.lower)) and np.all(x <= np.asarray(self.upper)):
             return np.zeros(x.shape[:-1])

@@ -6,8 +6,8 @@ A kernel is k(x, y) = variance * g(s) with s = sum_d ((x_d - y_d) / lengthscale_
     >>> kernel([[0.0, 0.0]], [[0.0, 0.0]])
     array([[3.]])
 
-Derivatives come from automatic differentiation of `evaluate`. Writing g as a function of the *squared* distance, with
-its derivatives given explicitly (`_profile`), makes them right at distance zero, where a square root has none.
+Derivatives come from automatic differentiation of `evaluate`. The profile g is a function of the *squared* distance with
+explicit derivatives (`_profile`), so that they are correct at distance zero, where the square root has none.
 """
 
 import abc
@@ -37,24 +37,24 @@ SMOOTH = 99  # stands for infinitely many derivatives
 
 
 class Kernel(eqx.Module):
-    """A stationary covariance. Subclasses write `evaluate` for one difference x - y; all else follows."""
+    """A stationary covariance. Subclasses define `evaluate` for one difference x - y."""
 
     @abc.abstractmethod
     def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         """The covariance of f(x) and f(y), given x - y.
 
-        Written for one pair, (D,); further axes behind the first are many pairs, elementwise.
+        Defined for one pair, (D,); it broadcasts elementwise over further axes.
         """
 
     @property
     @abc.abstractmethod
     def differentiable(self) -> int:
-        """How many mean-square derivatives a draw has (SMOOTH for infinitely many)."""
+        """The number of mean-square derivatives of the field (SMOOTH for infinitely many)."""
 
     @property
     @abc.abstractmethod
     def parts(self) -> tuple["Stationary", ...]:
-        """The elementary kernels this one is made of."""
+        """The elementary kernels of a sum or product; a tuple of itself for an elementary kernel."""
 
     def __call__(self, x: Any, y: Any) -> Float[np.ndarray, "N M"]:
         """The Gram matrix between two sets of points, (N, D) and (M, D)."""
@@ -71,7 +71,7 @@ class Kernel(eqx.Module):
         return Product(self, _kernel(other))
 
     def check_dimension(self, ndim: int) -> None:
-        """Raise a ValueError where a lengthscale per axis does not fit `ndim` axes."""
+        """Raise a ValueError if the kernel has lengthscales for other than `ndim` axes, or no covariance there."""
         for part in self.parts:
             size = np.size(part.lengthscale)
             if np.ndim(part.lengthscale) == 1 and size != ndim:
@@ -104,7 +104,7 @@ def _lengthscales(kernel: Kernel, ndim: int) -> Float[np.ndarray, "parts D"]:
 
 
 class _Pair(Kernel):
-    """Two kernels made into one."""
+    """A composition of two kernels."""
 
     left: Kernel
     right: Kernel
@@ -170,7 +170,7 @@ class Stationary(Kernel):
 
 
 def _profile(*derivatives: Profile) -> Profile:
-    """g(s) whose derivative in s is the next function in the list (the last one is differentiated as it is)."""
+    """g(s) with its successive derivatives in s given explicitly; JAX differentiates the last one."""
     if len(derivatives) == 1:
         return derivatives[0]
     g = jax.custom_jvp(derivatives[0])
@@ -189,7 +189,7 @@ def _root(s: Array) -> Array:
 
 
 def _over_root(value: Array, s: Array) -> Array:
-    """value / sqrt(s), zero at s = 0: such terms are multiplied by a distance, and vanish there."""
+    """value / sqrt(s), set to zero at s = 0, because such terms are multiplied by a distance that vanishes there."""
     return jnp.where(s > 0, value / jnp.sqrt(jnp.where(s > 0, s, 1.0)), 0.0)
 
 
@@ -330,7 +330,7 @@ def describe(kernel: Kernel, units: tuple[str, ...] = ()) -> str:
 
 
 def _lengths(lengthscale: Any, units: tuple[str, ...]) -> str:
-    """Lengthscales in words; one that is shared by axes of several units without its unit."""
+    """Lengthscales with their units; a single lengthscale for axes of different units is shown without one."""
     values = np.atleast_1d(np.asarray(lengthscale, float))
     if len(values) != len(units):
         units = units[:1] * len(values) if len(set(units)) == 1 else ("",) * len(values)

@@ -1,8 +1,8 @@
-"""What a likelihood is: the distribution of a measured value y, given what the functional sees of the field, eta.
+"""The interface of likelihoods: the distribution of a measured value y given eta, the functional of the field.
 
-Each is a pure function of y, eta and its parameters: `log_density`, from which derivatives come by JAX, and
-`information`, a positive stand-in for its curvature where the true one is negative. Parameters are numbers, one per
-observation, or None: to be learned. The scale of additive noise is the `noise` of `observe`, as for Gaussian data.
+A likelihood is a pure function of y, eta and its parameters: `log_density`, which JAX differentiates, and `information`,
+a positive curvature to use where the true one is negative. A parameter is a number, one per observation, or None to be
+learned. The scale of additive noise is the `noise` of `observe`, as for Gaussian data.
 
 The families are in `model/counts.py` and `model/likelihoods.py`.
 """
@@ -21,15 +21,17 @@ from hipgp.model.arguments import as_float
 
 
 class Likelihood(eqx.Module):
-    """A likelihood of your own: `Likelihood(logpdf)` with logpdf(y, eta), the log density of each y, made of jax.numpy.
+    """A user-defined likelihood: `Likelihood(logpdf)` with logpdf(y, eta), the log density of each y, in jax.numpy.
 
     >>> laplace = Likelihood(lambda y, eta: -jnp.abs(y - eta) / 0.1 - jnp.log(0.2))
     """
 
     logpdf: Callable[[Array, Array], Array] = eqx.field(static=True)
 
-    additive: ClassVar[bool] = False  # its scale is the noise of the observations
-    learnable: ClassVar[dict[str, float]] = {}  # parameters that may be None, and where learning starts
+    additive: ClassVar[bool] = False  # additive noise, with the observations' `noise` as its scale
+    learnable: ClassVar[
+        dict[str, float]
+    ] = {}  # parameters that may be None, with starting values of learning
     whole: ClassVar[bool] = False  # y takes whole numbers
 
     def log_density(self, y: Array, eta: Array, noise: Array | float = 1.0) -> Float[Array, "..."]:
@@ -37,7 +39,7 @@ class Likelihood(eqx.Module):
         return self.logpdf(y, eta)
 
     def information(self, y: Array, eta: Array, noise: Array | float = 1.0) -> Float[Array, "..."]:
-        """A positive curvature of -log p(y | eta) in eta: Fisher's information unless another is better."""
+        """A positive curvature of -log p(y | eta) in eta, by default the true one or the squared slope."""
         slope = lambda e: jax.jvp(lambda t: self.log_density(y, t, noise), (e,), (jnp.ones_like(e),))[1]
         first, second = jax.jvp(slope, (eta,), (jnp.ones_like(eta),))
         return jnp.where(second < 0, -second, jnp.square(first))
@@ -51,11 +53,11 @@ class Likelihood(eqx.Module):
         raise ValueError(self._unable("the variance of new observations"))
 
     def cdf(self, y: Array, eta: Array, noise: Array | float = 1.0) -> Float[Array, "..."]:
-        """The probability of a value of at most y."""
+        """The cumulative distribution function of y."""
         raise ValueError(self._unable("quantiles of new observations"))
 
     def check(self, y: Float[np.ndarray, " N"]) -> None:
-        """Raise a ValueError where no such y can be observed; of the user's own, where logpdf is no log density."""
+        """Raise a ValueError if y has impossible values, or if a user's logpdf is not a log density of each y."""
         eta = jnp.asarray(y) * 0 + 0.5  # in the range of every link
         try:
             values = np.asarray(self.logpdf(jnp.asarray(y), eta))
@@ -83,21 +85,21 @@ class Likelihood(eqx.Module):
                 )
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Likelihood":
-        """Of the observations numbered `rows`."""
+        """The likelihood of the observations numbered `rows`."""
         picked = {n: v[rows] for n, v in self.parameters().items() if np.ndim(v) == 1}
         return self.replaced(picked) if picked else self
 
     def parameters(self) -> dict[str, Any]:
-        """Parameters that are known, by name."""
+        """The known parameters by name."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "logpdf"}
         return {name: value for name, value in fields.items() if value is not None}
 
     def unknown(self) -> list[str]:
-        """Names of parameters that are to be learned."""
+        """The names of the parameters to be learned."""
         return [name for name in self.learnable if getattr(self, name) is None]
 
     def replaced(self, values: dict[str, Any]) -> "Likelihood":
-        """The same with other parameters."""
+        """This likelihood with other parameters."""
         made = object.__new__(type(self))
         for field in dataclasses.fields(self):
             value = values.get(field.name, getattr(self, field.name))
@@ -136,8 +138,8 @@ def check_range(y: np.ndarray, what: str, bad: np.ndarray) -> None:
         )
 
 
-class OwnLikelihood(Likelihood):
-    """Likelihoods of the library's own."""
+class LibraryLikelihood(Likelihood):
+    """A likelihood that the library provides."""
 
     logpdf: Any = eqx.field(static=True, default=None, init=False, repr=False)
 

@@ -1,4 +1,4 @@
-"""Likelihoods of measured numbers: Gaussian, Student's t, gamma, beta, log-normal, and limits of detection on any of them."""
+"""Likelihoods of measured numbers: Gaussian, Student's t, gamma, beta, log-normal, and detection limits (censoring)."""
 
 from typing import Any, ClassVar
 
@@ -8,14 +8,14 @@ from jax.scipy.special import betainc, gammainc, gammaln, log_ndtr, ndtr, polyga
 from jaxtyping import Array, Float
 
 from hipgp.model.arguments import as_float
-from hipgp.model.likelihood import Likelihood, OwnLikelihood, check_range, positive
+from hipgp.model.likelihood import LibraryLikelihood, Likelihood, check_range, positive
 
 LOG_2PI = float(np.log(2 * np.pi))
-TINY = 1e-300  # of a probability whose logarithm is taken
+TINY = 1e-300  # the smallest probability whose logarithm is taken
 
 
-class Gaussian(OwnLikelihood):
-    """Additive Gaussian noise of standard deviation `noise`: what observations have unless told otherwise."""
+class Gaussian(LibraryLikelihood):
+    """Additive Gaussian noise of standard deviation `noise`, the default of `observe`."""
 
     additive: ClassVar[bool] = True
 
@@ -35,7 +35,7 @@ class Gaussian(OwnLikelihood):
         return ndtr((y - eta) / noise)
 
 
-class StudentT(OwnLikelihood):
+class StudentT(LibraryLikelihood):
     """Additive noise with outliers: y = eta + noise * t, with t of Student's distribution of `df` degrees of freedom."""
 
     df: Any = None
@@ -51,7 +51,7 @@ class StudentT(OwnLikelihood):
         return constant - (half + 0.5) * jnp.log1p(((y - eta) / noise) ** 2 / self.df)
 
     def information(self, y: Array, eta: Array, noise: Array | float = 1.0) -> Float[Array, "..."]:
-        """The weight of reweighted least squares: an outlier is told to say little."""
+        """The weight of iteratively reweighted least squares, which is small for outliers."""
         return (self.df + 1) / (self.df * noise**2 + (y - eta) ** 2)
 
     def mean(self, eta: Array) -> Float[Array, "..."]:
@@ -67,7 +67,7 @@ class StudentT(OwnLikelihood):
         return jnp.where(t > 0, 1 - tail, tail)
 
 
-class Gamma(OwnLikelihood):
+class Gamma(LibraryLikelihood):
     """Positive values with mean eta and standard deviation eta / sqrt(shape)."""
 
     shape: Any = None
@@ -98,7 +98,7 @@ class Gamma(OwnLikelihood):
         )
 
 
-class Beta(OwnLikelihood):
+class Beta(LibraryLikelihood):
     """Shares between 0 and 1 with mean eta, and variance eta (1 - eta) / (1 + precision): use link="logistic"."""
 
     precision: Any = None
@@ -129,7 +129,7 @@ class Beta(OwnLikelihood):
         return betainc(eta * self.precision, (1 - eta) * self.precision, jnp.clip(y, 0.0, 1.0))
 
 
-class LogNormal(OwnLikelihood):
+class LogNormal(LibraryLikelihood):
     """Positive values with median eta, whose logarithm has the standard deviation `scale`."""
 
     scale: Any = None
@@ -158,10 +158,10 @@ class LogNormal(OwnLikelihood):
         return jnp.where(y <= 0, 0.0, ndtr((jnp.log(jnp.maximum(y, 1e-300)) - jnp.log(eta)) / self.scale))
 
 
-class Censored(OwnLikelihood):
-    """Limits of detection: a y at `lower` or below says "at most `lower`", one at `upper` or above "at least `upper`".
+class Censored(LibraryLikelihood):
+    """Detection limits: y at or below `lower` means "at most `lower`", y at or above `upper` means "at least `upper`".
 
-    Between the limits y is as `base` has it, Gaussian unless told otherwise. Each limit is a number or one per observation.
+    Between the limits y has the likelihood `base`, Gaussian by default. Each limit is a number or one per observation.
     """
 
     lower: Any = None
@@ -185,7 +185,7 @@ class Censored(OwnLikelihood):
         )
         if self.lower is not None and self.upper is not None and np.any(self.lower >= self.upper):
             raise ValueError(
-                "upper: expected limits above those of lower, got some at or below; are they the wrong way round?"
+                "upper: expected limits above those of lower, got some at or below; check whether they are swapped"
             )
 
     @property

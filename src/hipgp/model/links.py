@@ -1,7 +1,8 @@
-"""Links: the field that is measured is g(f), with f a Gaussian process.
+"""Links: the measured field is g(f), where f is a Gaussian process.
 
-`exp` makes it positive, and its logarithm Gaussian; `softplus` makes it positive and leaves large values on the scale of
-f; `logistic` keeps it between zero and one. `Link(g)` is any other increasing function that JAX can differentiate.
+With `exp` the field is positive and its logarithm Gaussian; with `softplus` it is positive and close to f where f is
+large; with `logistic` it lies between zero and one. `Link(g)` takes any other increasing function that JAX can
+differentiate.
 """
 
 from collections.abc import Callable
@@ -13,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-TRIED = np.linspace(-6.0, 6.0, 49)  # where a link of the user's own is checked
+CHECKED_AT = np.linspace(-6.0, 6.0, 49)  # values of f at which a user's link is checked
 BISECTIONS = 80
-FARTHEST = 1e3  # in f, where the inverse of a link is looked for
+FARTHEST = 1e3  # the inverse of a link is searched for in |f| up to this
 
 
 class Link(eqx.Module):
-    """The field is g(f): `g` is an increasing function of an array, made of jax.numpy.
+    """A link: the field is g(f), where `g` is an increasing elementwise function in jax.numpy.
 
     >>> Link(lambda f: f + jnp.exp(f)).name
     'own'
@@ -77,7 +78,7 @@ LINKS = {
 
 
 def as_link(link: Any) -> Link:
-    """A link from its name, or the link itself; None is the identity."""
+    """A link from its name; a Link is returned unchanged, and None gives the identity."""
     if isinstance(link, Link):
         return link
     if link is None:
@@ -89,21 +90,21 @@ def as_link(link: Any) -> Link:
 
 
 def _check_increasing(g: Callable[[Array], Array]) -> None:
-    """Raise a ValueError where g is not an increasing function of each element that JAX can differentiate."""
-    f = jnp.asarray(TRIED)
+    """Raise a ValueError unless g is elementwise, increasing and differentiable by JAX."""
+    f = jnp.asarray(CHECKED_AT)
     try:
         values, slopes = (np.asarray(a) for a in jax.jvp(g, (f,), (jnp.ones_like(f),)))
     except Exception as error:
         raise ValueError(
             f"link: expected a function of an array, made of jax.numpy, got one that raises {type(error).__name__}: {error}"
         ) from error
-    if values.shape != TRIED.shape:
+    if values.shape != CHECKED_AT.shape:
         raise ValueError(
-            f"link: expected one value for each element, shape {TRIED.shape}, got {values.shape}"
+            f"link: expected one value for each element, shape {CHECKED_AT.shape}, got {values.shape}"
         )
     bad = ~np.isfinite(values) | ~np.isfinite(slopes) | (slopes <= 0)
     if np.any(bad):
         raise ValueError(
             f"link: expected an increasing function, finite with a positive derivative, got g = {values[bad][0]:.4g} with "
-            f"derivative {slopes[bad][0]:.4g} at f = {TRIED[bad][0]:g}"
+            f"derivative {slopes[bad][0]:.4g} at f = {CHECKED_AT[bad][0]:g}"
         )

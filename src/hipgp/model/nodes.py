@@ -1,4 +1,4 @@
-"""Nodes and weights: the discrete form that all functionals share, and the quadrature behind it."""
+"""Nodes and weights, the discrete form shared by all functionals, and their Gauss-Legendre quadrature."""
 
 import functools
 from typing import Any
@@ -11,14 +11,14 @@ from jaxtyping import Float
 from hipgp.runtime.arrays import AnyArray
 from hipgp.runtime.threads import map_in_threads
 
-PANEL = 16  # most Gauss-Legendre nodes in one panel of a composite rule
+PANEL = 16  # largest number of Gauss-Legendre nodes in one panel of a composite rule
 LINES_AT_ONCE = 2**13
 
 
 class Nodes(eqx.Module):
     """The discrete form shared by all functionals: L_n f = sum_q weights_nq (value_n f + direction_n . grad f)(x_nq).
 
-    `value` and `direction` are both None where no functional takes a derivative.
+    `value` and `direction` are both None if no functional takes a derivative.
     """
 
     x: Float[AnyArray, "N Q D"]
@@ -31,11 +31,11 @@ class Nodes(eqx.Module):
 
     @property
     def per(self) -> int:
-        """How many nodes each functional has."""
+        """The number of nodes of each functional."""
         return self.x.shape[1]
 
     def ends(self) -> tuple[Float[AnyArray, "N D"], Float[AnyArray, "N D"]]:
-        """Each functional's first node, and its last."""
+        """The first and the last node of each functional."""
         return self.x[:, 0], self.x[:, -1]
 
     def heaviest(self) -> "Nodes":
@@ -43,7 +43,7 @@ class Nodes(eqx.Module):
         return self[np.argmax(np.sum(np.abs(self.weights), axis=1), keepdims=True)]
 
     def filled_up(self, count: int) -> "Nodes":
-        """Padded to `count` functionals; those added have weight zero."""
+        """These nodes padded to `count` functionals with functionals of weight zero."""
         return jax.tree.map(lambda a: with_zeros(a, count), self)
 
     def __getitem__(self, index: Any) -> "Nodes":
@@ -51,7 +51,7 @@ class Nodes(eqx.Module):
         return Nodes(self.x[index], self.weights[index], pick(self.value), pick(self.direction))
 
     def with_derivative_fields(self) -> "Nodes":
-        """The same nodes with `value` and `direction` as arrays: ones and zeros where they are None."""
+        """These nodes with `value` and `direction` as arrays, of ones and of zeros if they are None."""
         if self.direction is not None:
             return self
         n, _, d = self.x.shape
@@ -60,7 +60,7 @@ class Nodes(eqx.Module):
 
     @staticmethod
     def concatenate(sets: list["Nodes"]) -> "Nodes":
-        """All sets in one; where one has fewer nodes than another, its last node is repeated with weight zero."""
+        """Join sets of nodes; a set with fewer nodes than another repeats its last node with weight zero."""
         if any(s.direction is not None for s in sets):
             sets = [s.with_derivative_fields() for s in sets]
         if len(sets) == 1:
@@ -83,9 +83,9 @@ def with_zeros(a: np.ndarray, count: int) -> np.ndarray:
 
 
 class Segments(eqx.Module):
-    """Straight lines that share one rule: node q of line n is start_n + t_q delta_n, and weighs c_q size_n.
+    """Straight lines with a shared rule: node q of line n is start_n + t_q delta_n, with weight c_q size_n.
 
-    They offer what `Nodes` does, and need not store every node.
+    They have the interface of `Nodes` without storing every node.
     """
 
     start: Float[AnyArray, "N D"]
@@ -99,7 +99,7 @@ class Segments(eqx.Module):
 
     @property
     def per(self) -> int:
-        """How many nodes each line has."""
+        """The number of nodes of each line."""
         return len(self.t)
 
     def ends(self) -> tuple[Float[AnyArray, "N D"], Float[AnyArray, "N D"]]:
@@ -113,7 +113,7 @@ class Segments(eqx.Module):
         return Segments(start, delta, size, self.t, self.c)
 
     def __getitem__(self, index: Any) -> Nodes:
-        """The nodes of some of the lines."""
+        """The nodes of the lines at `index`."""
         start, delta = self.start[index][..., None, :], self.delta[index][..., None, :]
         return Nodes(start + self.t[:, None] * delta, self.c * self.size[index][..., None])
 

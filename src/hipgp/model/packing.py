@@ -1,4 +1,4 @@
-"""Data and kernels to and from plain arrays and JSON, for files that hold a fitted map."""
+"""Conversion of data, likelihoods and kernels to arrays and JSON, and back, for files of posteriors."""
 
 import functools
 import operator
@@ -18,7 +18,7 @@ from hipgp.model.trend import Trend
 Arrays = dict[str, np.ndarray]
 Json = dict[str, Any]
 
-# The arguments of each kind of functional: those that are arrays, and the others.
+# The arguments of each kind of functional: array arguments, and other settings.
 FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Points": (("x",), ()),
     "Derivatives": (("x", "direction"), ()),
@@ -27,7 +27,10 @@ FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Functionals": (("nodes", "weights", "direction"), ()),
     "PolygonAverages": (("polygons",), ("total",)),
 }
-STORED_AS = {"nodes": "positions", "polygons": "table"}  # arguments whose field has another name
+STORED_AS = {
+    "nodes": "positions",
+    "polygons": "table",
+}  # attribute names of arguments that are stored under another
 KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (hf.Points, hf.Derivatives, hf.LineIntegrals, hf.BoxAverages, hf.Functionals, PolygonAverages)
@@ -42,13 +45,13 @@ EXTRA = {"RationalQuadratic": ("alpha",), "Gneiting": ("alpha",)}
 
 
 def _pack_data(data: Data, arrays: Arrays) -> list[Json]:
-    """A description of every block of the data; its arrays are added to `arrays`."""
+    """Describe every block of the data in JSON, and add its arrays to `arrays`."""
     blocks = []
     for number, block in enumerate(data.blocks):
         kind = type(block.functional).__name__
         if kind not in FUNCTIONALS or type(block.functional) is not KINDS[kind]:
             raise ValueError(
-                f"data: expected functionals of hipgp's own kinds in a map to be saved, got {kind}; give yours as "
+                f"data: expected functionals that hipgp provides, which can be saved, got {kind}; give it as "
                 "Functionals(nodes, weights)"
             )
         of_arrays, settings = FUNCTIONALS[kind]
@@ -57,10 +60,10 @@ def _pack_data(data: Data, arrays: Arrays) -> list[Json]:
         for name, values in held.items():
             if values is not None:
                 arrays[f"data{number}_{name}"] = values
-        told = {"kind": kind, "settings": {s: getattr(block.functional, s) for s in settings}}
+        entry = {"kind": kind, "settings": {s: getattr(block.functional, s) for s in settings}}
         if block.likelihood is not None:
-            told["likelihood"] = _likelihood_to_json(block.likelihood, f"data{number}", arrays)
-        blocks.append(told)
+            entry["likelihood"] = _likelihood_to_json(block.likelihood, f"data{number}", arrays)
+        blocks.append(entry)
     return blocks
 
 
@@ -85,62 +88,62 @@ def unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
 
 
 def _likelihood_to_json(likelihood: Likelihood, name: str, arrays: Arrays) -> Json:
-    """Its kind and numbers; parameters given for each observation are added to `arrays`."""
+    """The likelihood's kind and parameters as JSON; parameters with one value per observation go to `arrays`."""
     kind = type(likelihood).__name__
     if LIKELIHOODS.get(kind) is not type(likelihood):
-        raise ValueError(f"likelihood: expected one of hipgp's own in a map to be saved, got {kind}")
-    told: Json = {"kind": kind, "parameters": {}}
+        raise ValueError(f"likelihood: expected one that hipgp provides, which can be saved, got {kind}")
+    packed: Json = {"kind": kind, "parameters": {}}
     for parameter, value in likelihood.parameters().items():
         if np.ndim(value) == 0:
-            told["parameters"][parameter] = float(value)
+            packed["parameters"][parameter] = float(value)
         else:
             arrays[f"{name}_{parameter}"] = np.asarray(value)
-            told["parameters"][parameter] = None
+            packed["parameters"][parameter] = None
     if isinstance(likelihood, Censored):
-        told["base"] = type(likelihood.base).__name__
-    return told
+        packed["base"] = type(likelihood.base).__name__
+    return packed
 
 
-def _likelihood_from_json(told: Json | None, name: str, arrays: Arrays) -> Likelihood | None:
-    if told is None:
+def _likelihood_from_json(packed: Json | None, name: str, arrays: Arrays) -> Likelihood | None:
+    if packed is None:
         return None
-    if told["kind"] not in LIKELIHOODS or told.get("base", "Gamma") not in LIKELIHOODS:
-        raise ValueError(f"map: expected a likelihood among {', '.join(LIKELIHOODS)}, got {told['kind']!r}")
+    if packed["kind"] not in LIKELIHOODS or packed.get("base", "Gamma") not in LIKELIHOODS:
+        raise ValueError(f"map: expected a likelihood among {', '.join(LIKELIHOODS)}, got {packed['kind']!r}")
     values = {
         parameter: arrays[f"{name}_{parameter}"] if value is None else value
-        for parameter, value in told["parameters"].items()
+        for parameter, value in packed["parameters"].items()
     }
-    if told["kind"] == "Bernoulli":
+    if packed["kind"] == "Bernoulli":
         return Bernoulli()
-    if told["kind"] == "Censored":
+    if packed["kind"] == "Censored":
         limits = {limit: values.pop(limit) for limit in ("lower", "upper") if limit in values}
-        return Censored(**limits, base=LIKELIHOODS[told["base"]](**values))
-    return LIKELIHOODS[told["kind"]](**values)
+        return Censored(**limits, base=LIKELIHOODS[packed["base"]](**values))
+    return LIKELIHOODS[packed["kind"]](**values)
 
 
 def kernel_to_json(kernel: hk.Kernel) -> Json:
-    """The kernel's kind and parameters, of sums and products recursively."""
+    """The kernel's kind and parameters as JSON; sums and products nest."""
     kind = type(kernel).__name__
     if isinstance(kernel, hk.Sum | hk.Product):
         return {"kind": kind, "left": kernel_to_json(kernel.left), "right": kernel_to_json(kernel.right)}
     if hk.elementary().get(kind) is not type(kernel):
-        raise ValueError(f"kernel: expected one of hipgp's own in a map to be saved, got {kind}")
+        raise ValueError(f"kernel: expected one that hipgp provides, which can be saved, got {kind}")
     names = ("variance", "lengthscale", *EXTRA.get(kind, ()))
     return {"kind": kind} | {name: np.asarray(getattr(kernel, name), float).tolist() for name in names}
 
 
-def kernel_from_json(told: Json) -> hk.Kernel:
-    """The kernel that `kernel_to_json` described; a ValueError where it is none of hipgp's."""
-    if told["kind"] in ("Sum", "Product"):
-        left, right = kernel_from_json(told["left"]), kernel_from_json(told["right"])
-        return left + right if told["kind"] == "Sum" else left * right
-    if told["kind"] not in hk.elementary():
-        raise ValueError(f"map: expected a kernel among {', '.join(hk.elementary())}, got {told['kind']!r}")
-    return hk.elementary()[told["kind"]](**{k: v for k, v in told.items() if k != "kind"})
+def kernel_from_json(packed: Json) -> hk.Kernel:
+    """The kernel that `kernel_to_json` described; a ValueError if hipgp does not know its kind."""
+    if packed["kind"] in ("Sum", "Product"):
+        left, right = kernel_from_json(packed["left"]), kernel_from_json(packed["right"])
+        return left + right if packed["kind"] == "Sum" else left * right
+    if packed["kind"] not in hk.elementary():
+        raise ValueError(f"map: expected a kernel among {', '.join(hk.elementary())}, got {packed['kind']!r}")
+    return hk.elementary()[packed["kind"]](**{k: v for k, v in packed.items() if k != "kind"})
 
 
 def check_shapes(arrays: Arrays, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise a ValueError where an array is missing, of another shape, or not finite."""
+    """Raise a ValueError if an array has another shape, or is not finite."""
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise ValueError(
@@ -148,11 +151,11 @@ def check_shapes(arrays: Arrays, shapes: dict[str, tuple[int, ...]]) -> None:
                 "written it: fit it again"
             )
         if not np.all(np.isfinite(arrays[name])):
-            raise ValueError(f"map: expected finite numbers in {name}, got others")
+            raise ValueError(f"map: expected finite numbers in {name}, got NaN or infinity")
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it: NumPy scalars and arrays become numbers and lists, tuples become lists."""
+    """Convert to types that JSON can hold: NumPy scalars and arrays to numbers and lists, tuples to lists."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -172,7 +175,7 @@ def pack_observations(data: Data, trend: Trend) -> tuple[Arrays, Json]:
 
 
 def unpack_observations(noise: float | None, ndim: int, arrays: Arrays, model: Json) -> tuple[Data, Trend]:
-    """The data and the trend that were packed; `noise` is that of observations without one of their own."""
+    """The packed data and trend; `noise` is the standard deviation for observations that were given none."""
     data = unpack_data(model["data"], arrays)
     data.noise_std(noise)  # raises where there is none
     trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])

@@ -1,7 +1,7 @@
-"""Point patterns: places where something happened, as counts in small cells.
+"""Point patterns: places of events, counted in small cells.
 
-The places are taken to be a Poisson process whose rate is the field, so that with a link on a Gaussian process they are a
-log-Gaussian Cox process. Counts in cells much smaller than the field's lengthscale carry all that the places do.
+The model is a Poisson process whose rate is the field; with an exponential link it is a log-Gaussian Cox process. Counts
+in cells much smaller than the field's lengthscale lose nearly no information.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from hipgp.model.counts import Poisson
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Points
 
-CELLS = {1: 256, 2: 100, 3: 40, 4: 16}  # along the longest side, unless told
+CELLS = {1: 256, 2: 100, 3: 40, 4: 16}  # default number of cells along the longest side, by dimension
 
 
 def point_pattern(
@@ -24,11 +24,11 @@ def point_pattern(
     exposure: Callable[[np.ndarray], Any] | float | None = None,
     cells: int | tuple[int, ...] | None = None,
 ) -> Data:
-    """Places x, (N, D), seen in the box `window` = (lower, upper): counts in cells, for GP(..., link="exp").
+    """Count events at places x, (N, D), in cells of the box `window` = (lower, upper), for GP(..., link="exp").
 
-    The field is then the rate, points per unit of volume. `exposure` multiplies it: a number, or a function of places, (M, D), that is
-    positive where anything could be seen and zero elsewhere (effort, population, part of a cell). `cells` is their number along the
-    longest side, or along each; they should be smaller than the field's lengthscale.
+    The field is the rate, in events per unit of volume. `exposure` multiplies it: a number, or a function of places,
+    (M, D), positive where events could be observed and zero elsewhere (effort, population, part of a cell). `cells` is the
+    number of cells along the longest side, or along each; cells should be smaller than the field's lengthscale.
 
     >>> data = point_pattern([[0.1], [0.2], [0.9]], window=(0.0, 1.0), cells=4)
     >>> data.y.tolist()
@@ -54,7 +54,7 @@ def point_pattern(
     seen = share > 0
     if np.any(y[~seen] > 0):
         raise ValueError(
-            f"exposure: expected a positive one wherever there are places, got zero in {int(np.sum(y[~seen] > 0))} cells that hold "
+            f"exposure: expected positive values wherever there are places, got zero in {int(np.sum(y[~seen] > 0))} cells that hold "
             f"{int(np.sum(y[~seen]))} of them"
         )
     likelihood = Poisson(exposure=share[seen] * float(np.prod(size)))
@@ -70,12 +70,14 @@ def _window(window: Any, ndim: int) -> tuple[np.ndarray, np.ndarray]:
             f"window: expected {ndim} coordinates for each end like the places, got {lower.shape} and {upper.shape}"
         )
     if np.any(upper <= lower):
-        raise ValueError("window: expected upper ends above the lower ones on every axis, got others")
+        raise ValueError(
+            f"window: expected upper ends above the lower ones on every axis, got {lower.tolist()} to {upper.tolist()}"
+        )
     return lower, upper
 
 
 def _shape(cells: Any, extent: Float[np.ndarray, " D"]) -> tuple[int, ...]:
-    """Cells along each axis, as near to cubes as can be where one number is given."""
+    """The number of cells along each axis; with a single number the cells are as close to cubes as possible."""
     cells = CELLS.get(len(extent), 16) if cells is None else cells
     counts = np.ceil(cells * extent / np.max(extent) - 1e-9) if np.ndim(cells) == 0 else np.asarray(cells)
     if counts.shape != extent.shape or np.any(counts != np.floor(counts)) or np.any(counts < 1):
@@ -84,7 +86,7 @@ def _shape(cells: Any, extent: Float[np.ndarray, " D"]) -> tuple[int, ...]:
 
 
 def _exposure(exposure: Any, centres: Float[np.ndarray, "M D"]) -> Float[np.ndarray, " M"]:
-    """At each cell's centre."""
+    """The exposure at the centre of each cell."""
     found = exposure(centres) if callable(exposure) else 1.0 if exposure is None else exposure
     values = as_float("exposure", found, ndim=(0, 1)).astype(float)
     if values.shape not in ((), (len(centres),)):
@@ -92,5 +94,8 @@ def _exposure(exposure: Any, centres: Float[np.ndarray, "M D"]) -> Float[np.ndar
             f"exposure: expected a number for each place, shape {(len(centres),)}, got {values.shape}"
         )
     if np.any(values < 0) or not np.any(values > 0):
-        raise ValueError("exposure: expected no negative numbers and some positive ones, got others")
+        raise ValueError(
+            f"exposure: expected no negative numbers and some positive ones, got values from {np.min(values):g} to "
+            f"{np.max(values):g}"
+        )
     return np.broadcast_to(values, (len(centres),))

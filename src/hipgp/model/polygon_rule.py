@@ -1,10 +1,10 @@
-"""Quadrature over polygons: few nodes inside, positive weights, exact for polynomials.
+"""Quadrature over polygons with few nodes, all inside, with positive weights, exact for polynomials.
 
 A polygon is cut into trapezoids by vertical lines through its vertices, and further into pieces of at most two cells of
-the resolution asked for. Gauss-Legendre nodes in the trapezoids of a piece integrate polynomials of degree d exactly. Of
-these nodes a few are kept, with new positive weights that have the same moments (Tchakaloff's theorem; non-negative
-least squares finds them: Sommariva and Vianello, 2015). So the number of nodes follows the size of a polygon, and not
-how many vertices its outline has.
+the requested resolution. Gauss-Legendre nodes in the trapezoids of a piece integrate polynomials of degree d exactly. A
+few of these nodes are kept, with new positive weights that preserve the moments (Tchakaloff's theorem; non-negative
+least squares finds them: Sommariva and Vianello, 2015). The number of nodes follows the size of a polygon, not the
+number of its vertices.
 """
 
 import functools
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 PIECE = 2.0  # cells across a piece, at most
-EXACT = 1e-13  # relative error of the moments of nodes that are taken for exact
+EXACT = 1e-13  # relative error of moments below which a rule counts as exact
 
 
 class Trapezoids(NamedTuple):
@@ -24,7 +24,7 @@ class Trapezoids(NamedTuple):
     right: Float[np.ndarray, " T"]
     low: Float[np.ndarray, "T 2"]
     high: Float[np.ndarray, "T 2"]
-    crossed: float  # area where edges cross and inside is not told from outside
+    crossed: float  # area where edges cross, so that inside and outside are ambiguous
 
     @property
     def area(self) -> Float[np.ndarray, " T"]:
@@ -32,9 +32,9 @@ class Trapezoids(NamedTuple):
 
 
 def trapezoids(edges: Float[np.ndarray, "E 4"], step: float = np.inf) -> Trapezoids:
-    """The inside of rings, by the even-odd rule, cut at every vertex and into strips at most `step` wide.
+    """The interior of rings by the even-odd rule, cut at every vertex and into strips at most `step` wide.
 
-    An edge is (x, y) of one end and of the other, as (x, y, x, y).
+    An edge holds the coordinates of both ends, (x, y, x, y).
     """
     a, b = edges[:, :2], edges[:, 2:]
     back = a[:, 0] > b[:, 0]
@@ -64,8 +64,8 @@ def trapezoids(edges: Float[np.ndarray, "E 4"], step: float = np.inf) -> Trapezo
 def rule(edges: bytes, step: tuple[float, float]) -> tuple[Float[np.ndarray, "Q 2"], Float[np.ndarray, " Q"]]:
     """Nodes and weights over a polygon, given by the bytes of its edges in float64, for cells of size `step`.
 
-    Pieces that are at most two cells wide have nodes of degree 7; of degree 5 where the whole polygon is smaller than a
-    cell, and of degree 3 where it is smaller than a sixteenth of one.
+    The rule is exact to degree 7 on pieces at most two cells wide, to degree 5 on a polygon smaller than a cell, and to
+    degree 3 on one smaller than a sixteenth of a cell.
     """
     outline = np.frombuffer(edges).reshape(-1, 4)
     size = np.max(np.ptp(outline.reshape(-1, 2), axis=0) / step)
@@ -80,7 +80,7 @@ def rule(edges: bytes, step: tuple[float, float]) -> tuple[Float[np.ndarray, "Q 
 def _fine_rule(
     shape: Trapezoids, degree: int, size: Float[np.ndarray, " 2"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gauss-Legendre nodes in every trapezoid, cut to at most `size`; and the piece that each belongs to."""
+    """Gauss-Legendre nodes and weights in every trapezoid, cut to at most `size`, and the number of each node's piece."""
     tall = np.maximum(1, np.ceil(np.max(shape.high - shape.low, axis=1) / size[1] - 1e-9)).astype(int)
     whole = np.repeat(np.arange(len(tall)), tall)
     part = np.arange(len(whole)) - np.repeat(np.cumsum(tall) - tall, tall)
@@ -114,7 +114,7 @@ def _gauss(count: int) -> tuple[np.ndarray, np.ndarray]:
 def _compressed(
     x: Float[np.ndarray, "n 2"], c: Float[np.ndarray, " n"], degree: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As many of the nodes as there are polynomials of this degree, with positive weights of the same moments."""
+    """At most as many of the nodes as there are polynomials of this degree, with positive weights and equal moments."""
     from scipy.optimize import nnls
 
     count = (degree + 1) * (degree + 2) // 2

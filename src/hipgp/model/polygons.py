@@ -20,18 +20,18 @@ from hipgp.model.nodes import Nodes
 from hipgp.model.polygon_rule import rule, trapezoids
 
 TURN = np.array([[np.cos(0.7), np.sin(0.7)], [-np.sin(0.7), np.cos(0.7)]])
-ROUNDED = 1e-3  # of the area: outlines with rounded coordinates may cross themselves as much
+ROUNDED = 1e-3  # fraction of the area by which outlines with rounded coordinates may cross themselves
 
 
 class PolygonAverages(Functional):
     """The average of the field over polygons in two dimensions, or with `total=True` its integral.
 
-    `polygons` is a list with one entry for each: the vertices (n, 2) of its outline, or a list of such rings, for holes
-    and for several parts; or a Polygon or MultiPolygon of shapely, or of anything else with `__geo_interface__`. Inside
-    is what lies within an odd number of rings, so holes need no mark. Edges are straight in the coordinates given.
+    `polygons` is a list with one entry for each: the vertices (n, 2) of its outline, a list of such rings for holes and
+    for several parts, or a Polygon or MultiPolygon of shapely or anything else with `__geo_interface__`. A place within
+    an odd number of rings is inside, so holes need no mark. Edges are straight in the coordinates given.
 
-    Nodes lie inside, with positive weights. They are exact for polynomials of degree 7 on pieces of at most two cells
-    of the grid, of degree 5 for polygons within a cell.
+    The quadrature nodes lie inside and have positive weights. They are exact for polynomials of degree 7 on pieces of at
+    most two cells of the grid, and of degree 5 for polygons within a cell.
     """
 
     vertices: Float[np.ndarray, "V 2"]
@@ -48,7 +48,7 @@ class PolygonAverages(Functional):
 
     @property
     def table(self) -> Float[np.ndarray, "V 4"]:
-        """Every vertex in a row: number of the polygon, number of its ring, and coordinates. Can be given in again."""
+        """A row for each vertex: number of the polygon, number of the ring, coordinates; a valid argument `polygons`."""
         return np.concatenate([self.rings.astype(self.vertices.dtype), self.vertices], axis=1)
 
     @property
@@ -116,13 +116,13 @@ def _from_table(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, Units]:
     step = np.diff(table[:, 0], prepend=-1)
     if len(table) == 0 or np.any((step != 0) & (step != 1)):
         raise ValueError(
-            "polygons: expected a table whose first column counts polygons from 0 without gaps, got others"
+            "polygons: expected a table whose first column counts polygons from 0 without gaps, got one that does not"
         )
     return table[:, 2:], table[:, :2].astype(float), ()
 
 
 def _read(polygons: Any) -> tuple[np.ndarray, np.ndarray, Units]:
-    """Vertices of all rings, the polygon and ring that each is of, and the units of the axes."""
+    """The vertices of all rings, the numbers of each vertex's polygon and ring, and the units of the axes."""
     if not isinstance(polygons, Iterable) or hasattr(polygons, "__geo_interface__"):
         polygons = [polygons]
     read = [_rings(f"polygons[{i}]", polygon) for i, polygon in enumerate(polygons)]
@@ -183,9 +183,9 @@ def _ring(name: str, ring: Any) -> tuple[np.ndarray, Units]:
 
 
 def _check(number: int, edges: Float[np.ndarray, "E 4"]) -> None:
-    """Raise a ValueError where a polygon has no area or crosses itself."""
+    """Raise a ValueError if a polygon has no area or crosses itself."""
     size = np.prod(np.ptp(edges[:, :2], axis=0))
-    # turned, so that no edge is vertical: what crosses such an edge would not be seen
+    # rotated, so that no edge is vertical: crossings of vertical edges go unnoticed
     shape = trapezoids(edges @ np.kron(np.eye(2), TURN)) if size > 0 else None
     area = 0.0 if shape is None else float(np.sum(shape.area))
     if shape is None or area <= 1e-12 * size:

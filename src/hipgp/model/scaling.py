@@ -1,8 +1,8 @@
-"""The unit that a problem is computed in, where its numbers are too large or too small to be squared.
+"""Rescaling of problems whose numbers are too large or too small to be squared.
 
-A Gaussian process scales: with y, the noise and the root of the kernel's variance times c, the posterior mean and
-standard deviation are c times as large. So a problem of extreme numbers is solved in another unit. It is a power of two,
-and multiplying by one rounds nothing.
+If y, the noise and the root of the kernel's variance are multiplied by c, so are the posterior mean and standard
+deviation. A problem with extreme numbers is therefore solved in another unit, a power of two, because multiplication by
+a power of two does not round.
 """
 
 from typing import Any
@@ -16,16 +16,19 @@ from hipgp.model.kernels import Kernel, Product, Stationary, Sum
 from hipgp.model.trend import Trend
 from hipgp.runtime.callers import warn_caller
 
-# Powers of two. Within SAFE, products of two squares are in the range of the type; beyond LARGEST, squares are not. So a
-# ratio above LARGEST, of a standard deviation or a value to a noise std, has no square.
+# Powers of two. Within SAFE, the product of two squares is in the range of the type; beyond LARGEST a square is not, so
+# that the ratio of a value or standard deviation to a noise std must stay below LARGEST.
 SAFE = {np.dtype(np.float32): 30, np.dtype(np.float64): 250}
 LARGEST = {np.dtype(np.float32): 62, np.dtype(np.float64): 510}
-LOWEST_DEVIATION, HIGHEST_DEVIATION = 1e-150, 1e150  # whose squares float64 holds
-FAR = 100.0  # standard deviations from zero at which data without a trend cause a warning
+LOWEST_DEVIATION, HIGHEST_DEVIATION = (
+    1e-150,
+    1e150,
+)  # standard deviations with squares in the range of float64
+FAR = 100.0  # distance of the data from zero, in standard deviations, that causes a warning without a trend
 
 
 def prior_variance(kernel: Kernel) -> float | None:
-    """The kernel at distance zero; None for a user's own kind of kernel."""
+    """The kernel at distance zero; None for a user-defined kernel."""
     if isinstance(kernel, Stationary):
         return float(kernel.variance)
     if not isinstance(kernel, Sum | Product):
@@ -37,9 +40,9 @@ def prior_variance(kernel: Kernel) -> float | None:
 
 
 def exponent(kernel: Kernel | None, data: Data, noise: float | None) -> int:
-    """The unit to compute in, as a power of two; 0 where squares of all numbers are in range as they are.
+    """The exponent of the power of two to compute in units of; 0 if the squares of all numbers are in range.
 
-    `kernel` is None where it is to be learned.
+    `kernel` is None if it is to be learned.
     """
     stds = [np.asarray(b.noise, float) for b in data.blocks if b.noise is not None]
     if noise is not None:
@@ -56,8 +59,8 @@ def exponent(kernel: Kernel | None, data: Data, noise: float | None) -> int:
     ratio = np.max(powers) - np.log2(min(noises)) if noises else 0.0
     if max(ratio, np.max(np.abs(powers - middle))) > LARGEST[data.dtype]:
         raise ValueError(
-            f"y, noise, variance: expected values, noise and root of the variance that {data.dtype} can hold the "
-            f"squares of together, got sizes from {min(s for s in found if s > 0):.3g} to {max(found):.3g}; give "
+            f"y, noise, variance: expected values, noise and root of the variance whose squares all fit into "
+            f"{data.dtype}, got sizes from {min(s for s in found if s > 0):.3g} to {max(found):.3g}; give "
             "float64 data, or look for a wrong unit"
         )
     return int(middle)
@@ -72,7 +75,7 @@ def scaled(kernel: Any, data: Data, noise: float | None, power: int) -> tuple[An
 
 
 def scaled_kernel(kernel: Kernel, power: int) -> Kernel:
-    """The kernel of the field times 2^power; a product's first factor carries its scale."""
+    """The kernel of the field times 2^power; in a product the first factor is scaled."""
     if isinstance(kernel, Sum):
         return Sum(scaled_kernel(kernel.left, power), scaled_kernel(kernel.right, power))
     if isinstance(kernel, Product):
@@ -83,7 +86,7 @@ def scaled_kernel(kernel: Kernel, power: int) -> Kernel:
 
 
 def scaled_data(data: Data, power: int) -> Data:
-    """The same measurements with values and noise times 2^power."""
+    """The data with values and noise multiplied by 2^power."""
     times = lambda a: None if a is None else np.ldexp(a, power)
     return Data(tuple(Observations(b.functional, np.ldexp(b.y, power), times(b.noise)) for b in data.blocks))
 
@@ -94,7 +97,7 @@ def scaled_noise(noise: float | None, power: int) -> float | None:
 
 
 def scaled_bounds(bounds: dict[str, Any] | None, power: int) -> dict[str, Any] | None:
-    """The user's bounds of parameters, those of variances and of the noise scaled as the field is by 2^power."""
+    """The user's bounds of parameters for the field times 2^power: bounds of variances and of the noise scale with it."""
     if not bounds or power == 0:
         return bounds
     factor = {"variance": 2, "noise": 1}
@@ -105,7 +108,7 @@ def scaled_bounds(bounds: dict[str, Any] | None, power: int) -> dict[str, Any] |
 
 
 def check_learnable(data: Data) -> None:
-    """Raise a ValueError where the variance to be learned is out of float64's range."""
+    """Raise a ValueError if the variance to be learned is out of float64's range."""
     size = float(np.max(np.abs(data.y)))
     if size > 0 and not LOWEST_DEVIATION <= size <= HIGHEST_DEVIATION:
         raise ValueError(
@@ -115,10 +118,10 @@ def check_learnable(data: Data) -> None:
 
 
 def warn_if_far_from_zero(data: Data, grid: Grid, trend: Trend, kernel: Kernel | None) -> None:
-    """Warn where there is no trend and the data lie far from zero, which is then the prior's mean.
+    """Warn if there is no trend and the data lie far from zero, the mean of the prior.
 
-    The distance is measured in prior standard deviations, or in those of the data where the kernel is still to be
-    learned and given as None.
+    The distance is measured in prior standard deviations or, if `kernel` is None because it is to be learned, in
+    standard deviations of the data.
     """
     if trend.kind is not None:
         return

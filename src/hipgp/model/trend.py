@@ -1,6 +1,6 @@
-"""A trend: a few functions of place with unknown coefficients under a flat prior, estimated together with the field.
+"""Trends: a few functions of place whose coefficients have a flat prior and are estimated together with the field.
 
-A functional acts on a trend as it acts on the field: the column of "constant" is L_n 1, those of "linear" are also L_n x_d.
+A functional acts on the trend as on the field: "constant" has the column L_n 1, and "linear" has the columns L_n x_d too.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ KINDS = ("constant", "linear")
 
 
 class Trend(eqx.Module):
-    """`kind` is None, "constant", "linear" or "columns" (the user's own, given for the data and for each prediction)."""
+    """A trend; `kind` is None, "constant", "linear" or "columns" (given for the data and for each prediction)."""
 
     kind: str | None = eqx.field(static=True)
     columns: Float[np.ndarray, "N p"] | None
@@ -38,12 +38,12 @@ class Trend(eqx.Module):
             self.kind = "columns"
 
     def count(self, ndim: int) -> int:
-        """How many coefficients there are."""
+        """The number of coefficients."""
         given = 0 if self.columns is None else self.columns.shape[1]
         return {None: 0, "constant": 1, "linear": 1 + ndim, "columns": given}[self.kind]
 
     def of_data(self, data: "Data", grid: Grid) -> Float[np.ndarray, "N p"]:
-        """The columns of the observations."""
+        """The trend's columns for the observations."""
         if self.columns is None:
             return np.concatenate([self.of(block.functional, grid) for block in data.blocks])
         if len(self.columns) != len(data):
@@ -51,11 +51,11 @@ class Trend(eqx.Module):
         return self.columns
 
     def in_order(self, order: Int[np.ndarray, " N"]) -> "Trend":
-        """The trend of the same observations in another order."""
+        """The trend of reordered observations."""
         return self if self.columns is None else Trend(self.columns[order])
 
     def of(self, functional: Functional, grid: Grid, columns: Any = None) -> Float[np.ndarray, "N p"]:
-        """The columns of any functional; the user's own must be given."""
+        """The trend's columns for any functional; a trend given as columns needs them in `columns`."""
         n = len(functional)
         if self.kind == "columns":
             if columns is None:
@@ -73,29 +73,31 @@ class Trend(eqx.Module):
             )
         if self.kind is None:
             return np.zeros((n, 0))
-        nodes = functional.finer().nodes(1e9)  # the fewest there are: exact for what is linear in place
+        nodes = functional.finer().nodes(
+            1e9
+        )  # the coarsest quadrature is exact for linear functions of place
         c = np.asarray(nodes.weights, float)
         value = np.ones(n) if nodes.value is None else np.asarray(nodes.value, float)
         constant = (value * c.sum(axis=1))[:, None]
         if self.kind == "constant":
             return constant
-        middle, half = self.frame(grid)
+        middle, half = self.centre_and_half_width(grid)
         linear = value[:, None] * np.einsum("nq,nqd->nd", c, (np.asarray(nodes.x, float) - middle) / half)
         if nodes.direction is not None:
             linear = linear + c.sum(axis=1)[:, None] * np.asarray(nodes.direction, float) / half
         return np.concatenate([constant, linear], axis=1)
 
     def on_grid(self, grid: Grid) -> Float[np.ndarray, "M p"]:
-        """The columns at the grid points; the user's own are not known there and count as zero."""
+        """The trend's columns at the grid points; those of a trend given as columns are unknown there and zero."""
         if self.kind in (None, "columns"):
             return np.zeros((grid.size, self.count(grid.ndim)))
         ones = np.ones((grid.size, 1))
         if self.kind == "constant":
             return ones
-        middle, half = self.frame(grid)
+        middle, half = self.centre_and_half_width(grid)
         return np.concatenate([ones, (grid.coordinates() - middle) / half], axis=1)
 
-    def frame(self, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    def centre_and_half_width(self, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
         """The centre and half the width of the grid; linear columns run from -1 to 1 across it."""
         lower, upper = np.asarray(grid.lower), np.asarray(grid.upper)
         return (lower + upper) / 2, (upper - lower) / 2

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
 
-from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdOptions
+from hipgp.engines import DEFAULT_STD, Estimate, FittedPosterior, Prediction, StdOptions
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Functionals, Points
 from hipgp.model.links import LINKS, Link
@@ -76,10 +76,12 @@ class LinearisedPosterior(FittedPosterior):
         mean = np.asarray(self.post.grid_mean(), float)
         if self.link.identity:
             return mean.astype(self.dtype)
-        return np.asarray(averaged_jit(self.link, mean, self._latent_std(USUAL_STD)[0])[0]).astype(self.dtype)
+        return np.asarray(averaged_jit(self.link, mean, self._latent_std(DEFAULT_STD)[0])[0]).astype(
+            self.dtype
+        )
 
     @float64_available
-    def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[np.ndarray, np.ndarray | None]:
+    def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, np.ndarray | None]:
         mean = np.asarray(self.post.grid_mean(), float)
         std, error = self._latent_std(how)
         wide = np.asarray(spread_jit(self.link, mean, std))
@@ -96,7 +98,7 @@ class LinearisedPosterior(FittedPosterior):
         return np.asarray(std, float), None if error is None else np.asarray(error, float)
 
     @float64_available
-    def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
+    def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
         if self.link.identity:
             return self.post.predict(functional, how)
         nodes = functional.nodes(self.grid.spacing)

@@ -1,4 +1,4 @@
-"""How hipgp runs on this machine: precision, threads, compiled programs, memory, processes, signals, files on disk.
+"""Services without any Gaussian process: precision, threads, compiled programs, memory, processes, signals, files.
 
-Nothing here knows what a Gaussian process is. These modules import only one another. Every other room may use them.
+These modules import only one another. Every other room may use them.
 """

@@ -1,7 +1,7 @@
-"""Zip archives of plain bytes: written whole or not at all, sealed with a digest, read within bounds.
+"""Zip archives of bytes, written atomically, with a digest that is checked when they are read.
 
-Maps and checkpoints are both such archives. Members are stored, never compressed, so that what an archive unpacks to is
-never larger than the file itself. The archive's comment holds a SHA-256 digest of the names and contents of all members.
+Maps and checkpoints are such archives. Members are stored, never compressed, so that the contents are never larger than
+the file. The archive's comment holds a SHA-256 digest of the names and contents of all members.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 try:
     import fcntl
-except ModuleNotFoundError:  # Windows: what a killed writer leaves stays there
+except ModuleNotFoundError:  # Windows: temporary files of killed processes are not removed
     fcntl = None
 
 MOST_MEMBERS = 100_000
@@ -25,20 +25,20 @@ SEAL = b"hipgp sha256 "
 
 @contextlib.contextmanager
 def one_error(before: str, after: str = "") -> Iterator[None]:
-    """Turn whatever goes wrong while a file is understood into one ValueError, with the reason between two texts."""
+    """Turn any error in reading a file into a ValueError with the message `before`, the reason, and `after`."""
     try:
         yield
     except MemoryError:
         raise
     except Exception as error:
-        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        said = f"one without {error}" if isinstance(error, KeyError) else said
-        raise ValueError(f"{before} ({said}){after}") from None
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        reason = f"{error} is missing" if isinstance(error, KeyError) else reason
+        raise ValueError(f"{before} ({reason}){after}") from None
 
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name only when all of it is on the disk; any number may be under way."""
+    """Open a temporary file that is renamed to `path` once it is complete; several processes may do so at once."""
     target = pathlib.Path(path)
     _remove_leftovers(target)
     file = _temporary(target)
@@ -56,7 +56,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _prefix(target: pathlib.Path) -> str:
-    return f".{target.name[:64]}."  # a long name must leave room for what follows
+    return f".{target.name[:64]}."  # cut, because the length of file names is limited
 
 
 def _temporary(target: pathlib.Path) -> Any:
@@ -66,13 +66,13 @@ def _temporary(target: pathlib.Path) -> Any:
         if fcntl is not None:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
-        if os.path.exists(file.name):  # nobody took it for a leftover before it was locked
+        if os.path.exists(file.name):  # no other process removed it as a leftover before it was locked
             return file
         file.close()
 
 
 def _remove_leftovers(target: pathlib.Path) -> None:
-    """Remove temporary files of this target whose writer was killed: nobody holds their lock."""
+    """Remove this target's temporary files that no process holds a lock on: their writer was killed."""
     if fcntl is None:
         return
     made = re.compile(re.escape(_prefix(target)) + r"\d+\.[0-9a-f]{32}\.tmp")
@@ -92,7 +92,7 @@ def write(path: str | os.PathLike[str], members: Mapping[str, Any]) -> None:
 
 
 def read(file: BinaryIO) -> dict[str, bytes]:
-    """The members of an archive, whose sizes and digest are right; an error of any kind for anything else."""
+    """Read an archive and check its sizes and digest; raises errors of any kind for other files."""
     size = file.seek(0, os.SEEK_END)
     with zipfile.ZipFile(file) as archive:
         listed = archive.infolist()
@@ -105,11 +105,11 @@ def read(file: BinaryIO) -> dict[str, bytes]:
         members = {i.filename: archive.read(i) for i in listed}
         if not archive.comment.startswith(SEAL):
             raise ValueError(
-                "expected a digest of its contents, got none: another program wrote it, or hipgp before its files had "
-                "one; fit again"
+                "expected a digest of its contents, got none: another program or an early version of hipgp wrote it; "
+                "fit again"
             )
         if archive.comment != _seal(members):
-            raise ValueError("its contents are not those that were written: the digest does not match")
+            raise ValueError("its contents have changed since they were written: the digest does not match")
     return members
 
 

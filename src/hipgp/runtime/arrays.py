@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-AnyArray = jax.Array | np.ndarray  # made in NumPy, and a tracer inside jit
+AnyArray = jax.Array | np.ndarray  # NumPy outside jit, a JAX tracer inside
 
 
 def on_device(array: Any, dtype: Any = None) -> jax.Array:

@@ -1,7 +1,7 @@
 """Array sizes rounded up to few values, to limit recompilation.
 
-XLA compiles a program for each new shape and keeps it for as long as the process lives: arrays whose sizes follow the
-data, such as the rows of a sparse matrix, would take a second and some megabytes for every new data set.
+XLA compiles a program for each new shape and keeps it for the life of the process. Arrays whose sizes depend on the
+data, such as the rows of a sparse matrix, would cost a second and some megabytes for every new data set.
 """
 
 

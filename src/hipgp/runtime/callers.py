@@ -1,15 +1,18 @@
-"""Warnings that name the user's line: the one outside this package that the call came from."""
+"""Warnings that point to the user's line, the first one on the call stack outside this package."""
 
 import sys
 import warnings
 
-INSIDE = __name__.split(".")[0], "equinox"  # which stands between a method and its caller
+INSIDE = (
+    __name__.split(".")[0],
+    "equinox",
+)  # equinox wraps methods, so its frames lie between them and their callers
 
 
 def warn_caller(message: str | Warning, category: type[Warning] = UserWarning) -> None:
-    """Warn at the first line outside this package, however deep inside it the reason was found.
+    """Warn at the first line outside this package, at any depth of calls inside it.
 
-    In a thread of this package's own there is no such line: warn where its results are put together.
+    Do not call it in a worker thread, whose call stack has no such line.
     """
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in INSIDE:

@@ -1,7 +1,7 @@
-"""Checkpoint files: arrays of a long run, from which a killed one goes on to the same answer.
+"""Checkpoint files: the arrays from which an interrupted run resumes and reaches the same result.
 
-A checkpoint is one .npz file of plain arrays (no pickle), either whole or not there, with a digest of its contents. It
-carries a fingerprint of the problem and the version of the algorithm: one of another problem or version is refused.
+A checkpoint is a .npz file of plain arrays (no pickle), written atomically, with a digest of its contents. It holds a
+fingerprint of the problem and the version of the algorithm; a checkpoint with others is refused.
 """
 
 import hashlib
@@ -17,13 +17,15 @@ import numpy as np
 
 from hipgp.runtime import archive
 
-ALGORITHM = 3  # raise it when a solve or learning takes other steps: an older checkpoint would lead elsewhere
+ALGORITHM = (
+    3  # increment when the steps of a solve or of learning change, so that older checkpoints are refused
+)
 
 
 def fingerprint(*parts: Any) -> str:
     """A digest of arrays, numbers and names: equal for equal problems.
 
-    The structure tells the classes (which kernel, which functional) and the static fields (the grid, the settings).
+    The tree structure covers the classes (of kernels and functionals) and the static fields (the grid, the settings).
     """
     structure = re.sub(r" at 0x[0-9a-f]+", "", str(jax.tree.structure(parts)))
     digest = hashlib.sha256(structure.encode())
@@ -38,7 +40,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 def write_arrays(path: pathlib.Path, **arrays: Any) -> None:
-    """Write an .npz file that is either whole or not there, with a digest and the algorithm's version in it."""
+    """Write a .npz file atomically, with a digest and the version of the algorithm."""
     members = {f"{name}.npy": _packed(values) for name, values in {"algorithm": ALGORITHM, **arrays}.items()}
     archive.write(path, members)
 
@@ -50,7 +52,7 @@ def _packed(values: Any) -> bytes:
 
 
 def read_arrays(path: pathlib.Path, expected: str, *needed: str) -> dict[str, np.ndarray] | None:
-    """The arrays of a checkpoint; None where there is no file; a ValueError where it is damaged or another problem's."""
+    """The arrays of a checkpoint, None without a file; a ValueError if it is damaged or belongs to another problem."""
     if not path.exists():
         return None
     with (
@@ -78,7 +80,7 @@ def read_arrays(path: pathlib.Path, expected: str, *needed: str) -> dict[str, np
 
 
 def _unpacked(name: str, content: bytes) -> np.ndarray:
-    """One array, whose size is checked before it is made."""
+    """Decode one array; its size is checked before memory is allocated."""
     stream = io.BytesIO(content)
     if np.lib.format.read_magic(stream) != (1, 0):
         raise ValueError(f"expected version 1.0 of the .npy format, got another for {name}")

@@ -1,4 +1,4 @@
-"""A value that is computed when it is first asked for."""
+"""A value that is computed when it is first needed."""
 
 import threading
 from collections.abc import Callable
@@ -8,9 +8,9 @@ Value = TypeVar("Value")
 
 
 class Lazy(Generic[Value]):
-    """Holds a function, and what it returned once it was called: by one thread, while others that ask wait.
+    """A function that is called once, by the first thread that needs its value, while other threads wait.
 
-    A value that is there from the start may be given. Copies by pickle keep the function and not the value.
+    A value known from the start may be given. Pickling keeps the function and drops the value.
 
     >>> Lazy(list).get()
     []
@@ -20,7 +20,7 @@ class Lazy(Generic[Value]):
         self._make, self._made, self._lock = make, made, threading.Lock()
 
     def get(self, *given: Any) -> Value:
-        """The value, the same object each time. The function is called with `given` where there is no value yet."""
+        """The value, the same object each time; if there is none yet, the function is called with `given`."""
         with self._lock:
             if not self._made:
                 self._made = (self._make(*given),)

@@ -1,6 +1,6 @@
-"""How much memory there is, and how much a problem will need, estimated before anything large is allocated.
+"""Available memory, and estimates of what a problem needs, before large arrays are allocated.
 
-Estimates are rough, within a factor of two or so. What is surely too much is refused with the number of bytes.
+Estimates are good to a factor of about two. A problem that clearly does not fit is refused, with the number of bytes.
 """
 
 import math
@@ -10,11 +10,9 @@ from pathlib import Path
 
 import jax
 
-ARRAYS = 8  # float64 arrays of the torus' size that a solve holds at its peak; 7.5 to 8.2 were measured
-OF_SLABS = (
-    95.0  # bytes for each grid point and each eigenvalue of an orthant; 60 to 95 were measured, with draws
-)
-SHARE = 0.8  # of the memory that a problem may take
+ARRAYS = 8  # float64 arrays of the torus' size in memory at the peak of a solve; 7.5 to 8.2 were measured
+OF_SLABS = 95.0  # bytes of each grid point and each eigenvalue of an orthant; 60 to 95 were measured
+SHARE = 0.8  # fraction of the memory that a problem may take
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -69,16 +67,16 @@ def dense_bytes(rows: float, arrays: int) -> float:
 
 
 def numbers_at_once() -> int:
-    """Return how many numbers one array of a piece of work may have where some ten such arrays are in use.
+    """Return how many numbers an array may have in a computation that holds about ten such arrays at once.
 
-    A GPU is busy from some hundred million on, and has the memory; on a CPU smaller pieces are as fast.
+    A GPU needs about a hundred million to be busy, and has the memory; on a CPU smaller arrays are as fast.
     """
     card = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
     return max(2**24, int(card) // 512)
 
 
 def fits(needed: float) -> bool:
-    """Tell whether so many bytes fit into the share of the memory that a problem may take."""
+    """Tell whether `needed` bytes fit into the fraction of the memory that a problem may take."""
     return needed <= SHARE * bytes_available()
 
 

@@ -1,6 +1,6 @@
 """One place for floating-point precision.
 
-JAX computes in float32 unless told otherwise, and truncates float64 input without an error. hipgp follows the dtype of
+JAX computes in float32 by default, and truncates float64 input without an error. hipgp follows the dtype of
 its input instead: every public entry point runs under `float64_available`, so float64 data stay float64 whatever the
 user's JAX configuration, and the set-up of float32 problems (small factorisations, quadrature) is done in float64.
 Matrix products have the full precision of their dtype: on a GPU JAX would do float32 ones in TF32, with three digits,

@@ -1,4 +1,4 @@
-"""Conditions that JAX's threads put on the process: it must not be forked after they start, nor destroy them at its end."""
+"""Process conditions of JAX's threads: no fork after they start, and no destruction of a busy backend at exit."""
 
 import ctypes
 import functools
@@ -33,9 +33,9 @@ def check_not_forked() -> None:
 
 @functools.cache
 def keep_backend() -> None:
-    """Never destroy JAX's backend, not even when the interpreter ends: an interrupt may have left work running on it.
+    """Keep JAX's backend alive to the end of the process, because an interrupt may have left work running on it.
 
-    In jaxlib 0.10 a compilation goes on in a thread of its own after Ctrl-C, and crashes once its backend is gone.
+    In jaxlib 0.10 a compilation continues in its own thread after Ctrl-C, and crashes once the backend is destroyed.
     """
     import jax
 

@@ -1,8 +1,8 @@
-"""Compiled programs: each compiled once whatever the number of threads, and a bounded number of them kept.
+"""A bounded cache of compiled programs, each of which is compiled by one thread only.
 
-XLA compiles a program for each new shape, and JAX keeps it for as long as its function lives. A process that fits one
-data set after the other would grow by some megabytes with each whose sparse matrices have another layout. And where
-several threads call a function for the first time, JAX compiles it in each of them.
+XLA compiles a program for each new shape, and JAX keeps it for the life of the function. A process that fits many data
+sets would grow by some megabytes with each new layout of sparse matrices. If several threads call a function for the
+first time, JAX compiles it in each of them.
 """
 
 import functools
@@ -17,7 +17,7 @@ import jax
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MOST_PROGRAMS = 8  # of a function whose shapes follow the layout of the data
+MOST_PROGRAMS = 8  # programs kept of a function whose shapes depend on the data
 
 
 class _Program:
@@ -25,10 +25,12 @@ class _Program:
 
     def __init__(self, function: Callable[..., Any], donate: Any):
         @functools.wraps(function)
-        def own(*args: Any, **kwargs: Any) -> Any:  # what JAX keeps for this function goes with it
+        def copy(
+            *args: Any, **kwargs: Any
+        ) -> Any:  # JAX's caches are freed together with this copy of the function
             return function(*args, **kwargs)
 
-        self.compiled = eqx.filter_jit(own, donate=donate)
+        self.compiled = eqx.filter_jit(copy, donate=donate)
         self.ready, self.first = False, threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -45,7 +47,7 @@ class _Program:
 def bounded_jit(
     donate: Any = "none", most: int = MOST_PROGRAMS
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function like `equinox.filter_jit`, and keep only the `most` programs of it that were used last."""
+    """Decorate a function like `equinox.filter_jit`, but keep only the `most` recently used of its programs."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         programs: OrderedDict[Any, _Program] = OrderedDict()

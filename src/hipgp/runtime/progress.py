@@ -69,20 +69,20 @@ class Progress:
         return Text(f"{self.description}  {bar}{self.detail}  {time.perf_counter() - self.began:.0f} s")
 
     def describe(self, description: str) -> None:
-        """Begin a new phase of the work, with a description of its own."""
+        """Begin a new phase of the work with a new description."""
         self.description = description
         self.update("")
 
     def update(self, detail: str, fraction: float | None = None) -> None:
-        """Show `detail`, and a bar where the fraction done is known."""
+        """Show `detail`, and a bar if the fraction done is known."""
         self.detail, self.fraction = detail, fraction
 
     def done(self, done: int, total: int) -> None:
-        """Show how many items of how many are done; a `Report`."""
+        """Show the number of items done and their total; a `Report`."""
         self.update(f"{done:,} of {total:,}", done / total)
 
     def nats(self, target: float) -> Callable[[int, float], None]:
-        """Return a reporter for solves: the KL bound to the exact posterior on the grid, on a logarithmic bar."""
+        """Return a reporter for solves, which shows the KL bound to the exact posterior with a logarithmic bar."""
         first: list[float] = []
 
         def report(steps: int, nats: float) -> None:

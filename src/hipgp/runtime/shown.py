@@ -1,4 +1,4 @@
-"""How objects show themselves: a few lines at a prompt, a small table in a notebook."""
+"""Representations of objects: a few lines at a prompt, a small table in a notebook."""
 
 import html
 from typing import Any
@@ -8,10 +8,10 @@ from jax.core import Tracer
 
 
 class Shown:
-    """A base class with `repr` and a notebook's table, both made from what `_shown` tells."""
+    """A base class with `repr` and a notebook's table, both made from the rows of `_shown`."""
 
     def _shown(self) -> tuple[str, dict[str, str]]:
-        """A title, and rows of a name and a text each."""
+        """The title, and the rows as texts by name."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -28,7 +28,7 @@ class Shown:
 
 
 def numbers(values: Any) -> str:
-    """A number, or numbers in brackets, with six digits; the type of what JAX is tracing."""
+    """A number, or numbers in brackets, with six digits; for a JAX tracer its shape and type."""
     if isinstance(values, Tracer):
         return str(values.aval)
     array = np.asarray(values)
@@ -38,6 +38,6 @@ def numbers(values: Any) -> str:
 
 
 def between(values: Any) -> str:
-    """The range of an array in words, such as "0.1 to 2.3", or its one value."""
+    """The range of an array, such as "0.1 to 2.3", or its value if all are equal."""
     low, high = np.min(values), np.max(values)
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

@@ -1,9 +1,9 @@
-"""How the command ends on SIGINT and SIGTERM: at once, at any moment, with one line and no half-written file.
+"""The end of the command on SIGINT and SIGTERM: immediate, with a one-line message and no half-written file.
 
-A KeyboardInterrupt would do only between two Python instructions of the main thread, seconds late while JAX compiles,
-and it can be swallowed, or turned into another error, by whatever is being imported. So a thread waits for the signal and
-ends the process without unwinding: no destructor of a thread pool or of JAX can then crash or wait. It imports nothing
-and takes no lock, since the main thread may hold any.
+A KeyboardInterrupt acts only between two Python instructions of the main thread, seconds late while JAX compiles, and an
+import may swallow it or turn it into another error. So a thread waits for the signal and ends the process without
+unwinding, so that no destructor of a thread pool or of JAX can crash or wait. The thread imports nothing and takes no
+lock, because the main thread may hold any.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-PATIENCE = 3.0  # seconds that the main thread waits to be ended, in case the other one cannot run any more
+PATIENCE = 3.0  # seconds after which the main thread ends the process itself, if the other thread does not run any more
 
-# What is said at the end, and the folders that may hold temporary files of this process.
+# The message at the end, and the folders that may hold temporary files of this process.
 last_words: Callable[[], str] = lambda: "stopped; nothing was written"
 folders: set[str] = set()
 
@@ -34,7 +34,7 @@ def install() -> None:
 
 
 def _stand_still(number: int, frame: FrameType | None) -> None:
-    """Keep the main thread from doing more while the process is ended."""
+    """Stop the main thread while the other thread ends the process."""
     time.sleep(PATIENCE)
     os._exit(128 + number)
 
@@ -47,12 +47,12 @@ def _watch(reader: int) -> None:
 
 
 def leave(number: int) -> None:
-    """End the process as after the signal `number`."""
+    """End the process with the exit code of the signal `number`."""
     finish(128 + number)
 
 
 def finish(code: int) -> None:
-    """End the process with this exit code: say the last words, and leave no half-written file."""
+    """End the process with this exit code after printing the last words and removing half-written files."""
     with contextlib.suppress(Exception):
         cursor = b"\x1b[?25h\r\n" if os.isatty(2) else b""  # a progress bar hides it
         os.write(2, cursor + last_words().encode() + b"\n")
@@ -62,7 +62,7 @@ def finish(code: int) -> None:
 
 
 def _remove_temporary_files() -> None:
-    """Remove what this process has begun to write: `.NAME.PID.tmp` and the like."""
+    """Remove this process's temporary files, such as `.NAME.PID.tmp`."""
     own = re.compile(rf"^\..*[.-]{os.getpid()}([.-].*)?\.(tmp|probe)$")
     for folder in folders:
         for name in os.listdir(folder):

@@ -1,7 +1,7 @@
-"""Threads: all cores for NumPy's work on pieces, and one BLAS thread for many small matrices.
+"""Threads: all cores for chunks of NumPy work, and a single BLAS thread for many small matrices.
 
-JAX runs batches of small factorisations side by side on its own threads; a BLAS that splits each of them over all cores
-again makes them wait for one another (128 x 128, two cores: up to 15 times slower).
+JAX runs batches of small factorisations in parallel on its own threads. If BLAS then splits each factorisation over all
+cores again, they wait for one another (128 x 128, two cores: up to 15 times slower).
 """
 
 import functools
@@ -32,10 +32,10 @@ def one_blas_thread(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class _OneBlasThread:
-    """Limit BLAS to one thread while any thread is inside; the limit is the whole process's.
+    """Limit BLAS to one thread, in the whole process, while any thread is inside this context.
 
-    The first to enter sets it and the last to leave lifts it. Entering and leaving in any other order, each caller
-    would restore what it found, and the limit could stay for ever.
+    The first thread to enter sets the limit and the last to leave lifts it. If each thread restored the limit it found,
+    overlapping contexts could leave it set for good.
     """
 
     lock = threading.Lock()
@@ -56,12 +56,12 @@ class _OneBlasThread:
 
 
 def thread_count() -> int:
-    """How many threads this machine's cores are good for, at most 16."""
+    """The number of threads to use: the number of cores, at most 16."""
     return min(os.cpu_count() or 1, 16)
 
 
 def map_in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
-    """Yield function(*item) of each item, in order, computed on all cores; items are taken one by one as threads get free."""
+    """Yield function(*item) for each item in order, computed on all cores; an item is taken when a thread is free."""
     workers, run = thread_count(), _with_same_settings(function)
     pool = ThreadPoolExecutor(workers)
     try:
@@ -84,7 +84,7 @@ def run_both(here: Callable[[], T], there: Callable[[], S]) -> tuple[T, S]:
 
 
 def _with_same_settings(function: Callable[..., T]) -> Callable[..., T]:
-    """Give `function` this thread's device and precision: another thread starts with JAX's own defaults."""
+    """Wrap `function` to run with this thread's device and precision, since other threads have JAX's defaults."""
     config: Any = jax.config
     device, x64 = config.jax_default_device, config.jax_enable_x64
     precision = config.jax_default_matmul_precision

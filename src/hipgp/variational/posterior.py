@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.engines import USUAL_STD, Estimate, FittedPosterior, Prediction, StdOptions, check_std
+from hipgp.engines import DEFAULT_STD, Estimate, FittedPosterior, Prediction, StdOptions, check_std
 from hipgp.model.data import check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
@@ -71,7 +71,7 @@ class VariationalPosterior(FittedPosterior):
         return self._on_grid(self.whitening.root(self.q.mean))
 
     @float64_available
-    def grid_std(self, how: StdOptions = USUAL_STD) -> tuple[Float[np.ndarray, "..."], None]:
+    def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[Float[np.ndarray, "..."], None]:
         _check_options(how)
         lags = int(np.prod([2 * b - 1 for b in self.q.blocks.block_shape]))
         if isinstance(self.whitening, ToeplitzWhitening) and lags < self.grid.size:
@@ -85,7 +85,7 @@ class VariationalPosterior(FittedPosterior):
         return self._on_grid(jnp.sqrt(jnp.concatenate(variance)[: self.grid.size])), None
 
     @float64_available
-    def predict(self, functional: Functional, how: StdOptions = USUAL_STD) -> Prediction:
+    def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
         """Mean and std of every functional, without observation noise."""
         _check_options(how)
         mean, std = np.zeros(len(functional)), np.zeros(len(functional))
