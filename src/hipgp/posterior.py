@@ -6,9 +6,10 @@ from typing import Any, Literal, overload
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from hipgp.batch import estimates
+from hipgp.choices import observations
 from hipgp.choices.domain import reaching
 from hipgp.engines import (
     EVIDENCE_PROBES,
@@ -16,6 +17,7 @@ from hipgp.engines import (
     FittedPosterior,
     Gradient,
     Prediction,
+    Problem,
     StdMethod,
     StdOptions,
     as_key,
@@ -27,6 +29,7 @@ from hipgp.learning.learned import Learned
 from hipgp.model import dates, scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
+from hipgp.model.data import Data
 from hipgp.model.frames import Frame, in_units
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
@@ -262,6 +265,28 @@ class Posterior(Shown, eqx.Module):
         found = self.engine.leave_out(groups)
         y, mean, std = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
         return LeaveOut(y, mean, std, found.groups, found.std_error)
+
+    def update(self, more: Any, *, columns: Any = None, progress: bool = True) -> "Posterior":
+        """The certified posterior of all data, those of before and `more` of them, with kernel and noise as they are.
+
+        The batch engine starts from what it knows, which takes a fraction of a new fit's steps. `columns` are the user's own
+        trend columns of the new observations.
+        """
+        if not isinstance(more, Data):
+            raise ValueError(f"more: expected something made by observe(...), got {type(more).__name__}")
+        more = scaling.scaled_data(more.in_frame(self.frame).plain(), -self.unit)
+        problem = observations.with_more(self.engine, more, columns)
+        return self._again(problem, np.arange(len(problem.data) - len(more)), progress)
+
+    def without(self, index: Any, *, progress: bool = True) -> "Posterior":
+        """The certified posterior without the observations `index`: their numbers in the order given, or a mask of all."""
+        return self._again(*observations.without(self.engine, index), progress)
+
+    def _again(self, problem: Problem, kept: Int[np.ndarray, " n"], progress: bool) -> "Posterior":
+        chosen = {k: v for k, v in self.diagnostics.items() if k in ("grid_chosen", "engine_chosen")}
+        found = self.engine.again(problem, kept, progress)
+        found = dataclasses.replace(found, diagnostics=found.diagnostics | chosen)
+        return dataclasses.replace(self, engine=found, kept={})
 
     def _beyond(self, functional: Functional) -> bool:
         """Whether the functional reaches beyond an automatic grid on which the engine computes."""

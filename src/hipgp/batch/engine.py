@@ -25,6 +25,7 @@ from hipgp.batch.ordering import in_order
 from hipgp.batch.posterior import SOLVED, BatchPosterior
 from hipgp.batch.simulation import warn_if_far
 from hipgp.batch.systems import System, solve
+from hipgp.batch.updating import Start, guess
 from hipgp.engines import Method, Problem, Slope, as_key
 from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
@@ -125,9 +126,14 @@ class Batch(Method):
 
     @float64_available
     def fit(
-        self, problem: Problem, progress: bool = True, checkpoint: Any = None, check_grid: bool = False
+        self,
+        problem: Problem,
+        progress: bool = True,
+        checkpoint: Any = None,
+        check_grid: bool = False,
+        start: Start | None = None,
     ) -> "BatchPosterior":
-        """The posterior of a problem.
+        """The posterior of a problem, solved from `start` where something of it is known.
 
         `check_grid` adds to the diagnostics how far the grid puts the posterior off.
         """
@@ -145,7 +151,8 @@ class Batch(Method):
             bar.describe("solving")
             trace: list[tuple[int, float]] = []
             report = _recorded(bar.nats(self.tolerance), trace)
-            solution = self._solve(built.system, problem, columns, report, saved)
+            known = None if start is None else start.in_order(order)
+            solution = self._solve(built.system, problem, columns, report, saved, known)
         if saved is not None:
             saved.remove()
         of_std = variances.automatic_on_grid(data, grid, built.system, solution.steps)
@@ -170,13 +177,19 @@ class Batch(Method):
         columns: Float[np.ndarray, "N p"],
         report: Callable[[int, float], None],
         checkpoint: Checkpoint | None,
+        start: Start | None,
     ) -> TrendSolution:
         """The certified solve for the mean and the trend's coefficients."""
         data, most = problem.data, self.max_iterations
         rows = right_hand_sides(data.y, columns, data.noise_std(problem.noise))
         targets = row_tolerances(self.tolerance, columns.shape[1])
         z = on_device(rows.z, data.dtype)
-        solved = solve(system, z, targets, most, report, checkpoint)
+        first = None if start is None else guess(system, problem, start, rows, z, targets)
+        solved = solve(
+            system, z, targets, most, report, checkpoint, None if first is None else first.unknowns
+        )
+        if first is not None:
+            solved = solved._replace(steps=solved.steps + first.steps)
         return combine(system, solved, rows, self.tolerance, most, data.dtype)
 
     def points_per_axis(self, data: Data) -> int:
@@ -212,6 +225,8 @@ class Batch(Method):
         problem = Problem(kernel, grid, data, noise, trend)
         if not np.array_equal(np.sort(arrays["order"]), np.arange(n)):
             raise ValueError("order: expected every observation's number once, got others")
+        arrays.setdefault("alpha_of_columns", np.zeros((p, n)))  # maps of before have none
+        check_shapes(arrays, {"alpha_of_columns": (p, n)})
         solved: dict[str, Any] = {name: arrays[name] for name in SOLVED}
         solved["order"] = solved["order"].astype(int)  # a file holds floats
         return self._posterior(problem, model["diagnostics"], solved)
