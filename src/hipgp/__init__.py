@@ -9,6 +9,7 @@ import hipgp.runtime.processes as _processes  # noqa: F401  (notices when this p
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
+    from hipgp.classifier import HIPGPClassifier as HIPGPClassifier
     from hipgp.comparison import compare
     from hipgp.engines import Prediction
     from hipgp.estimator import HIPGPRegressor as HIPGPRegressor
@@ -40,7 +41,10 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "hipgp.model.data": ("Data", "observe"),
-    "hipgp.estimator": ("HIPGPRegressor",),  # not in __all__: its module needs scikit-learn
+    "hipgp.classifier": (
+        "HIPGPClassifier",
+    ),  # not in __all__, nor is the next: their modules need scikit-learn
+    "hipgp.estimator": ("HIPGPRegressor",),
     "hipgp.model.functionals": ("BoxAverages", "Derivatives", "Functionals", "LineIntegrals", "Points"),
     "hipgp.gp": ("GP",),
     "hipgp.posterior": ("Posterior", "load"),

@@ -24,6 +24,8 @@ from hipgp.model.data import Data, check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.likelihood import Likelihood
+from hipgp.model.likelihoods import Gaussian
 from hipgp.model.packing import Arrays, Json, plain
 from hipgp.model.trend import Trend
 from hipgp.runtime.progress import Report, silent
@@ -185,6 +187,10 @@ class FittedPosterior(eqx.Module):
     def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, np.ndarray | None]:
         """The standard deviation at the grid points, in the grid's shape, and its Monte Carlo error or None."""
 
+    def grid_quantile(self, q: float) -> Float[np.ndarray, "..."]:
+        """The value at each grid point that is not exceeded with probability q."""
+        return self.grid_mean() + ndtri(q) * self.grid_std()[0]
+
     @abc.abstractmethod
     def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
         """Mean and standard deviation of every functional."""
@@ -228,6 +234,10 @@ class FittedPosterior(eqx.Module):
         An engine that iterates starts from what it knows of them.
         """
         return self.method.condition(problem, progress)
+
+    def scatter(self, likelihood: Likelihood | None) -> Likelihood:
+        """The likelihood of new observations with what was learned filled in; that of the data for None."""
+        return Gaussian() if likelihood is None else likelihood.completed({})
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray] | None:
         """y minus the fitted mean, and the noise std of each observation, where the engine keeps them."""

@@ -33,6 +33,7 @@ from hipgp.model.dates import are_dates
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, Matern32, shortest_lengthscale
+from hipgp.model.likelihood import Likelihood
 from hipgp.model.scaling import scaled_data
 from hipgp.runtime.callers import warn_caller
 
@@ -64,12 +65,17 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         The automatic grid is made coarser if it would have more points.
     method : Batch, Exact or None
         Settings of the engine; None: Batch().
+    link : None, "exp", "softplus", "logistic" or Link(g)
+        The field is g(f), such as exp(f), which is positive.
+    likelihood : Likelihood or None
+        How y scatters about the field: Poisson(), StudentT(), ...; None: Gaussian noise. Parameters are numbers, or learned.
     random_state : int
         Seed of the random order of the data in learning.
 
     Attributes
     ----------
     kernel_, noise_, grid_ : the learned (or given) kernel and noise, and the grid.
+    parameters_ : the likelihood's learned parameters, by name.
     units_ : the unit of each column, such as "days since 2020-01-01"; empty where X are plain numbers.
     gp_ : the GP; `gp_.learned` holds the course of learning and the standard error of each parameter.
     posterior_ : the Posterior, which predicts any functional of the field: slopes, integrals, averages.
@@ -88,6 +94,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         max_grid_points: int = 100_000,
         method: Method | None = None,
         random_state: int = 0,
+        link: Any = None,
+        likelihood: Likelihood | None = None,
     ):
         self.kernel = kernel
         self.noise = noise
@@ -99,6 +107,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         self.max_grid_points = max_grid_points
         self.method = method
         self.random_state = random_state
+        self.link = link
+        self.likelihood = likelihood
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn the kernel from X, (N, D), and y, (N,), and condition on them, all in float64.
@@ -117,20 +127,23 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         self._check_settings()
         kernel = Matern32(lengthscale=np.ones(columns)) if self.kernel is None else self.kernel
         places = Points(X).given_in(self.units_)
-        data = observe(places, np.asarray(y, np.float64), noise=self.noise)
+        data = observe(places, np.asarray(y, np.float64), self.noise, self.likelihood)
+        parameters = {}
         if self.learn:
-            start = GP(kernel, self._learning_grid(X), trend=self.trend)
+            start = GP(kernel, self._learning_grid(X), trend=self.trend, link=self.link)
             learned = start.learn(data, key=self.random_state, progress=False)
             self.kernel_, self.noise_ = learned.kernel, self.noise if learned.noise is None else learned.noise
+            parameters = learned.parameters
         else:
             learned, self.kernel_, self.noise_ = None, kernel, self.noise
+        self.parameters_ = parameters
         self._condition(data, self._automatic_grid(X) if self.grid is None else self.grid, learned)
         return self
 
     def _condition(self, data: Data, grid: Grid, learned: GP | None) -> None:
         """Condition on the data; an automatic grid that proves too coarse is refined, up to `max_grid_points`."""
         for last in (False, False, True):
-            gp = GP(self.kernel_, grid, self.noise_, self.trend)
+            gp = self._gp(grid)
             if learned is not None:
                 gp = eqx.tree_at(lambda g: g.learned, gp, learned.learned, is_leaf=lambda a: a is None)
             with warnings.catch_warnings(record=True) as caught:
@@ -143,6 +156,9 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         self.grid_, self.gp_, self.posterior_ = grid, gp, posterior
         for warning in caught:
             warn_caller(warning.message)
+
+    def _gp(self, grid: Grid) -> GP:
+        return GP(self.kernel_, grid, self.noise_, self.trend, self.link, self.parameters_)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The posterior mean at X and, with `return_std`, the standard deviation, both without observation noise."""
@@ -163,7 +179,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         posterior = self.posterior_
         if np.any(self.grid_.outside(X) > 0):
             wide = _widened(self.grid_, X, 10 * self.max_grid_points)
-            gp = GP(self.kernel_, wide, self.noise_, self.trend)
+            gp = self._gp(wide)
             data = posterior.engine.observations()
             if data is None:
                 raise ValueError("X: expected places within the grid with this method, got some beyond it")
@@ -172,7 +188,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         return posterior.sample(n_samples, key=key, at=Points(X).given_in(posterior.units), progress=False).T
 
     def _check_settings(self) -> None:
-        if not self.learn and (self.kernel is None or self.noise is None):
+        additive = self.likelihood is None or getattr(self.likelihood, "additive", False)
+        if not self.learn and (self.kernel is None or (self.noise is None and additive)):
             raise ValueError(
                 "learn: expected True, or a kernel and a noise to use as they are, got False without"
             )

@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from hipgp.batch import estimates
 from hipgp.choices import observations
@@ -17,7 +17,6 @@ from hipgp.engines import (
     FittedPosterior,
     Gradient,
     Prediction,
-    Problem,
     StdMethod,
     StdOptions,
     as_key,
@@ -29,11 +28,11 @@ from hipgp.learning.learned import Learned
 from hipgp.model import dates, scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
-from hipgp.model.data import Data
 from hipgp.model.frames import Frame, in_units
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.nonlinear.observed import new_observations
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
@@ -191,6 +190,14 @@ class Posterior(Shown, eqx.Module):
         error = None if error is None else np.ldexp(error, self.unit)
         return (std, error) if return_error else std
 
+    def interval(self, p: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends on the grid of the central interval that holds the field with probability `p`."""
+        if not 0 < p < 1:
+            raise ValueError(f"p: expected a probability between 0 and 1, got {p!r}")
+        ends = (self.engine.grid_quantile(share) for share in (0.5 * (1 - p), 0.5 * (1 + p)))
+        lower, upper = (np.ldexp(end, self.unit) for end in ends)
+        return lower, upper
+
     def predict(
         self,
         functional: Any,
@@ -199,6 +206,8 @@ class Posterior(Shown, eqx.Module):
         samples: int = 64,
         key: Any = 0,
         columns: Any = None,
+        noisy: Any = False,
+        noise: Any = None,
         progress: bool = True,
     ) -> Prediction:
         """Mean and std of any functional, observed or not; an array of places means Points.
@@ -209,16 +218,22 @@ class Posterior(Shown, eqx.Module):
         lines given lines from the same place, where the nearest observations carry nearly all the information; otherwise
         whichever of "exact" and "samples" needs fewer products. `columns` holds the trend columns of these functionals,
         if the trend was given as columns.
+
+        With `noisy=True` the prediction is of new observations: how the data scatter is added, with the `noise` of the data
+        or that which is given. A likelihood, as in `noisy=Poisson(exposure=2.0)`, says how the new ones do.
         """
         functional, longer = self._plain(functional)
         estimates.check_places(functional)
         if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
-            beyond = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]
-            return self._in_unit(beyond, functional, longer)
-        engine = self._reaching(functional, progress)
-        with Progress("standard deviations", progress) as bar:
-            found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
-        return self._in_unit(found, functional, longer)
+            found = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]
+        else:
+            engine = self._reaching(functional, progress)
+            with Progress("standard deviations", progress) as bar:
+                found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
+        found = self._in_unit(found, functional, longer)
+        if noisy is False:
+            return found
+        return new_observations(found, self.engine, noisy, noise, self._noise_of_all())
 
     def sample(
         self,
@@ -263,30 +278,32 @@ class Posterior(Shown, eqx.Module):
         exact engine is exact here; `std_error` of the result bounds the error of the batch engine.
         """
         found = self.engine.leave_out(groups)
+        if self.unit == 0:
+            return found
         y, mean, std = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
         return LeaveOut(y, mean, std, found.groups, found.std_error)
 
     def update(self, more: Any, *, columns: Any = None, progress: bool = True) -> "Posterior":
-        """The certified posterior of all data, those of before and `more` of them, with kernel and noise as they are.
+        """The certified posterior with `more` data, in a fraction of a new fit's steps; kernel and noise stay.
 
-        The batch engine starts from what it knows, which takes a fraction of a new fit's steps. `columns` are the user's own
-        trend columns of the new observations.
+        `columns` are the user's own trend columns of the new observations.
         """
-        if not isinstance(more, Data):
-            raise ValueError(f"more: expected something made by observe(...), got {type(more).__name__}")
-        more = scaling.scaled_data(more.in_frame(self.frame).plain(), -self.unit)
-        problem = observations.with_more(self.engine, more, columns)
-        return self._again(problem, np.arange(len(problem.data) - len(more)), progress)
+        engine = observations.with_more(self.engine, more, self.frame, self.unit, columns, progress)
+        return dataclasses.replace(self, engine=engine, kept={})
 
     def without(self, index: Any, *, progress: bool = True) -> "Posterior":
         """The certified posterior without the observations `index`: their numbers in the order given, or a mask of all."""
-        return self._again(*observations.without(self.engine, index), progress)
+        engine = observations.without(self.engine, index, progress)
+        return dataclasses.replace(self, engine=engine, kept={})
 
-    def _again(self, problem: Problem, kept: Int[np.ndarray, " n"], progress: bool) -> "Posterior":
-        chosen = {k: v for k, v in self.diagnostics.items() if k in ("grid_chosen", "engine_chosen")}
-        found = self.engine.again(problem, kept, progress)
-        found = dataclasses.replace(found, diagnostics=found.diagnostics | chosen)
-        return dataclasses.replace(self, engine=found, kept={})
+    def _noise_of_all(self) -> float | None:
+        """The noise of the data where all have the same; None where they have different ones."""
+        if self.noise is not None:
+            return self.noise
+        data = self.engine.observations()
+        stds = [] if data is None else [b.noise for b in data.blocks if b.noise is not None]
+        each = np.unique(np.concatenate(stds)) if stds else np.empty(0)
+        return float(np.ldexp(each[0], self.unit)) if len(each) == 1 else None
 
     def _beyond(self, functional: Functional) -> bool:
         """Whether the functional reaches beyond an automatic grid on which the engine computes."""

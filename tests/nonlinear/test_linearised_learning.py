@@ -1,7 +1,6 @@
 """Learning with links and likelihoods: what data were simulated from comes back."""
 
 import numpy as np
-import pytest
 
 import hipgp as hg
 
@@ -60,9 +59,3 @@ def test_the_noise_of_a_positive_field_is_learned():
     y = np.exp(f) + 0.1 * rng.standard_normal(len(X))
     gp = hg.GP(KERNEL, GRID, link="exp").learn(hg.observe(hg.Points(X), y), progress=False)
     assert 0.085 < gp.noise < 0.115
-
-
-def test_a_checkpoint_is_refused():
-    data = hg.observe(hg.Points(X), np.ones(len(X)), likelihood=hg.Poisson())
-    with pytest.raises(ValueError, match="checkpoint: expected None with a link"):
-        hg.GP(KERNEL, GRID, link="exp").learn(data, checkpoint="x")

@@ -146,7 +146,6 @@ def test_a_far_start_does_not_diverge(far):
     [
         (lambda: GP.condition(hg.observe(hg.Derivatives(X), COUNTS, 0.1)), 'functional: expected no derivatives of a field with link="exp"'),
         (lambda: GP.condition(DATA, method=hg.Variational("full")), r"method: expected Batch\(...\) or Exact\(...\) with a link.*got Variational"),
-        (lambda: GP.condition(DATA, checkpoint="x"), "checkpoint: expected None with a link"),
         (lambda: GP.condition(hg.observe(hg.Points(X), COUNTS, likelihood=hg.NegativeBinomial())), r"dispersion: expected a number in NegativeBinomial\(dispersion=...\), got None.*learn"),
         (lambda: GP.condition(hg.observe(hg.Points(X), COUNTS, likelihood=hg.StudentT(4.0))), "noise: expected the noise of every observation"),
         (lambda: hg.Linearised(max_rounds=0), "max_rounds: expected a whole number of at least 1"),

@@ -145,7 +145,7 @@ def test_float32_is_float64_rounded():
     ("functional", "words"),
     [
         (hg.Points(np.full((2, 2), 0.5)), "LineIntegrals"),
-        (hg.LineIntegrals((0.1, 0.1), [[0.5, 0.6]], nodes_per_ray=4), "their own choice of nodes"),
+        (hg.LineIntegrals((0.1, 0.1), [[0.5, 0.6]], nodes_per_ray=4), "with the default quadrature"),
         (hg.BoxAverages((0.1, 0.1), [[0.5, 0.6]]), "BoxAverages"),
     ],
 )

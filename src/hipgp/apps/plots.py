@@ -14,6 +14,9 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
+from hipgp.apps.histories import convergence as convergence
+from hipgp.apps.histories import learning as learning
+from hipgp.apps.histories import rounds as rounds
 from hipgp.apps.style import ACCENT, INK, SECOND, figure, styled
 from hipgp.apps.style import STYLE as STYLE
 from hipgp.apps.style import save as save
@@ -152,15 +155,19 @@ def slices(
 
 
 def overview(fields: Mapping[str, Array], grid: Grid, labels: Labels) -> Figure | None:
-    """The one picture of a map, given its "mean" and, where they are known, "std" and "samples"; None in 4 dimensions."""
+    """The one picture of a map, given its "mean" and, where they are known, "std" and "samples"; None in 4 dimensions.
+
+    "lower" and "upper", the ends of 95% intervals, are those of the band around a curve that is not as far below as above.
+    """
     if grid.ndim == 1:
         thin = slice(None, None, max(1, grid.size // 5000))
         mean = fields["mean"][thin]
         std = fields["std"][thin] if "std" in fields else np.zeros_like(mean)
         draws = fields["samples"][:5, thin] if "samples" in fields else None
+        band = (fields["lower"][thin], fields["upper"][thin]) if "lower" in fields else None
         names = {"xlabel": labels.on_ticks(0), "ylabel": labels.value()}
         along, unit = grid.axes[0][thin], labels.axis_units[0]
-        fig = profile(across(along, unit), mean, std, samples=draws, **names)
+        fig = profile(across(along, unit), mean, std, samples=draws, band=band, **names)
         if dates.origin(unit):
             side = fig.axes[0].xaxis
             side.set_major_formatter(_of_dates(side))
@@ -185,15 +192,18 @@ def profile(
     samples: Float[Array, "s n"] | None = None,
     truth: Float[Array, " n"] | None = None,
     points: tuple[Array, Array] | None = None,
+    band: tuple[Array, Array] | None = None,
     title: str = "",
     ax: Any = None,
 ) -> Figure:
-    """A curve: the mean with its 95% band, and draws, the truth and the data where they are given."""
+    """A curve: the mean with its 95% band, and draws, the truth and the data where they are given.
+
+    `band` are the ends of the band where it is not mean ± 1.96 std, such as `found.interval(0.95)` of a positive field.
+    """
+    lower, upper = (mean - 1.96 * std, mean + 1.96 * std) if band is None else band
     fig = figure(8.2, 3.8) if ax is None else ax.figure
     ax = fig.add_subplot() if ax is None else ax
-    ax.fill_between(
-        x, mean - 1.96 * std, mean + 1.96 * std, color=SECOND, alpha=0.22, lw=0, label="95% interval"
-    )
+    ax.fill_between(x, lower, upper, color=SECOND, alpha=0.22, lw=0, label="95% interval")
     if samples is not None:
         ax.plot(x, samples.T, color=SECOND, lw=0.6, alpha=0.55)
     ax.plot(x, mean, color=SECOND, lw=1.8 if len(x) < 1500 else 0.7, label="posterior mean")
@@ -206,16 +216,20 @@ def profile(
     return fig
 
 
-@styled
 def calibration(
     mean: Float[Array, " n"], std: Float[Array, " n"], truth: Float[Array, " n"], title: str = ""
 ) -> Figure:
     """Coverage of every central interval, and the histogram of PIT values: whether the error bars are right."""
+    return calibration_of(norm.cdf((np.ravel(truth) - np.ravel(mean)) / np.ravel(std)), title)
+
+
+@styled
+def calibration_of(pit: Float[Array, " n"], title: str = "") -> Figure:
+    """The same from PIT values, the posterior probabilities below the truth, of any distribution."""
     fig = figure(8.6, 3.9)
     if title:
         fig.suptitle(title, fontweight="bold")
     left, right = fig.subplots(1, 2)
-    pit = norm.cdf((np.ravel(truth) - np.ravel(mean)) / np.ravel(std))
     nominal = np.linspace(0.01, 0.99, 99)
     reached = [np.mean(np.abs(pit - 0.5) <= p / 2) for p in nominal]
     left.plot([0, 100], [0, 100], color="#9aa3af", lw=1)
@@ -312,50 +326,4 @@ def sky(
             pad=0.06,
             label=f"std of {label}" if own else label,
         )
-    return fig
-
-
-@styled
-def convergence(trace: Sequence[tuple[int, float]], tolerance: float) -> Figure:
-    """How the bound on the distance from the exact posterior of the model on its grid fell, step by step."""
-    fig = figure(5.6, 3.6)
-    ax = fig.add_subplot()
-    steps, nats = np.array(trace, float).reshape(-1, 2).T
-    ax.semilogy(steps, nats, "o-", color=SECOND, ms=4)
-    ax.axhline(tolerance, color=ACCENT, lw=1, ls=(0, (4, 2)), label=f"tolerance, {tolerance:g} nats")
-    ax.set(xlabel="conjugate-gradient step", ylabel="KL from the exact posterior on the grid, at most [nats]")
-    ax.legend(fontsize=9)
-    return fig
-
-
-@styled
-def learning(trace: Sequence[Mapping[str, float]], names: Sequence[str]) -> Figure:
-    """The search for the kernel: the likelihood and every parameter against evaluations."""
-    fig = figure(8.6, 3.6)
-    left, right = fig.subplots(1, 2)
-    objective = np.array([t["objective"] for t in trace])
-    stage = np.array([t.get("stage", 0) for t in trace])
-    for number in np.unique(stage):
-        at = np.flatnonzero(stage == number)
-        left.plot(
-            at,
-            objective[at],
-            lw=1.6,
-            color=[SECOND, ACCENT, INK][int(number) % 3],
-            label=f"stage {number + 1:.0f}",
-        )
-    low, high = np.quantile(objective, [0, 0.9])
-    left.set(xlabel="evaluation", ylabel="negative log-likelihood per datum [nats]")
-    left.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.2 * (high - low) + 1e-9)
-    left.legend(fontsize=9)
-    for number, name in enumerate(names):
-        values = np.array([t[name] for t in trace])
-        right.semilogy(
-            values,
-            lw=1.6,
-            label=name,
-            color=matplotlib.colormaps["viridis"](0.85 * number / max(1, len(names) - 1)),
-        )
-    right.set(xlabel="evaluation", ylabel="parameter")
-    right.legend(fontsize=8)
     return fig

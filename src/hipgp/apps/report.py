@@ -43,7 +43,7 @@ def page(path: str | os.PathLike[str]) -> str:
     """The report of the map in `path`, as HTML."""
     record = io.read(path)
     post = models.load(path)
-    held = {str(k): np.asarray(record.fields[k]) for k in record.fields.data_vars} | {"mean": post.mean}
+    held = fields_of(record, post)
     parts = {
         "TITLE": html.escape(f"{post.labels.name}: {pathlib.Path(path).name}"),
         "WORDS": _in_words(post),
@@ -60,6 +60,39 @@ def page(path: str | os.PathLike[str]) -> str:
     return re.sub("{{(" + "|".join(parts) + ")}}", lambda place: parts[place[1]], text)
 
 
+def fields_of(record: io.Record, post: models.Posterior) -> dict[str, np.ndarray]:
+    """The arrays on the grid in a file: the mean, and std and draws where they were saved.
+
+    A curve of a transformed field has the ends of its intervals beside its std, which would reach beyond the link's range.
+    """
+    held = {str(k): np.asarray(record.fields[k]) for k in record.fields.data_vars} | {"mean": post.mean}
+    if "std" in held and post.grid.ndim == 1 and link_name(post):
+        held["lower"], held["upper"] = post.interval(0.95)
+    return held
+
+
+def link_name(post: models.Posterior) -> str:
+    """The link of a transformed field; empty where there is none."""
+    name = post.diagnostics.get("link", "identity")
+    return "" if name == "identity" else str(name)
+
+
+def _scatter_in_words(post: models.Posterior, data: Data | None) -> str:
+    """How the data scatter about what they see of the field."""
+    kinds = (
+        [] if data is None else [type(b.likelihood).__name__ for b in data.blocks if b.likelihood is not None]
+    )
+    learned = getattr(post.engine.method, "parameters", {})
+    if kinds:
+        told = ", ".join(f"{name.split('.')[1]} {value:.4g}" for name, value in learned.items())
+        return f"whose likelihood is {' and '.join(sorted(set(kinds)))}" + (
+            f" (learned: {told})" if told else ""
+        )
+    if post.noise is None:
+        return "each with its own noise"
+    return f"with noise of standard deviation {post.noise:.4g} where none was given"
+
+
 def _in_words(post: models.Posterior) -> str:
     """The field, the data, the prior and what was learned, in sentences."""
     told, labels, grid = post.diagnostics, post.labels, post.grid
@@ -72,15 +105,12 @@ def _in_words(post: models.Posterior) -> str:
         f"{name} from {dates.place(low, labels.axis_units[i])} to {dates.place(high, labels.axis_units[i])}"
         for i, (name, low, high) in enumerate(zip(names, grid.lower, grid.upper, strict=True))
     )
-    noise = (
-        "each with its own noise"
-        if post.noise is None
-        else f"with noise of standard deviation {post.noise:.4g} where none was given"
-    )
+    link = link_name(post)
+    of_f = f"The field is {link}(f) of a Gaussian process f, whose kernel is told here. " if link else ""
     lines = [
         f"The field is <b>{html.escape(labels.value())}</b>, over {html.escape(box)}.",
-        f"It was seen through {html.escape(seen)}, {noise}.",
-        f"The prior is a Gaussian process with covariance {html.escape(describe(post.kernel, labels.axis_units))}, carried "
+        f"It was seen through {html.escape(seen)}, {html.escape(_scatter_in_words(post, data))}.",
+        f"{of_f}The prior is a Gaussian process with covariance {html.escape(describe(post.kernel, labels.axis_units))}, carried "
         f"by a grid of {' x '.join(map(str, grid.shape))} = {grid.size:,} points.",
     ]
     if post.learned is not None:
@@ -111,6 +141,8 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
             "posterior of the model on its grid: "
             + ("nothing you could notice." if ok else "not close enough; raise max_iterations or neighbours."),
         ))  # fmt: skip
+    elif "rounds" in told:
+        out.append(_rounds_verdict(told))
     elif "message" in told:
         out.append((GOOD if told.get("converged") else FAIR, f"Variational fit: {told['message']}."))
     if (clipped := told.get("clipped_mass")) is not None:
@@ -139,6 +171,18 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
         out.append((FAIR if missing else GOOD, text))
     out += _residual_verdict(post)
     return out
+
+
+def _rounds_verdict(told: dict[str, Any]) -> tuple[str, str]:
+    """Whether the rounds of the linearisation came to rest."""
+    said = f"In the last of {told['rounds']} rounds the posterior moved by {told['change_nats']:.2g} nats: "
+    if told.get("converged"):
+        return GOOD, said + "it came to rest."
+    return (
+        POOR,
+        said
+        + f"it did not come to rest at {told['tolerance_nats']:g}; give more rounds, or look at the data.",
+    )
 
 
 def _decisions(post: models.Posterior) -> str:
@@ -195,6 +239,8 @@ def pictures(post: models.Posterior, held: dict[str, np.ndarray]) -> list[tuple[
     if (residuals := _fitted_residuals(post)) is not None:
         histogram = plots.standardised(residuals[0] / residuals[1])
         found.append(("Residuals of the fitted data, in units of their noise", histogram))
+    if told.get("rounds"):
+        found.append(("Rounds of the linearisation", plots.rounds(told["trace"], told["tolerance_nats"])))
     if told.get("kl_trace"):
         found.append(("Convergence", plots.convergence(told["kl_trace"], told["tolerance_nats"])))
     if post.learned is not None and post.learned.trace:

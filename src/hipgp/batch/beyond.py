@@ -17,8 +17,8 @@ from hipgp.weights.covariance import covariance_with_points
 if TYPE_CHECKING:
     from hipgp.batch.posterior import BatchPosterior
 
-NODES_AT_ONCE = 2**16  # of the data
-PAIRS_AT_ONCE = 2**22  # covariances held at once
+NODES_AT_ONCE = 2**16  # quadrature nodes of the data in one chunk
+PAIRS_AT_ONCE = 2**22  # covariances computed together
 
 
 @float64_available

@@ -1,8 +1,9 @@
-"""How forms a' A b, A = W K W' + N, change with the kernel: all that the gradient of the log evidence needs.
+"""Derivatives of bilinear forms a' A b, A = W K W' + N, in the kernel's parameters, for the gradient of the evidence.
 
-With u = K W' held on both sides, d(a' A b) = (W'a)' dK (W'b) + a' dW u_b + b' dW u_a + sum a_n b_n dv_n (or other
-multiples of dv_n, where residual variances are not part of N): the first through the torus' eigenvalues, the others node
-by node, in pieces, through the stencils' weights. No entry of A is formed, and nothing is kept but fields on the grid.
+With the fields u_a = K W'a and u_b = K W'b held fixed, d(a' A b) = (W'a)' dK (W'b) + a' dW u_b + b' dW u_a +
+sum a_n b_n dv_n (or other multiples of dv_n, if residual variances are not part of N). The first term is differentiated
+through the torus' eigenvalues, the others by node, in chunks, through the stencils' weights. No entry of A is formed, and
+only fields on the grid are stored.
 """
 
 from typing import Any
@@ -26,19 +27,19 @@ from hipgp.weights.toeplitz import Toeplitz, TorusToeplitz, toeplitz_on_torus
 
 
 class Forms(eqx.Module):
-    """sum over i of weight_i a_i' A b_i."""
+    """A weighted sum of bilinear forms, sum over i of weight_i a_i' A b_i."""
 
     a: Float[Array, "F N"]
     b: Float[Array, "F N"]
     weight: Float[Array, " F"]
 
     def diagonal(self) -> Float[Array, " N"]:
-        """What each observation's own variance is multiplied by."""
+        """The factor of each diagonal entry of A in the sum."""
         return self.weight @ (self.a * self.b)
 
 
 class Piece(eqx.Module):
-    """Some functionals, as the gradient needs them; filled up to a round number with some of weight zero."""
+    """A chunk of functionals as the gradient needs them, padded with functionals of weight zero."""
 
     offset: Float[Array, "n*Q D"]
     value: Float[Array, " n*Q"] | None
@@ -46,7 +47,7 @@ class Piece(eqx.Module):
     share: Float[Array, "n Q"]  # the nodes' weights
     start: Int[Array, "n Q"]  # the stencils' first grid points
     residual: Float[Array, " n"]
-    of_residual: Float[Array, " n"]  # what each residual variance is multiplied by
+    of_residual: Float[Array, " n"]  # the factor of each residual variance
     forms: Forms
 
 
@@ -60,9 +61,9 @@ def kernel_gradient(
     forms: Forms,
     of_residual: Float[Array, " N"],
 ) -> Kernel:
-    """The forms' gradient in the parameters of `kernel`, whose K and W these are, with stencils of p points per axis.
+    """The gradient of the forms in the parameters of `kernel`, given its K and its W with stencils of p points per axis.
 
-    `of_residual` is what each residual variance is multiplied by.
+    `of_residual` is the factor of each residual variance.
     """
     kernel = jax.tree.map(jnp.asarray, kernel)
     total, fields = _through_grid(kernel, toeplitz.whole(), weights, forms)
@@ -80,7 +81,7 @@ def kernel_gradient(
 def _through_grid(
     kernel: Kernel, toeplitz: TorusToeplitz, weights: Weights, forms: Forms
 ) -> tuple[Kernel, tuple[Array, Array]]:
-    """The part through K with W held, and K W' of both sides for the part through W."""
+    """The derivative through K with W held fixed, and the fields K W'a and K W'b."""
     modes = lambda v: toeplitz.modes(weights.transpose_matmul(v).reshape(toeplitz.shape))
     field = lambda m: toeplitz.from_modes(toeplitz.eigenvalues * m).ravel()
 
@@ -99,7 +100,7 @@ def _piece(
     grid: Grid, p: int, part: Nodes, own: np.ndarray, residual: Array, of_residual: Array, forms: Forms
 ) -> Piece:
     count, per = part.x.shape[:2]
-    missing = round_up_to_power_of_two(count) - count  # few shapes: few compilations
+    missing = round_up_to_power_of_two(count) - count  # limits recompilation
     start, offset = locate_stencils(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
 
     def full(v: Any, mode: Any = "edge") -> Array:
@@ -126,7 +127,7 @@ def _piece(
 def _through_weights(
     kernel: Kernel, grid: Grid, p: int, piece: Piece, field_a: Array, field_b: Array
 ) -> Kernel:
-    """The part through W and the residual variances of some functionals, the grid's fields held."""
+    """The derivative through W and the residual variances of some functionals, with the fields on the grid held fixed."""
     places = piece.start[..., None] + jnp.asarray(stencil_offsets(grid, p)[1])
 
     def add(total: Array, form: tuple[Forms, Array, Array]) -> tuple[Array, None]:
@@ -135,12 +136,12 @@ def _through_weights(
         return total + one.weight * seen, None
 
     seen = jax.lax.scan(add, jnp.zeros(places.shape), (piece.forms, field_a, field_b))[0]
-    pull = (piece.share[..., None] * seen).reshape(-1, seen.shape[-1])  # what each weight is multiplied by
+    pull = (piece.share[..., None] * seen).reshape(-1, seen.shape[-1])  # the factor of each weight
 
     def value(k: Kernel) -> Array:
         w, v = stencil_weights(k, grid, p, piece.offset, piece.value, piece.direction)
         alone = jnp.sum(v.reshape(piece.share.shape) * piece.share**2, axis=1)
-        # v of a sum of nodes is `alone` times what their correlation makes of it, and that is held
+        # v of a sum of nodes is `alone`, v of independent nodes, times a ratio that is held fixed
         now = jax.lax.stop_gradient(alone)
         ratio = jnp.where(now > 0, piece.residual / jnp.where(now > 0, now, 1.0), 0.0)
         return jnp.sum(pull * w) + jnp.sum(piece.of_residual * ratio * alone)

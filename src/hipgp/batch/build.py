@@ -1,4 +1,4 @@
-"""From a problem and settings to the linear system: the decisions are taken in turn, and carried out."""
+"""Construction of the linear system from a problem and settings, by the decisions of `batch/decisions.py`."""
 
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class Built(NamedTuple):
-    """The system of a problem, and what its building told."""
+    """The system of a problem, and the diagnostics of its construction."""
 
     system: System
-    cells: CellBlocks | None  # the data by grid cell, where their residuals are joint
+    cells: CellBlocks | None  # the data by grid cell, if their residuals are joint
     diagnostics: dict[str, Any]
-    seen: GridModel  # what the grid sees of the data
+    grid_model: GridModel  # the grid's approximation of the data
 
 
 def build(problem: Problem, method: "Batch") -> Built:
@@ -71,15 +71,14 @@ def build(problem: Problem, method: "Batch") -> Built:
     if method.weights != "exact":
         functionals = [block.functional for block in data.blocks]
         taken["stencil"] = decisions.stencil(method, functionals, data.ndim)
-    told: dict[str, Any] = {"weights": description, "residual_to_noise": ratio}
-    told |= {name: taken[name].choice for name in ("residual", "space", "product", "preconditioner")}
-    told["decisions"] = {name: decision.reason for name, decision in taken.items()}
-    facts = _sizes(problem, toeplitz) | told
-    return Built(system, cells, facts, _seen(problem, method, rows, residual, cells))
+    info = _sizes(problem, toeplitz) | {"weights": description, "residual_to_noise": ratio}
+    info |= {name: taken[name].choice for name in ("residual", "space", "product", "preconditioner")}
+    info["decisions"] = {name: decision.reason for name, decision in taken.items()}
+    return Built(system, cells, info, _grid_model(problem, method, rows, residual, cells))
 
 
 def _sizes(problem: Problem, toeplitz: Toeplitz) -> dict[str, Any]:
-    """Diagnostics of the problem itself."""
+    """The diagnostics that describe the problem."""
     grid, data = problem.grid, problem.data
     return {
         "engine": "batch",
@@ -93,13 +92,13 @@ def _sizes(problem: Problem, toeplitz: Toeplitz) -> dict[str, Any]:
 
 
 def system_later(problem: Problem, method: "Batch") -> System:
-    """The system of a map from a file, built as in a fit."""
+    """The system of a posterior from a file, built as in a fit."""
     with jax.enable_x64(True):
         return build(problem, method).system
 
 
 def cells_later(problem: Problem, method: "Batch") -> CellBlocks | None:
-    """The data by grid cell, for a map from a file whose residuals are joint: W is computed, and no system is built."""
+    """The data by grid cell, for a posterior from a file with joint residuals; W is computed without building a system."""
     embedded = lambda: embed(problem.kernel, problem.grid, problem.data.dtype, WRAPPED)
     with jax.enable_x64(True):
         rows, _ = interpolation.rows_of(method, problem.kernel, problem.grid, problem.data, embedded)
@@ -107,10 +106,10 @@ def cells_later(problem: Problem, method: "Batch") -> CellBlocks | None:
 
 
 def _rows_beside(problem: Problem, method: "Batch") -> tuple[Rows, str, ConditioningSets | None, Toeplitz]:
-    """W, its description, conditioning sets and K, computed side by side.
+    """W, its description, conditioning sets and K, computed in parallel.
 
-    The conditioning sets of points are None: the noise, with W's residual variances, decides on them. So are those of
-    functionals for which a low-rank preconditioner is tried first.
+    The conditioning sets are None for points, whose sets depend on the noise and residual variances, and if a low-rank
+    preconditioner is tried first.
     """
     kernel, grid, data, _, _ = problem
     beside = method.neighbours != 0 and method.weights == "local" and not all_points(data)
@@ -134,9 +133,9 @@ def _data_system(
     cells: CellBlocks | None,
     near: ConditioningSets | None,
 ) -> tuple[DataSystem, Trial | None]:
-    """The system in data space, with its preconditioner and W in a layout for products, side by side.
+    """The system in data space, and the outcome of trying a low-rank preconditioner (None if it was not tried).
 
-    Where a low-rank preconditioner was tried, what that told.
+    The preconditioner and the layout of W are computed in parallel.
     """
     kernel, grid, data, _, _ = problem
     trial: Trial | None = None
@@ -168,7 +167,7 @@ def _vecchia(
     return vecchia.vecchia_factor(kernel, near, variance, data.dtype)
 
 
-def _seen(
+def _grid_model(
     problem: Problem,
     method: "Batch",
     rows: Rows,

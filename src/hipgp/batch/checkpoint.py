@@ -1,4 +1,4 @@
-"""The state of a solve on disk, so that one that was killed goes on to the same answer."""
+"""The state of a solve on disk, from which an interrupted solve resumes and reaches the same result."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ from hipgp.linalg.krylov import CGState
 from hipgp.runtime.checkpoints import read_arrays, write_arrays
 
 EVERY = 20.0  # seconds between two checkpoints
-WHOLE = ("value", "residual", "direction")  # of a solve's state: those as large as the right-hand sides
+WHOLE = ("value", "residual", "direction")  # arrays of a solve's state in the shape of the right-hand sides
 
 
 class Checkpoint:
@@ -39,7 +39,7 @@ class Checkpoint:
         return jnp.asarray(arrays["x"]), int(arrays["steps"]), (state, jnp.asarray(arrays["scale"]))
 
     def save(self, x: jax.Array, steps: int, state: CGState, scale: jax.Array, now: bool = False) -> None:
-        """Write, if the last one is EVERY seconds old."""
+        """Write a checkpoint if the last one is EVERY seconds old, or `now`."""
         if not now and time.perf_counter() - self.written < EVERY:
             return
         fields = {

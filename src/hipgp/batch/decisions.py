@@ -1,7 +1,7 @@
-"""What the batch engine decides for the user: pure functions, each of which returns its choice and the reason for it.
+"""The automatic choices of the batch engine: pure functions that return a choice and the reason for it.
 
-The reasons are whole sentences with the numbers they were taken on. `post.diagnostics["decisions"]` has them by name, and
-so have reports and `hipgp info`.
+A reason is a sentence with the numbers on which the choice rests. `post.diagnostics["decisions"]`, reports and `hipgp
+info` show the reasons by name.
 """
 
 from collections.abc import Callable
@@ -20,26 +20,28 @@ if TYPE_CHECKING:
 
 Choice = TypeVar("Choice")
 
-# observations per grid point from which the grid-space form is the faster one
+# observations per grid point above which grid space is faster
 MANY_POINTS, MANY_OTHERS = 2, 10
-STEPS_SAVED = 6  # how many times more steps grid space may take with each observation per grid point
-# Mean residual variances, in noise variances, that are worth holding jointly. Beyond, the certificate would be loose: it
-# takes what the noise alone leaves of the solve's residual.
+STEPS_SAVED = 6  # grid space may take this many times more steps for each observation per grid point
+# Range of mean residual variances, in noise variances, for joint residuals. Smaller ones do not matter; with larger ones
+# the certificate, which divides the solve's residual by the noise variance alone, would be loose.
 SHARED = 0.05, 100.0
-FACTORED = 10_000  # rows of a matrix that may be written down and factored: 800 MB
-MOST_LEFT = 0.3  # noise variances that a low-rank factor may leave of an observation, in the mean
-CHEAP = 1e8  # points of the torus, times products: some seconds on two cores
+FACTORED = 10_000  # most rows of a matrix that is formed and factored: 800 MB
+MOST_LEFT = (
+    0.3  # largest mean variance, in noise variances, that a low-rank factor may leave of an observation
+)
+CHEAP = 1e8  # points of the torus times products: some seconds on two cores
 
 
 class Decision(NamedTuple, Generic[Choice]):
-    """A choice, and a sentence that says why it was made."""
+    """A choice, and its reason as a sentence."""
 
     choice: Choice
     reason: str
 
 
 class Work(NamedTuple):
-    """What exact standard deviations would take: a factorisation of `rows` rows, or solves of `iterations` products each."""
+    """The cost of exact standard deviations: a factorisation of `rows` rows, or solves of `iterations` products each."""
 
     rows: int
     iterations: int
@@ -47,7 +49,7 @@ class Work(NamedTuple):
 
 
 def work(system: "System", iterations: int) -> Work:
-    """What exact standard deviations take, where the mean's solve took so many iterations."""
+    """The cost of exact standard deviations, given the number of iterations of the mean's solve."""
     rows = system.grid_size if system.grid_is_smaller else len(system.noise)
     return Work(rows, iterations, system.toeplitz.torus.size)
 
@@ -58,7 +60,7 @@ def all_points(data: Data) -> bool:
 
 
 def weights(method: "Batch") -> Decision[str]:
-    """How the weights W are had: what the user asked for."""
+    """The kind of the weights W, which the user sets."""
     if method.weights == "local":
         return Decision("local", "local weights: the default, from the grid points around each node")
     return Decision(
@@ -67,7 +69,7 @@ def weights(method: "Batch") -> Decision[str]:
 
 
 def stencil(method: "Batch", functionals: list[Functional], ndim: int) -> Decision[int]:
-    """Grid points per axis that a node is read off."""
+    """The width of stencils, in grid points per axis."""
     if method.stencil is not None:
         p = method.stencil
         return Decision(p, f"{p} grid points per axis and node: Batch(stencil={p}) asks for them")
@@ -92,9 +94,9 @@ def product(toeplitz: Toeplitz, space: str) -> Decision[str]:
 
 
 def residual(method: "Batch", data: Data, residual_to_noise: float, in_one_cell: bool) -> Decision[str]:
-    """What becomes of the variance that the grid misses of each observation.
+    """The treatment of the residual variance of each observation.
 
-    `in_one_cell` says that there are points which share a cell of the grid.
+    `in_one_cell` tells whether some points share a cell of the grid.
     """
     low, high = SHARED
     ratio = f"the mean residual variance is {residual_to_noise:.2g} noise variances"
@@ -124,10 +126,10 @@ def residual(method: "Batch", data: Data, residual_to_noise: float, in_one_cell:
 def space(
     method: "Batch", data: Data, grid_points: int, joint: bool, largest_unresolved_gain: Callable[[], float]
 ) -> Decision[str]:
-    """Whether the unknowns are the data's or the grid's.
+    """Whether the system is solved in data space or in grid space.
 
-    `largest_unresolved_gain` is asked only of points that are many: what they tell of the largest mode that the
-    preconditioner leaves to the iteration, whose root the number of steps grows with.
+    `largest_unresolved_gain` is called only for many points. It is the information of the data on the largest mode that
+    the preconditioner leaves to the iteration; the number of steps grows with its square root.
     """
     if method.space != "auto":
         if method.space == "grid" and method.weights != "local":
@@ -166,7 +168,7 @@ def surely_in_data_space(method: "Batch", data: Data, grid_points: int) -> bool:
 
 
 def tries_low_rank(method: "Batch", crossing: Callable[[], bool]) -> bool:
-    """Whether a low-rank preconditioner is tried in data space; `crossing` tells of long functionals that cross."""
+    """Whether a low-rank preconditioner is tried in data space; `crossing` tells whether long functionals cross."""
     if method.preconditioner != "auto":
         return method.preconditioner == "low-rank"
     return method.neighbours is None and method.weights != "exact" and crossing()
@@ -175,9 +177,9 @@ def tries_low_rank(method: "Batch", crossing: Callable[[], bool]) -> bool:
 def preconditioner(
     method: "Batch", space: str, description: str | None, trial: "Trial | None" = None
 ) -> Decision[str]:
-    """The name of the preconditioner; `description` says of what size it is, None that there is none.
+    """The name of the preconditioner; `description` is its size in words, or None without a preconditioner.
 
-    `trial` is what trying a low-rank one has told.
+    `trial` is the outcome of trying a low-rank one, if it was tried.
     """
     if space == "grid":
         name = f"{description} and a circulant"
@@ -207,14 +209,14 @@ def preconditioner(
 
 
 def exact_by_factor(work: Work, targets: int, solves: int) -> bool:
-    """Whether to factor: where that takes fewer products for so many targets than so many solves do, or few."""
+    """Whether to factor: if that takes fewer products for `targets` functionals than `solves` solves do, or few."""
     products = work.rows + targets
     shorter = products <= solves * max(1, work.iterations)
     return work.rows <= FACTORED and (shorter or products * work.torus_size <= CHEAP)
 
 
 def exact_by_solves(work: Work, targets: int, samples: int) -> bool:
-    """Whether to solve for each target: where that is no more solves than samples take, or few products."""
+    """Whether to solve for each target: if there are no more targets than samples, or the solves take few products."""
     return targets <= samples or targets * max(1, work.iterations) * work.torus_size <= CHEAP
 
 
@@ -226,11 +228,11 @@ def standard_deviations(
     work: Callable[[], Work],
     from_one_place: Callable[[list[Functional]], bool],
 ) -> Decision[str]:
-    """The way to standard deviations of `count` targets of one kind that is right and takes the fewest seconds.
+    """The fastest accurate algorithm for standard deviations of `count` targets of one kind.
 
-    The nearest observations tell all but a few percent of points given points, and of lines given such from the same
-    place. Of a line given others that cross it, of values given slopes, and of one kind given another they tell less.
-    `work` is asked only where they do.
+    For points given points, and for lines given lines from the same place, the nearest observations determine the standard
+    deviation to a few percent. They do not for a line given lines that cross it, for values given slopes, and for one kind
+    given another. Only then `work` is called.
     """
     functionals = [*(block.functional for block in data.blocks), target]
     kinds = {type(functional) for functional in functionals}

@@ -1,9 +1,9 @@
 """The batch engine: the exact full-rank posterior from one certified solve, its samples and standard deviations.
 
-The optimum of the paper's bound over all Gaussians has its mean on the grid at K W' A^-1 y, A = W K W' + N. One solve
-of A gives the mean of every functional; another, with simulated data as right-hand side, an exact draw of the whole
-posterior (Matheron's rule: u + K W' A^-1 (y - W u - e)). No covariance is ever formed. A trend with a flat prior is
-part of the same algebra: its coefficients come from generalised least squares, in the mean and in every draw.
+The optimum of the paper's bound over all Gaussians has the mean K W' A^-1 y on the grid, with A = W K W' + N. One solve
+with A gives the mean of every functional. Another solve, with simulated data as right-hand side, gives an exact draw of
+the whole posterior (Matheron's rule: u + K W' A^-1 (y - W u - e)). No covariance matrix is formed. The coefficients of a
+trend with a flat prior come from generalised least squares, in the mean and in every draw.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse
 from hipgp.weights.stencils import check_stencil
 from hipgp.weights.torus import WRAPPED, check_torus
 
-STATE = "direction and rho of the step before"  # what a solve's checkpoint holds: another kind is refused
+STATE = "direction and rho of the step before"  # names the contents of a checkpoint; others are refused
 
 Residual = Literal["joint", "noise", "bound"]
 
@@ -50,21 +50,22 @@ class Batch(Method):
     """Settings of the batch engine.
 
     - `tolerance`: nats; the solve stops when the posterior is provably this close to the exact one (KL divergence).
-    - `neighbours`: of the Vecchia preconditioner; by default 20 for points, and 96 for groups of 32 functionals of
-      several nodes (lines, boxes, mixtures with them), twice as many of both on a GPU; 0 for no preconditioner. Where
-      they are given, the solve is in data space, and `space="grid"` is an error.
-    - `preconditioner`: of data space. "auto" tries "low-rank" where observations are long and cross, as paths between
-      many places do, and takes it where few directions stand out of the noise; "vecchia" otherwise. Where it is given, the
-      solve is in data space.
-    - `stencil`: grid points per axis that a node sees (`weights="local"`), an even number; by default 4, and 2 for
-      lines and boxes in three dimensions and more, where sums over many nodes make up for it. `weights="exact"` is
-      the paper's choice, for small problems; "matrix-free", for line integrals alone, keeps no weights: what millions of
-      lines through tens of millions of cells need, on a GPU.
-    - `residual`: what the grid cannot see of each observation is added to its noise ("noise", FITC), or only to
-      the bound ("bound", VFE, the paper); "joint" (PIC) is "noise", but points of one cell have it jointly where that
-      matters, which it does in data space alone.
-    - `space`: "data", "grid", or "auto": grid where there are more points than two a grid point, few modes matter and
-      the grid sees nearly all, or, in one or two dimensions, more lines or boxes than grid points.
+    - `neighbours`: number of neighbours in the Vecchia preconditioner. The default is 20 for points, and 96 for groups of
+      32 functionals of several nodes (lines, boxes, mixtures with them), twice as many of both on a GPU; 0 turns the
+      preconditioner off. If it is given, the solve is in data space, and `space="grid"` is an error.
+    - `preconditioner`: preconditioner in data space. "auto" tries "low-rank" if observations are long and cross, as paths
+      between many places do, and takes it if few eigenvalues exceed the noise; otherwise it takes "vecchia". If it is
+      given, the solve is in data space.
+    - `weights`: "local" interpolates each node from the grid points around it; "exact" is the paper's choice, for small
+      problems; "matrix-free", for line integrals alone, stores no weights, for millions of lines through tens of millions
+      of cells on a GPU.
+    - `stencil`: width of local weights' stencils in grid points per axis, an even number. The default is 4, and 2 for
+      lines and boxes in three dimensions and more, where sums over many nodes compensate for it.
+    - `residual`: the residual variance of each observation given the grid values is added to its noise ("noise", FITC), or
+      subtracted from the bound alone ("bound", VFE, the paper). "joint" (PIC) treats the residuals of points in one cell
+      as jointly Gaussian where that matters, which needs data space, and is "noise" otherwise.
+    - `space`: "data", "grid", or "auto". "auto" takes grid space for more than two points per grid point, if few modes
+      matter and the grid resolves nearly all, and in one or two dimensions for more lines or boxes than grid points.
     """
 
     name: ClassVar[str] = "batch"
@@ -110,7 +111,7 @@ class Batch(Method):
             )
 
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> "BatchPosterior":
-        """The posterior of a problem, which is checked first: that it fits into memory, and the grid's spacing."""
+        """The posterior of a problem, after checks that it fits into memory and that the grid is fine enough."""
         slabs = decisions.surely_in_data_space(self, problem.data, problem.grid.size)
         check_torus(problem.kernel, problem.grid, WRAPPED, slabs)
         p = interpolation.points_per_axis(self, problem.data)
@@ -135,7 +136,7 @@ class Batch(Method):
     ) -> "BatchPosterior":
         """The posterior of a problem, solved from `start` where something of it is known.
 
-        `check_grid` adds to the diagnostics how far the grid puts the posterior off.
+        `check_grid` adds the errors of the posterior due to the grid to the diagnostics.
         """
         problem, columns, order = _ordered(problem)
         kernel, grid, data, noise, _ = problem
@@ -144,7 +145,7 @@ class Batch(Method):
         with Progress("setting up", progress) as bar:
             built = build(problem, self)
             info = dict(built.diagnostics)
-            info |= grid_diagnostics(kernel, grid, data, std, built.seen) if check_grid else {}
+            info |= grid_diagnostics(kernel, grid, data, std, built.grid_model) if check_grid else {}
             setup = time.perf_counter() - began
             saved = None if checkpoint is None else Checkpoint(checkpoint, fingerprint(STATE, self, problem))
             began = time.perf_counter()
@@ -198,7 +199,7 @@ class Batch(Method):
     def _posterior(
         self, problem: Problem, diagnostics: Json, solved: dict[str, Any], *built: Built
     ) -> BatchPosterior:
-        """A posterior from what was solved for; its system is built when it is needed, unless it is given."""
+        """A posterior from the solution of the system, which is built when it is needed, unless it is given."""
         system = Lazy(functools.partial(system_later, problem, self), *(b.system for b in built))
         cells = Lazy(functools.partial(cells_later, problem, self), *(b.cells for b in built))
         factor = Lazy(functools.partial(exact_variances.factor_of, system))
@@ -221,10 +222,10 @@ class Batch(Method):
         shapes = {"alpha": (n,), "field": (grid.size,), "noise_variance": (n,), "order": (n,), "beta": (p,)}
         check_shapes(arrays, shapes | {"beta_covariance": (p, p)})
         if not np.all(arrays["noise_variance"] > 0):
-            raise ValueError("noise_variance: expected positive numbers, got others")
+            raise ValueError("noise_variance: expected positive numbers, got some that are not")
         problem = Problem(kernel, grid, data, noise, trend)
         if not np.array_equal(np.sort(arrays["order"]), np.arange(n)):
-            raise ValueError("order: expected every observation's number once, got others")
+            raise ValueError("order: expected every observation's number once, got a different list")
         arrays.setdefault("alpha_of_columns", np.zeros((p, n)))  # maps of before have none
         check_shapes(arrays, {"alpha_of_columns": (p, n)})
         solved: dict[str, Any] = {name: arrays[name] for name in SOLVED}
@@ -233,9 +234,9 @@ class Batch(Method):
 
 
 def _ordered(problem: Problem) -> tuple[Problem, Float[np.ndarray, "N p"], Int[np.ndarray, " N"]]:
-    """Return the problem with its data along a space-filling curve, the trend's columns, and which datum each is."""
+    """Return the problem with its data sorted along a space-filling curve, the trend's columns, and the permutation."""
     kernel, grid, data, noise, trend = problem
-    columns = trend.of_data(data, grid)  # says so where there are too few
+    columns = trend.of_data(data, grid)  # raises a ValueError if their number is wrong
     data, order = in_order(data)
     return Problem(kernel, grid, data, noise, trend.in_order(order)), columns[order], order
 

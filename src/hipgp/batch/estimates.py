@@ -1,6 +1,6 @@
-"""What a fit, a prediction or draws will take of memory, before they are begun.
+"""Estimates of the memory that a fit, a prediction or draws will take, before they begin.
 
-What is surely too much is refused. Predictions at many places are made some at a time, which bounds what they hold.
+Problems that clearly do not fit are refused. Predictions at many places are made in chunks, which bounds their memory.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from hipgp.runtime import memory
 from hipgp.weights.matrix_free import stored_bytes
 from hipgp.weights.stencil_geometry import stencil_shape
 
-KEPT = 24  # bytes of an entry of W that are held in any case: once as computed, and once laid out
-AT_PEAK = 60  # and those while it is computed, transposed and laid out
-NEAR_POINT, NEAR_OTHER = 2_000, 16_000  # bytes that the neighbours of one place take
-PIECE = 0.25  # of all memory, that one piece of a prediction may take
-LEAST = 1024  # places in one
+KEPT = 24  # bytes per entry of W that stay in memory: as computed, and as laid out
+AT_PEAK = 60  # bytes per entry of W while it is computed, transposed and laid out
+NEAR_POINT, NEAR_OTHER = 2_000, 16_000  # bytes for the neighbours of one place
+PIECE = 0.25  # fraction of the memory that one chunk of a prediction may take
+LEAST = 1024  # least number of places in a chunk
 
 
 def check_weights(grid: Grid, data: Data, p: int) -> None:
@@ -33,13 +33,13 @@ def check_weights(grid: Grid, data: Data, p: int) -> None:
 
 
 def check_places(functional: Functional) -> None:
-    """Refuse more places than even the answers for fit into memory."""
+    """Refuse a number of places for which even the results do not fit into memory."""
     what = f"{len(functional):,} functionals"
     memory.check("functional", what, 32.0 * len(functional), "predict some of them at a time")
 
 
 def check_joint_draws(at: Functional, grid: Grid, p: int, dtype: Any) -> None:
-    """Refuse draws at places whose local weights do not fit into memory: a draw is joint, so all are held at once."""
+    """Refuse draws at places whose local weights do not fit into memory; joint draws need all weights at once."""
     entries = _entries(grid, at, p, dtype)
     what = f"{len(at):,} functionals with {entries:.3g} weights"
     memory.check("at", what, KEPT * entries, "draw at fewer places, or on the grid")
@@ -48,14 +48,14 @@ def check_joint_draws(at: Functional, grid: Grid, p: int, dtype: Any) -> None:
 def check_draws(count: int, places: int, itemsize: int) -> None:
     """Refuse more draws than fit into memory."""
     what = f"{count:,} draws of {places:,} values"
-    needed = (8.0 + itemsize) * count * places  # as they are made, and together
+    needed = (8.0 + itemsize) * count * places  # as computed, and converted and concatenated
     memory.check("count", what, needed, "draw fewer at a time, with another key each, or at fewer places")
 
 
 def pieces(
     functional: Functional, grid: Grid, p: int, dtype: Any, samples: int
 ) -> Iterator[Int[np.ndarray, " n"]]:
-    """Numbers of all functionals, as many at a time as take a quarter of the memory to predict."""
+    """The numbers of all functionals, in chunks whose prediction takes a quarter of the memory."""
     count = len(functional)
     near = NEAR_POINT if functional.single else NEAR_OTHER
     each = AT_PEAK * _entries(grid, functional, p, dtype) / count + near + 32.0 * samples
@@ -65,7 +65,7 @@ def pieces(
 
 
 def _entries(grid: Grid, functional: Functional, p: int, dtype: Any) -> float:
-    """About how many entries these rows of W have: exact for one node each, for lines from the cells they cross."""
+    """An estimate of the number of entries of these rows of W, exact for functionals of one node."""
     count, width = len(functional), float(np.prod(stencil_shape(grid, p)))
     if functional.single:
         return count * width
@@ -74,4 +74,4 @@ def _entries(grid: Grid, functional: Functional, p: int, dtype: Any) -> float:
         return stored_bytes(grid, as_data, p) / (2 * (np.dtype(dtype).itemsize + 4))
     some = np.linspace(0, count - 1, min(count, 16)).astype(int)
     nodes = np.mean([functional.nodes_each(some[i : i + 1], grid.spacing) for i in range(len(some))])
-    return count * float(nodes) + count * width  # nodes that see the same grid points share entries
+    return count * float(nodes) + count * width  # neighbouring nodes share grid points, and so entries

@@ -1,11 +1,11 @@
-"""The log evidence of the batch engine, and its gradient, from the posterior's own system.
+"""The log evidence of the batch engine, and its gradient, from the posterior's linear system.
 
-    log p(y) = -(y' A^-1 y + log|A| + N log 2 pi) / 2, less sum v_n / (2 s_n^2) where the residual is only in the bound.
+    log p(y) = -(y' A^-1 y + log|A| + N log 2 pi) / 2, less sum v_n / (2 s_n^2) with residual="bound".
 
-log|A| = log|P| + tr log(S A S') with P^-1 = S'S the preconditioner, whose own determinant is known; the rest is small,
-and estimated by stochastic Lanczos quadrature with its Monte Carlo error. Its probes e have (S A S')^-1 e as a by-product,
-and with h = S'e and g = S' (S A S')^-1 e the gradient's trace is tr(A^-1 dA) = E g' dA h; that of the fit is
--alpha' dA alpha. So all of the gradient is that of a few forms a' A b (`batch/bilinear_forms.py`).
+log|A| = log|P| + tr log(S A S') with P^-1 = S'S the preconditioner, whose determinant is known. The trace is small, and is
+estimated by stochastic Lanczos quadrature with its Monte Carlo error. A probe e also gives (S A S')^-1 e; with h = S'e and
+g = S' (S A S')^-1 e the trace in the gradient is tr(A^-1 dA) = E g' dA h. The quadratic term has the gradient
+-alpha' dA alpha. So the gradient is that of a few bilinear forms a' A b (`batch/bilinear_forms.py`).
 """
 
 import dataclasses
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
     from hipgp.batch.posterior import BatchPosterior
 
-STEPS = 100  # of Lanczos, at most
-TOLERANCE = 1e-3  # of the probes' solves
+STEPS = 100  # Lanczos steps at most
+TOLERANCE = 1e-3  # relative residual of the probes' solves
 LOG_2PI = float(np.log(2 * np.pi))
 
 
 @float64_available
 def log_evidence(post: "BatchPosterior", probes: int, key: Array) -> Estimate:
-    """The log-probability of the data, the trend's coefficients at their best."""
-    check_whole("probes", probes, 2)  # one tells no error
+    """The log-probability of the data with the trend's coefficients at their best."""
+    check_whole("probes", probes, 2)  # the error estimate needs two
     return evidence_of(post, logarithms(post.system, post.system.random_signs(probes, key))[0])
 
 
 def differentiable(method: "Batch") -> "Batch":
-    """The settings by which learning sees the model: those given, where the evidence of these has a gradient here.
+    """The settings for learning: those given, changed where the evidence has no gradient here.
 
-    - The solve is in data space, where the probes' solves give the gradient too. The model is the same in both spaces.
-    - ResidualCovariance count as independent noise where conditioning would hold them jointly (`residual="joint"`): how the
-      covariances within each cell change with the kernel is not derived.
-    - Local weights stand for exact ones, which come from iterations.
+    - The solve is in data space, where the probes' solves also give the gradient. Both spaces have the same model.
+    - Residuals count as independent noise instead of jointly Gaussian (`residual="joint"`), because the derivatives of the
+      covariances within each cell are not implemented.
+    - Local weights replace exact ones, which come from iterations.
     """
     return dataclasses.replace(
         method,
@@ -60,7 +60,7 @@ def differentiable(method: "Batch") -> "Batch":
 
 @float64_available
 def slope(post: "BatchPosterior", signs: Float[Array, "B n"], tolerance: float = TOLERANCE) -> Slope:
-    """The log evidence and its gradient in the logarithms of the parameters, of a fit with `differentiable` settings."""
+    """The log evidence of a fit with `differentiable` settings, and its gradient in the logarithms of the parameters."""
     system, data, bound = post.system, post.data, post.method.residual == "bound"
     assert isinstance(system, DataSystem)
     logs, probed = logarithms(system, signs, tolerance)
@@ -90,7 +90,7 @@ def slope(post: "BatchPosterior", signs: Float[Array, "B n"], tolerance: float =
 def _forms(
     system: DataSystem, alpha: Float[Array, " N"], signs: Float[Array, "B n"], solved: Float[Array, "B n"]
 ) -> Forms:
-    """Forms whose gradient is twice that of -log p, but for residual variances that are only in the bound."""
+    """Forms whose gradient is twice that of -log p, except for residual variances with residual="bound"."""
     g, h = system.root_transpose(solved), system.root_transpose(signs)
     weight = jnp.concatenate([-jnp.ones(1), jnp.full(len(signs), 1 / len(signs))]).astype(alpha.dtype)
     return Forms(jnp.concatenate([alpha[None], g]), jnp.concatenate([alpha[None], h]), weight)
@@ -109,7 +109,7 @@ def evidence_of(post: "BatchPosterior", logs: Float[np.ndarray, " B"]) -> Estima
 def logarithms(
     system: System, signs: Float[Array, "B n"], tolerance: float = TOLERANCE
 ) -> tuple[Float[np.ndarray, " B"], LanczosSolution]:
-    """Each probe's estimate of the part of log|A| that is not known."""
+    """Each probe's estimate of tr log(S A S'), and its solve."""
     logs, probed = _quadrature(system, signs, jnp.asarray(tolerance))
     return np.asarray(logs, float), probed
 

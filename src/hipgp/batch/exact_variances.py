@@ -1,8 +1,8 @@
-"""Exact standard deviations of the batch posterior: v + w'K w - c' A^-1 c, c = W K w, and what the trend adds.
+"""Exact variances of the batch posterior: v + w'K w - c' A^-1 c with c = W K w, plus the variance due to the trend.
 
-A^-1 c comes from one solve per functional, or, where that takes fewer products, from a matrix that is written down and
-factored: A itself, one product with it for each of the N data; or, where the grid has fewer points than there are data, I + G K with
-G = W' N^-1 W, one product for each of the M grid points. With that one the posterior's covariance on the grid is K (I + G K)^-1.
+A^-1 c comes from one solve per functional or, if that takes fewer products, from a matrix that is formed and factored. The
+matrix is A, with one product for each of the N data, or, if the grid has fewer points than there are data, I + G K with
+G = W' N^-1 W, with one product for each of the M grid points; the posterior covariance on the grid is then K (I + G K)^-1.
 """
 
 import functools
@@ -44,7 +44,7 @@ def exact_variance(
     columns: Float[np.ndarray, "T p"],
     report: Report = silent,
 ) -> Float[np.ndarray, " T"]:
-    """The variances of targets with these trend columns, whatever their number."""
+    """The variances of targets with these trend columns, in chunks."""
     (weights, joint), system, count = target, post.system, len(columns)
     factor = (
         post.factor.get(report)
@@ -76,7 +76,7 @@ def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> PriorCovaria
 
 def _by_solves(post: "BatchPosterior", seen: PriorCovariances) -> tuple[np.ndarray, np.ndarray]:
     """c' A^-1 c and X' A^-1 c."""
-    # The error of c'A^-1 c is at most r'N^-1 r, twice the bound: here it is in units of the variance.
+    # The error of c'A^-1 c is at most r'N^-1 r, twice the bound, so the tolerance is relative to the prior variance.
     target = 1e-6 * np.asarray(seen.prior)
     solved = solve(post.system, seen.cross.astype(post.data.dtype), target, post.method.max_iterations)
     alpha = np.asarray(solved.alpha, float)
@@ -86,7 +86,7 @@ def _by_solves(post: "BatchPosterior", seen: PriorCovariances) -> tuple[np.ndarr
 
 @bounded_jit()
 def _explained(system: Any, cross: Array, alpha: Array) -> Array:
-    """c' A^-1 c from alpha ~ A^-1 c: 2 c'alpha - alpha'A alpha, which only the square of alpha's error enters."""
+    """c' A^-1 c from alpha ~ A^-1 c as 2 c'alpha - alpha'A alpha, whose error is of second order in that of alpha."""
     system = in_float64(system)
     w = system.weights.transpose_matmul(alpha)
     field = system.toeplitz.flat_matmul(w)
@@ -109,7 +109,7 @@ def _by_grid_factor(
     """c' A^-1 c and X' A^-1 c from the LU factors of I + G K; W' A^-1 = (I + G K)^-1 W' N^-1."""
     solve = lambda b: scipy.linalg.lu_solve(factor, np.asarray(b).T, check_finite=False)
     field, x = np.asarray(seen.field), post.trend.of_data(post.data, post.grid)
-    left = np.sum(field * solve(seen.w).T, axis=1)  # of w'K w
+    left = np.sum(field * solve(seen.w).T, axis=1)  # posterior variance of w'u
     return np.asarray(seen.prior) - left, field @ solve(_pulled(post.system, jnp.asarray(x.T, float)))
 
 
@@ -121,7 +121,7 @@ def _pulled(system: Any, x: Float[Array, "p N"]) -> Float[Array, "p M"]:
 
 
 class Factor(NamedTuple):
-    """A factored matrix, and the function that takes c' A^-1 c and X' A^-1 c from it."""
+    """A factored matrix, and the function that computes c' A^-1 c and X' A^-1 c from it."""
 
     matrix: Any
     explained: Callable[..., tuple[np.ndarray, np.ndarray]]
@@ -129,13 +129,15 @@ class Factor(NamedTuple):
 
 @float64_available
 def factor_of(lazy_system: Lazy[System], report: Report = silent) -> Factor | None:
-    """The factor of I + G K, or of A; None where the noise is too small for rounding."""
+    """The factor of I + G K, or of A; None if the noise is so small that rounding makes A indefinite."""
     system = lazy_system.get()
     by_grid, size = system.grid_is_smaller, draws_at_once(system)
     count, some = (system.grid_size, _rows_on_grid) if by_grid else (len(system.noise), _rows_of_a)
     matrix = np.empty((count, count))
     for begin in range(0, count, size):
-        rows = np.minimum(np.arange(begin, begin + size), count - 1)  # the last again: one compilation
+        rows = np.minimum(
+            np.arange(begin, begin + size), count - 1
+        )  # repeats the last row, so that shapes are equal
         matrix[rows] = some(system, jnp.asarray(rows))
         report(int(rows[-1]) + 1, count)
     given = {"overwrite_a": True, "check_finite": False}

@@ -1,16 +1,16 @@
-"""The system of the grid's unknowns, for data that tell more than there are grid points.
+"""The system in grid space, for more observations than grid points.
 
-In place of A = W K W' + N, conjugate gradients on the whitened Λ = I + R' G R with G = W' N^-1 W; of points G is a fixed
-stencil, and after one pass over the data a step does not depend on N. The unknowns are the Fourier modes of the white noise
-on the torus, so that a step takes one pair of FFTs and the preconditioner none. There KL = rho' Λ^-1 rho / 2 <=
-rho' rho / 2, and
+In place of A = W K W' + N, conjugate gradients solve with the whitened Λ = I + R' G R, G = W' N^-1 W. For points G is a
+fixed stencil, so that after one pass over the data the cost of a step does not depend on N. The unknowns are the Fourier
+modes of the white noise on the torus, so that a step takes one pair of FFTs and the preconditioner none. With the residual
+rho of the solve, KL = rho' Λ^-1 rho / 2 <= rho' rho / 2, and
 
     A^-1 z = N^-1 (z - W field),    field = R Λ^-1 R' W' N^-1 z.
 
-**The preconditioner.** The modes are those of a torus several times as large as the grid, on which alone the data lie; but
-what makes Λ hard to solve are few of them, the largest. For these `LowModes` has the matrix that Λ is among them, densely
-factored. Of points G is taken for its row sums, which leaves two Fourier coefficients of those to look up for each entry;
-otherwise each mode is measured as some of the observations see it. The rest counts as if all had the same density of data.
+**The preconditioner.** Λ is ill-conditioned because of the few modes with the largest eigenvalues of the prior. `LowModes`
+holds the block of Λ among these, densely inverted. For points that block replaces G by the diagonal matrix of its row
+sums, so that each entry needs two Fourier coefficients of the row sums; for other functionals it uses the modes as seen by
+a sample of the observations. For all other modes the preconditioner assumes data of uniform density on the torus.
 """
 
 from typing import Any, NamedTuple
@@ -33,18 +33,20 @@ from hipgp.weights.stencils import LocalWeights, WeightRows
 from hipgp.weights.toeplitz import Toeplitz, TorusToeplitz
 from hipgp.weights.torus import Torus
 
-POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes that are solved for densely
-LEAST_GAIN = 0.1  # what the data tell of a mode, against the prior, below which it needs no help
-LINES = 20_000  # observations that modes are measured with
+POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes in the dense block
+LEAST_GAIN = (
+    0.1  # modes on which the data have less information, relative to the prior, are not in the dense block
+)
+LINES = 20_000  # observations in the sample that the dense block of lines is computed from
 MODES_AT_ONCE = 64
-GROUP, AT_ONCE = 8, 2**15  # rows of W multiplied with one another; rows of products held at once
+GROUP, AT_ONCE = 8, 2**15  # rows of W in one dense product; rows of products in memory at once
 
 
 class LowModes(eqx.Module):
-    """The modes that the data tell most of, and the inverse of Λ among them.
+    """The modes with the largest prior eigenvalues, and the inverse of the block of Λ among them.
 
-    A mode's coefficient is read off, and written to, two places of the unknowns, for where rfftn keeps a mode and its
-    mirror image both; elsewhere the second counts for nothing.
+    A mode's coefficient has two places among the unknowns, because rfftn keeps some modes together with their mirror
+    images; for all others the second place has the share zero.
     """
 
     places: Int[Array, "2 r"]
@@ -55,7 +57,7 @@ class LowModes(eqx.Module):
         return jnp.sum(self.shares * x[:, self.places], axis=1)
 
     def put(self, x: Float[Array, "B n"], own: Float[Array, "B r"]) -> Float[Array, "B n"]:
-        """x with these coefficients added."""
+        """Add these coefficients to x."""
         for place, share in zip(self.places, self.shares, strict=True):
             x = x.at[:, place].add(share * own)
         return x
@@ -67,11 +69,11 @@ class GridSystem(System):
     toeplitz: TorusToeplitz
     weights: LocalWeights
     noise: Float[Array, " N"]
-    stencil: SlicedEllpack | None  # G, of points
-    density: Float[Array, ""]  # of G, over the torus
+    stencil: SlicedEllpack | None  # G for points, None for other functionals
+    density: Float[Array, ""]  # mean of G over the torus
     low: LowModes
 
-    residuals: None = None  # each counts as noise of its own
+    residuals: None = None  # residuals count as independent noise
 
     @property
     def preconditioner_size(self) -> str:
@@ -90,7 +92,7 @@ class GridSystem(System):
         return self.toeplitz.modes(v.reshape(-1, *shape))
 
     def unknowns(self, modes: Array) -> Float[Array, "B n"]:
-        """Modes as real numbers with the torus' own scalar product."""
+        """Convert modes to real unknowns, scaled so that scalar products equal those on the torus."""
         torus = self.toeplitz.torus
         modes = modes * jnp.asarray(np.sqrt(torus.multiplicity() / torus.size), modes.real.dtype)
         return jnp.stack([modes.real, modes.imag], axis=1).reshape(len(modes), -1)
@@ -121,7 +123,7 @@ class GridSystem(System):
         return (z - self.weights.matmul(field)) / self.noise
 
     def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
-        """Those of every point of the torus, as unknowns."""
+        """Random signs at every point of the torus, as unknowns."""
         torus = self.toeplitz.torus
         signs = jax.random.rademacher(key, (probes, torus.size), self.noise.dtype)
         return self.unknowns(self.modes(signs, torus.shape))
@@ -138,7 +140,7 @@ class GridSystem(System):
 def grid_system(
     toeplitz: Toeplitz, weights: WeightRows, noise: Float[np.ndarray, " N"], points: bool
 ) -> GridSystem:
-    """The grid-space form of W K W' + N; `noise` are variances, and `points` says that all data are values at points."""
+    """The grid-space form of W K W' + N; `noise` holds variances, `points` tells whether all data are point values."""
     toeplitz = toeplitz.whole()
     dtype = toeplitz.eigenvalues.dtype
     measured = _of_points if points else _of_lines
@@ -159,7 +161,7 @@ def grid_system(
 def _of_points(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
 ) -> tuple[SlicedEllpack, float, LowModes]:
-    """G, its density over the torus, and the modes that the data tell most of."""
+    """G, its mean over the torus, and the dense block of modes, for points."""
     torus, product = toeplitz.torus, _product(matrix, 1 / noise)
     row_sums = np.maximum(np.asarray(product.sum(axis=1)), 0.0)
     density = float(np.sum(row_sums)) / torus.size
@@ -171,7 +173,7 @@ def _of_points(
 def _of_lines(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
 ) -> tuple[None, float, LowModes]:
-    """The density of the data over the torus, and the modes that they tell most of; G would be full."""
+    """None for G, which would be dense, its mean over the torus, and the dense block of modes, for lines and areas."""
     torus, modes = toeplitz.torus, _largest(toeplitz, LINE_MODES, 0.0)
     products, count = _integrated(torus, matrix, noise, modes), len(modes.q)
     density = float(np.mean(np.diagonal(products)[:count][count // 2 :])) * 2 / torus.size
@@ -179,12 +181,12 @@ def _of_lines(
 
 
 def point_modes(torus: Torus) -> int:
-    """How many pairs of modes are solved for densely."""
+    """The number of pairs of modes in the dense block."""
     return int(np.clip(torus.size // 200, *POINT_MODES))
 
 
 def largest_unresolved_gain(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) -> float:
-    """What points tell, against the prior, of the largest mode that is left to the iteration.
+    """The information of points, relative to the prior, on the largest mode outside the preconditioner's dense block.
 
     The number of steps grows with its square root.
     """
@@ -194,10 +196,10 @@ def largest_unresolved_gain(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) 
 
 
 def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
-    """W' N^-1 W of points.
+    """W' N^-1 W for points.
 
-    All rows have one pattern of columns from their first on. Those of one first column are brought together, in groups of
-    GROUP, short ones filled up with zeros: a product of small dense matrices each, whose entries belong to diagonals.
+    The columns of all rows have the same offsets from the first. Rows with the same first column are collected in groups
+    of GROUP, padded with zeros. Each group gives a product of small dense matrices, whose entries lie on fixed diagonals.
     """
     count, size = matrix.shape
     width = len(matrix.indices) // count
@@ -209,7 +211,7 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
     owner = np.repeat(firsts, groups)
 
     def summed(low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-        """First columns of some of the groups, and the products of their rows, (P, P, first columns)."""
+        """The first columns of some of the groups, and the sums of their products, (P, P, first columns)."""
         some = slice(*np.searchsorted(place, (low * GROUP, high * GROUP)))
         rows = np.zeros((high - low, GROUP, width))
         scaled = np.sqrt(precision[order[some], None]) * values[order[some]]
@@ -232,7 +234,7 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
 
 
 class Modes(NamedTuple):
-    """Modes in rfftn's layout, one of each pair of mirror images, as cosines (all) and sines (those with a mirror)."""
+    """Modes in rfftn's layout, one of each mirror pair: each has a cosine, and those with a distinct mirror also a sine."""
 
     q: Int[np.ndarray, "r D"]
     mirror: Int[np.ndarray, "r D"]
@@ -243,7 +245,7 @@ class Modes(NamedTuple):
 
 
 def _largest(toeplitz: Toeplitz, most: int, least: float) -> Modes:
-    """The modes with the largest eigenvalues, down to `least` and some more: data that tell a little more find as many."""
+    """The modes with the largest eigenvalues, down to `least`; their number is rounded up, to limit recompilation."""
     eigenvalues, shape = np.asarray(toeplitz.eigenvalues, float), toeplitz.torus.shape
     order = np.argsort(-eigenvalues, axis=None, kind="stable")[:most]
     order = order[: round_up(int(np.count_nonzero(eigenvalues.ravel()[order] > least)), 8)]
@@ -255,7 +257,7 @@ def _largest(toeplitz: Toeplitz, most: int, least: float) -> Modes:
 
 
 def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: Modes) -> Float[np.ndarray, "k k"]:
-    """Sums over the grid of its row sums times two of the cosines and sines: products of these are cosines and sines."""
+    """Sums over the grid of G's row sums times products of two modes, which are cosines and sines themselves."""
     padded = np.zeros(torus.shape)
     padded[tuple(slice(n) for n in torus.grid.shape)] = row_sums.reshape(torus.grid.shape)
     table, q, paired = np.fft.fftn(padded), modes.q, modes.paired
@@ -267,7 +269,7 @@ def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: Modes) ->
 
 
 def _integrated(torus: Torus, matrix: Any, noise: np.ndarray, modes: Modes) -> Float[np.ndarray, "k k"]:
-    """Sums over some of the observations, in place of all, of two of the cosines and sines as they see them."""
+    """Sums over a sample of the observations of products of two modes as the observations see them."""
     count = matrix.shape[0]
     some = np.sort(np.random.default_rng(0).permutation(count)[:LINES])
     chosen = matrix[some]
@@ -298,9 +300,9 @@ def _waves(torus: Torus, q: Int[np.ndarray, "r D"]) -> np.ndarray:
 
 
 def _low(toeplitz: Toeplitz, modes: Modes, products: Float[np.ndarray, "k k"]) -> LowModes:
-    """Where the modes' coefficients are among the unknowns, and the inverse of Λ there."""
+    """The places of the modes' coefficients among the unknowns, and the inverse of the block of Λ there."""
     eigenvalues, paired = toeplitz.eigenvalues, modes.paired
-    both = (modes.q[:, -1] == modes.mirror[:, -1]) & paired  # rfftn keeps the two of them
+    both = (modes.q[:, -1] == modes.mirror[:, -1]) & paired  # rfftn keeps both of the pair
     flat = lambda k: np.ravel_multi_index(tuple(k.T), eigenvalues.shape)
     places = np.stack([flat(modes.q), flat(np.where(both[:, None], modes.mirror, modes.q))])
     share, other = np.where(both, np.sqrt(0.5), 1.0), np.where(both, np.sqrt(0.5), 0.0)
@@ -316,7 +318,7 @@ def _low(toeplitz: Toeplitz, modes: Modes, products: Float[np.ndarray, "k k"]) -
 
 
 def _inverse(matrix: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "r r"]:
-    """Of a positive matrix, from its Cholesky factor; LAPACK fills in one half."""
+    """The inverse of a positive definite matrix from its Cholesky factor; LAPACK fills one triangle only."""
     potri: Any = scipy.linalg.get_lapack_funcs("potri", (matrix,))
     half = potri(scipy.linalg.cholesky(matrix, lower=True), lower=1)[0]
     return np.tril(half) + np.tril(half, -1).T

@@ -1,4 +1,4 @@
-"""The rows of W in the kind of weights that the settings ask for, and the data by grid cell where residuals are joint."""
+"""The rows of W with the kind of weights in the settings, and the data by grid cell for joint residuals."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
     from hipgp.engines import Problem
 
-MUCH = 2**34  # bytes of weights from which a warning says that there is another way
+MUCH = 2**34  # bytes of stored weights above which a warning suggests matrix-free ones
 
 Rows = Weights | WeightRows  # of W: an operator, or entries on the host
 
 
 def points_per_axis(method: "Batch", data: Data) -> int:
-    """The width of the stencils that these data are read off."""
+    """The width of the stencils from which these data are interpolated."""
     return decisions.stencil(method, [block.functional for block in data.blocks], data.ndim).choice
 
 
 def rows_of(
     method: "Batch", kernel: Kernel, grid: Grid, data: Data, toeplitz: Callable[[], Toeplitz]
 ) -> tuple[Rows, str]:
-    """The rows of W for these observations or targets, and a description; exact weights ask for K by `toeplitz`."""
+    """The rows of W for these observations or targets, and a description; only exact weights call `toeplitz` for K."""
     if method.weights == "exact":
         exact = exact_weights(kernel, toeplitz(), data)
         return exact, f"exact, {exact.unconverged} of {len(data)} solves stopped short"
@@ -49,7 +49,7 @@ def rows_of(
 
 
 def cells(method: "Batch", problem: "Problem", rows: Rows) -> CellBlocks | None:
-    """Points by grid cell, given their rows of W; None where no two of them share one."""
+    """Points by grid cell, given their rows of W; None if no two points share a cell."""
     if not isinstance(rows, WeightRows):
         return None
     places = [np.asarray(block.functional.places()[:, 0], float) for block in problem.data.blocks]

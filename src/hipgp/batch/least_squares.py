@@ -2,9 +2,9 @@
 
 With a flat prior on beta, y = X beta + L f + noise has alpha = A^-1 (y - X beta) with X' alpha = 0. For any alpha and
 beta with X' alpha = 0 the KL from the exact joint posterior of field and coefficients is at most r' N^-1 r / 2 with
-r = y - X beta - A alpha, as without a trend (docs/certificate.md). Two things keep that honest in all units: an
-ordinary fit is taken out of y first, and the columns are scaled to what is left, so that neither large coefficients
-multiply a residual nor a column counts as solved because its units are small.
+r = y - X beta - A alpha, as without a trend (docs/certificate.md). Two measures make this independent of units: an
+ordinary fit is subtracted from y first, so that no large coefficients multiply a residual, and the columns are scaled to
+the size of the remainder, so that no column counts as solved because its units are small.
 """
 
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ from jaxtyping import Array, Float
 from hipgp.batch.systems import Solved, System, solve
 from hipgp.runtime.programs import bounded_jit
 
-COLUMN_SHARE = 0.1  # of the tolerance, for the columns' own solves
+COLUMN_SHARE = 0.1  # fraction of the tolerance for the solves of the columns
 
 
 class RightHandSides(NamedTuple):
-    """What an ordinary fit leaves of y, and below it the scaled columns of the trend."""
+    """The residual of an ordinary fit of y and, as further rows, the scaled columns of the trend."""
 
     z: Float[np.ndarray, "B N"]
     beta: Float[np.ndarray, " p"]  # the ordinary fit
@@ -28,7 +28,7 @@ class RightHandSides(NamedTuple):
 
 
 class TrendSolution(NamedTuple):
-    """The solution with the trend's coefficients at their best, and how far it is from the exact one."""
+    """The solution with generalised least-squares coefficients, and its bound on the KL from the exact one."""
 
     alpha: Float[Array, " N"]
     field: Float[Array, " M"]
@@ -40,7 +40,7 @@ class TrendSolution(NamedTuple):
 
     @property
     def solved(self) -> dict[str, Any]:
-        """What a posterior keeps."""
+        """The arrays that a posterior keeps."""
         return {
             "alpha": self.alpha,
             "field": self.field,
@@ -53,7 +53,7 @@ class TrendSolution(NamedTuple):
 def right_hand_sides(
     y: Float[np.ndarray, " N"], columns: Float[np.ndarray, "N p"], noise_std: Float[np.ndarray, " N"]
 ) -> RightHandSides:
-    """An ordinary least-squares fit, weighted by the noise; a ValueError where the data do not determine the trend."""
+    """A least-squares fit weighted by the noise; a ValueError if the data do not determine the trend."""
     y = np.asarray(y, float)
     p = columns.shape[1]
     size = np.sqrt(np.mean(columns**2, axis=0))
@@ -72,7 +72,7 @@ def right_hand_sides(
 
 
 def row_tolerances(tolerance: float, p: int) -> Float[np.ndarray, " B"]:
-    """Per right-hand side, so that their combination stays within `tolerance`: root nats add."""
+    """The tolerance of each right-hand side such that their combination stays within `tolerance` (root nats add)."""
     share = tolerance / (1 + p) ** 2
     return np.array([share] + [COLUMN_SHARE * share] * p)
 
@@ -80,7 +80,7 @@ def row_tolerances(tolerance: float, p: int) -> Float[np.ndarray, " B"]:
 def combine(
     system: System, solved: Solved, rows: RightHandSides, tolerance: float, max_iterations: int, dtype: Any
 ) -> TrendSolution:
-    """beta, its covariance, and alpha = A^-1 (y - X beta), from A^-1 of y's rest and of the columns."""
+    """beta, its covariance, and alpha = A^-1 (y - X beta), from the solves for y's residual and for the columns."""
     p = len(rows.beta)
     if p == 0:
         return TrendSolution(
@@ -110,7 +110,7 @@ def combine(
 def _orthogonal(
     system: System, first: Solved, solved: Solved, rows: RightHandSides
 ) -> tuple[np.ndarray, Array, Array, float]:
-    """The coefficients that make X' alpha = 0, and the combination's alpha, field and distance in nats."""
+    """The coefficients that make X' alpha = 0, and the combination's alpha, field and KL bound."""
     inner = rows.z[1:] @ np.asarray(solved.alpha[1:], float).T
     beta = np.linalg.solve(inner, rows.z[1:] @ np.asarray(first.alpha[0], float))
     arrays = lambda s: (s.alpha, s.field, s.residual)
@@ -120,6 +120,6 @@ def _orthogonal(
 
 @bounded_jit()
 def _mixed(system: System, beta: Any, own: tuple[Array, ...], others: tuple[Array, ...]) -> tuple[Array, ...]:
-    """alpha and field of the one less beta times the others, and the distance in nats of such residuals."""
+    """alpha and field of y less beta times those of the columns, and the KL bound of the combined residual."""
     alpha, field, residual = (a[0] - beta.astype(b.dtype) @ b[1:] for a, b in zip(own, others, strict=True))
     return alpha, field, system.kl_bound(residual[None])[0]

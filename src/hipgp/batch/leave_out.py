@@ -1,10 +1,10 @@
-"""Each observation, or each group of them, predicted from all the others, without solving again.
+"""Leave-one-out and leave-group-out predictions without further fits.
 
-With A the covariance of the data and alpha = A^-1 (y - X beta) from the one solve there is, a group I is predicted with the
-covariance C = ((A^-1)_II)^-1 and the error C alpha_I. C is the covariance of the group given all the others, and they
-tell hardly more than the nearest of them: it is computed from these, with the kernel's own covariances. The mean takes
-part in all the data through alpha, so a relative error of C is one of the mean in units of its standard deviation. For
-some groups C is computed exactly, by solves; the largest difference is the error that is stated.
+With A the covariance of the data and alpha = A^-1 (y - X beta) from the fit's solve, a group I is predicted from the
+others with the covariance C = ((A^-1)_II)^-1 and the error C alpha_I. C is the covariance of the group given all the
+others. It is computed given the nearest of them, which is nearly the same, with the kernel's covariances. The mean depends
+on all data through alpha, so a relative error of C is an error of the mean in standard deviations. For some groups C is
+computed exactly, by solves; the largest difference is the stated error.
 """
 
 from typing import TYPE_CHECKING
@@ -26,17 +26,17 @@ from hipgp.vecchia.group_covariances import coarse_data_nodes, group_covariances
 if TYPE_CHECKING:
     from hipgp.batch.posterior import BatchPosterior
 
-# Observations outside the group that are looked at: so many for each of it, and at most, or as many as it has.
+# Neighbours outside the group: for each of its points, for each of its other functionals, and at most (or its own size).
 NEAREST_POINTS, NEAREST_OTHERS, MOST_NEAREST = 32, 128, 512
 LARGEST_GROUP = 1024
-ENTRIES_AT_ONCE = 2**24  # of covariance matrices
-CHECKED, MOST_SOLVES = 8, 64  # groups that are solved exactly, and observations in them
-CHECKED_TO = {"float64": 1e-8, "float32": 1e-5}  # nats
+ENTRIES_AT_ONCE = 2**24  # entries of covariance matrices computed together
+CHECKED, MOST_SOLVES = 8, 64  # groups with exact solves, and observations in them, at most
+CHECKED_TO = {"float64": 1e-8, "float32": 1e-5}  # tolerance of these solves, in nats
 
 
 @float64_available
 def leave_out(post: "BatchPosterior", groups: object) -> LeaveOut:
-    """Every observation predicted from those outside its group; `groups` has a label for each, in the user's order."""
+    """Predict every observation from those outside its group; `groups` has a label for each, in the user's order."""
     numbers = group_numbers(groups, len(post.data))[post.order]
     rows = members(numbers)
     largest = max(len(r) for r in rows)
@@ -94,7 +94,7 @@ def _with_nearest(
     own: int,
     k: int,
 ) -> tuple[Int[np.ndarray, "G m"], np.ndarray]:
-    """For each group its k nearest observations outside it and, last, its own members; and which of them are real."""
+    """For each group the k nearest observations outside it and, last, its members; `used` is False for padding."""
     index, used = np.zeros((len(rows), k + own), int), np.zeros((len(rows), k + own), bool)
     flat = np.concatenate(rows)
     count = min(k + own, len(places))

@@ -1,11 +1,11 @@
 """The low-rank preconditioner: P = N + F F', for long functionals that cross.
 
-Vecchia factors are for what is local. Lines that cross each other have no near neighbours that tell all of them, but where
-they are many lengthscales long and noisy, few directions of their covariance W K W' stand out of the noise N. A partial
-Cholesky factor with random pivots (`linalg/pivoted_cholesky.py`) finds them from a few hundred columns.
+Vecchia factors suit local functionals. Lines that cross have no neighbours that determine them, but if they are many
+lengthscales long and noisy, few eigenvalues of their covariance W K W' exceed the noise N. A partial Cholesky factor with
+random pivots (`linalg/pivoted_cholesky.py`) finds their eigenvectors from a few hundred columns.
 
-A column takes a product with W, K and W'. It is taken on a coarser grid, of CELLS cells to a lengthscale, where it is far
-cheaper: sums over many nodes do not need more, and the certificate of the solve does not depend on P.
+A column takes a product with W, K and W'. It is computed on a coarser grid, of CELLS cells to a lengthscale, where it is
+far cheaper. That is accurate enough for sums over many nodes, and the certificate of the solve does not depend on P.
 """
 
 from typing import Any, NamedTuple
@@ -32,17 +32,17 @@ from hipgp.weights.stencils import WeightRows, local_weight_rows
 from hipgp.weights.toeplitz import Toeplitz, embed
 from hipgp.weights.torus import WRAPPED
 
-CELLS = 3.0  # of the coarser grid to the shortest lengthscale
-MUCH_COARSER = 0.5  # share of the grid's points below which the coarser grid is worth its set-up
-DIAGONAL_NODES = 64  # of a functional, for the diagonal of the covariance
-ENOUGH = 0.1  # noise variances left of an observation, in the mean, at which the factor ends
+CELLS = 3.0  # cells of the coarser grid to the shortest lengthscale
+MUCH_COARSER = 0.5  # fraction of the grid's points below which the coarser grid pays
+DIAGONAL_NODES = 64  # nodes of a functional for the diagonal of the covariance
+ENOUGH = 0.1  # mean remaining variance of an observation, in noise variances, at which the factor is complete
 MOST_COLUMNS = 1024
-MOST_BYTES = 2**30  # of the factor, in float64
+MOST_BYTES = 2**30  # size of the factor in float64
 PROBED, PROBE_COLUMNS = 2048, 128  # observations and columns of the probe
-CHECKED = 256  # observations on which what is left is computed exactly
+CHECKED = 256  # observations whose remaining variance is computed exactly
 LONG = 1.0  # lengthscales between the ends of the median functional
-FEWEST = 1024  # observations: the solve of fewer takes less than the factor
-MOST = 250_000  # observations: for more, the factor has too few columns
+FEWEST = 1024  # observations: with fewer, the solve takes less time than the factor
+MOST = 250_000  # observations: with more, the factor has too few columns
 
 
 class LowRank(eqx.Module):
@@ -76,9 +76,9 @@ class LowRank(eqx.Module):
 
 
 class Trial(NamedTuple):
-    """What a factor of so many columns leaves of an observation's variance, in the mean, in noise variances."""
+    """The outcome of trying a factor of `columns` columns, which leaves `left` noise variances of an observation."""
 
-    preconditioner: LowRank | None  # None after a probe that promises nothing
+    preconditioner: LowRank | None  # None if the probe predicts that too much is left
     columns: int
     left: float
 
@@ -89,7 +89,7 @@ class _Covariances(NamedTuple):
     matrix: Any  # rows of W over noise std
     toeplitz: Toeplitz
     diagonal: Float[np.ndarray, " N"]
-    missed: float  # what the grid misses of an observation, in the mean
+    missed: float  # mean residual variance of an observation, in noise variances
 
     def entries(
         self, rows: Int[np.ndarray, " n"], columns: Int[np.ndarray, " m"]
@@ -101,7 +101,7 @@ class _Covariances(NamedTuple):
         return self._replace(matrix=self.matrix[rows], diagonal=self.diagonal[rows])
 
     def left(self, found: PartialCholesky) -> float:
-        """The mean of the diagonal that the factor leaves, of CHECKED observations, and what the grid misses."""
+        """The mean of the remaining diagonal over CHECKED observations, plus the mean residual variance."""
         count = self.matrix.shape[0]
         rows = np.linspace(0, count - 1, min(count, CHECKED)).astype(int)
         prior = np.einsum("nm,nm->n", self.matrix[rows].toarray(), self._on_grid(rows))
@@ -117,9 +117,10 @@ def _product(toeplitz: Toeplitz, v: Float[Array, "m M"]) -> Float[Array, "m M"]:
 
 
 def crossing(data: Data, kernel: Kernel) -> bool:
-    """Tell whether the observations are many, long in lengthscales, and do not start from one place.
+    """Tell whether the observations are many, long compared with the lengthscale, and do not start from one place.
 
-    And whether the box around them is of no more lengthscales than the factor may have columns: each is a direction or more.
+    Their box must also hold no more lengthscales (area, volume) than the factor may have columns, since each takes a
+    column or more.
     """
     if not FEWEST <= len(data) <= MOST or all(block.functional.single for block in data.blocks):
         return False
@@ -141,9 +142,9 @@ def low_rank(
     enough: float,
     report: Report = silent,
 ) -> Trial:
-    """Return the preconditioner, unless a probe says that more than `enough` noise variances would be left.
+    """Return the preconditioner, unless a probe predicts that it leaves more than `enough` noise variances.
 
-    `variance` is that of the noise; `rows` and `toeplitz` are W and K on the grid itself.
+    `variance` holds the noise variances; `rows` and `toeplitz` are W and K on the full grid.
     """
     covariances = _covariances(kernel, grid, data, variance, rows, toeplitz)
     count = len(data)
@@ -159,7 +160,7 @@ def low_rank(
 
 
 def _promised(covariances: _Covariances, most: int) -> float:
-    """What `most` columns would leave: the power law of what few columns leave of some observations."""
+    """The predicted variance that `most` columns leave, by a power law fitted to few columns on some observations."""
     count = covariances.matrix.shape[0]
     rows = np.linspace(0, count - 1, min(count, PROBED)).astype(int)
     some = covariances.some(rows)
@@ -185,7 +186,7 @@ def _covariances(
         rows = local_weight_rows(kernel, coarser, data, STENCIL)
         toeplitz = embed(kernel, coarser, np.float64, WRAPPED)
     nodes = coarse_data_nodes(data, kernel, DIAGONAL_NODES)
-    diagonal = np.asarray(_prior_variances(kernel, nodes)) / variance  # what the grid misses included
+    diagonal = np.asarray(_prior_variances(kernel, nodes)) / variance  # includes the residual variances
     matrix = rows.matrix.multiply((1 / np.sqrt(variance))[:, None]).tocsr()
     missed = float(np.mean(np.asarray(rows.residual, float) / variance))
     return _Covariances(matrix, toeplitz.astype(jnp.float64), diagonal, missed)
@@ -195,7 +196,7 @@ _prior_variances = bounded_jit()(prior_variances)
 
 
 def _coarser(kernel: Kernel, grid: Grid) -> Grid:
-    """The grid with CELLS cells to the shortest lengthscale, or the given one where that is not much coarser."""
+    """The grid with CELLS cells to the shortest lengthscale, or the given one if that is not much coarser."""
     spacing = np.maximum(np.asarray(grid.spacing), shortest_lengthscale(kernel, grid.ndim) / CELLS)
     shape = np.ceil((np.asarray(grid.upper) - np.asarray(grid.lower)) / spacing - 1e-9).astype(int) + 1
     if np.prod(shape, dtype=float) >= MUCH_COARSER * grid.size or np.min(shape) < STENCIL:

@@ -1,7 +1,7 @@
-"""Observations in an order in which neighbours in memory are neighbours in space.
+"""An order of the observations in which neighbours in memory are neighbours in space.
 
-Products with W gather what each observation sees of the field; one after the other along a curve that fills space
-(Morton's), they find most of it in the cache.
+Products with W gather grid values for each observation. In the order of a space-filling curve (Morton's) most of these are
+in the cache.
 
 >>> import numpy as np
 >>> along_curve(np.array([[0.0, 0.0], [9.0, 9.0], [1.0, 0.0], [9.0, 8.0]])).tolist()
@@ -13,11 +13,11 @@ from jaxtyping import Float, Int
 
 from hipgp.model.data import Data, Observations
 
-BITS = 21  # of a place on the curve, over all axes
+BITS = 21  # bits of a place on the curve, over all axes
 
 
 def along_curve(places: Float[np.ndarray, "N D"]) -> Int[np.ndarray, " N"]:
-    """The order of places along Morton's curve: by the bits of their coordinates, all axes taken in turn."""
+    """The order of places along Morton's curve, by the interleaved bits of their coordinates."""
     n, ndim = places.shape
     bits = BITS // ndim
     axes = [np.ascontiguousarray(axis) for axis in places.T]
@@ -25,7 +25,7 @@ def along_curve(places: Float[np.ndarray, "N D"]) -> Int[np.ndarray, " N"]:
     width = max(np.max(axis, initial=-np.inf) - low for axis, low in zip(axes, lower, strict=True))
     if not width > 0:
         return np.arange(n)
-    spread = np.zeros(1, np.uint32)  # of each number below 2^bits, with room for the other axes' bits
+    spread = np.zeros(1, np.uint32)  # every number below 2^bits, with gaps for the other axes' bits
     for bit in range(bits):
         spread = np.concatenate([spread, spread | np.uint32(1 << (bit * ndim))])
     code = np.zeros(n, np.uint32)
@@ -36,19 +36,19 @@ def along_curve(places: Float[np.ndarray, "N D"]) -> Int[np.ndarray, " N"]:
 
 
 def by_number(numbers: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-    """The order of numbers below 2^32, equal ones as they came: NumPy counts 16-bit ones, in a third of the time."""
+    """The stable order of numbers below 2^32, in two passes of 16 bits, which NumPy sorts in a third of the time."""
     order = np.argsort(numbers.astype(np.uint16), kind="stable")
     return order[np.argsort((numbers >> 16).astype(np.uint16)[order], kind="stable")]
 
 
 def in_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
-    """The observations with those of each block along a curve, and the number that each had."""
+    """The observations, in each block sorted along a curve, and the number that each had before."""
     blocks, orders, begin = [], [], 0
     for block in data.blocks:
         places = np.asarray(block.functional.places(), float)
         order = along_curve(places[:, 0] if places.shape[1] == 1 else places.mean(axis=1))
         taken = block.functional[order]
-        if type(taken) is type(block.functional):  # a user's own kind may not know how to reorder itself
+        if type(taken) is type(block.functional):  # a user-defined functional may not support reordering
             noise = None if block.noise is None else block.noise[order]
             block = Observations(taken, block.y[order], noise)
         else:

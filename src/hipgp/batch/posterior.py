@@ -1,7 +1,7 @@
-"""What the batch engine knows after the data: means, standard deviations, and exact draws by Matheron's rule.
+"""The posterior of the batch engine: means, standard deviations, and exact draws by Matheron's rule.
 
-One solve of A gave the mean of every functional; another, with simulated data as right-hand side, gives an exact draw of the
-whole posterior: u + K W' A^-1 (y - W u - e). No covariance is ever formed. For standard deviations see `batch/variances.py`.
+The fit's solve with A gives the mean of every functional. A solve with simulated data as right-hand side gives an exact
+draw of the whole posterior, u + K W' A^-1 (y - W u - e). Standard deviations are in `batch/variances.py`.
 """
 
 import dataclasses
@@ -55,14 +55,14 @@ class Target(NamedTuple):
 
     functional: Functional
     columns: Float[np.ndarray, "T p"]
-    rows: Rows | None  # None where nobody asks for them
+    rows: Rows | None  # None if they are not needed
 
     def __len__(self) -> int:
         return len(self.functional)
 
 
 class Draws(NamedTuple):
-    """Draws of the posterior, and how far their solves went: at most `kl_bound` nats from exact, in `iterations` steps."""
+    """Draws of the posterior, the bound on the KL of their solves from exact ones in nats, and the number of steps."""
 
     values: Float[np.ndarray, "count ..."]
     kl_bound: float
@@ -70,22 +70,22 @@ class Draws(NamedTuple):
 
 
 class BatchPosterior(FittedPosterior):
-    """What the batch engine knows after the data."""
+    """The posterior of the batch engine."""
 
     method: "Batch"
     data: Data
     trend: Trend
-    lazy_system: Lazy[System] = eqx.field(static=True)  # a map from a file, or unpickled, may never need it
-    cells: "Lazy[CellBlocks | None]" = eqx.field(
+    lazy_system: Lazy[System] = eqx.field(
         static=True
-    )  # the data by grid cell, where residuals are joint
-    factor: Lazy[Any] = eqx.field(static=True)  # of exact standard deviations
+    )  # posteriors from files build it only when they need it
+    cells: "Lazy[CellBlocks | None]" = eqx.field(static=True)  # the data by grid cell, if residuals are joint
+    factor: Lazy[Any] = eqx.field(static=True)  # the factored matrix of exact standard deviations
     alpha: Float[Array, " N"]
     field: Float[Array, " M"]  # posterior mean on the grid, without the trend
     beta: Float[np.ndarray, " p"]
     beta_covariance: Float[np.ndarray, "p p"]
-    noise_variance: Float[np.ndarray, " N"]  # with the residual variance where the method adds it
-    order: Int[np.ndarray, " N"]  # which of the user's observations each of `data` is
+    noise_variance: Float[np.ndarray, " N"]  # includes the residual variance if the method adds it
+    order: Int[np.ndarray, " N"]  # the number of each observation of `data` in the user's data
     alpha_of_columns: Float[np.ndarray, "p N"]  # A^-1 X, which an update starts from
 
     @property
@@ -118,7 +118,7 @@ class BatchPosterior(FittedPosterior):
         return Prediction(np.concatenate(means), *_together(deviations))
 
     def _way(self, functional: Functional, how: StdOptions) -> str:
-        """How standard deviations are computed."""
+        """The algorithm for standard deviations."""
         if how.method == "auto":
             return variances.automatic(self, functional, how.samples).choice
         if how.method not in ("vecchia", "samples", "exact"):
@@ -126,7 +126,7 @@ class BatchPosterior(FittedPosterior):
         return how.method
 
     def _std(self, target: Target, how: StdOptions, way: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Standard deviations and their Monte Carlo error, where they have one."""
+        """Standard deviations, and their Monte Carlo error or None."""
         error = None
         if way == "vecchia":
             variance = variances.vecchia_variance(self, target.functional, target.columns)
@@ -145,7 +145,7 @@ class BatchPosterior(FittedPosterior):
     def _targets(
         self, functional: Functional, columns: Any, how: StdOptions, way: str, with_rows: bool = True
     ) -> Iterator[Target]:
-        """As many functionals at a time as fit into memory: all of them, but for millions."""
+        """Yield the functionals in chunks that fit into memory; only millions of them take more than one chunk."""
         p = decisions.stencil(self.method, [functional], functional.ndim).choice
         if self.trend.kind == "columns":
             columns = self.trend.of(functional, self.grid, columns)
@@ -156,7 +156,7 @@ class BatchPosterior(FittedPosterior):
             yield self.target(some, own, with_rows)
 
     def target(self, functional: Functional, columns: Any = None, with_rows: bool = True) -> Target:
-        """Functionals with their rows of W, in the engine's kind of weights."""
+        """Functionals with their trend columns and their rows of W."""
         trend = self.trend.of(functional, self.grid, columns)
         return Target(functional, trend, self._rows(functional) if with_rows else None)
 
@@ -171,7 +171,7 @@ class BatchPosterior(FittedPosterior):
 
     @float64_available
     def on_device(self, target: Target) -> GridTarget:
-        """Functionals in a layout for many products, with their residuals beside the data's where these are joint."""
+        """Functionals in a layout for many products, with the regression of their residuals if residuals are joint."""
         rows, functional = target.rows, target.functional
         assert rows is not None
         if not isinstance(rows, WeightRows):
@@ -184,14 +184,16 @@ class BatchPosterior(FittedPosterior):
         )
 
     def _cells_beside(self, functional: Functional) -> CellBlocks | None:
-        """The data by cell, where residuals of these functionals and of the data are correlated."""
+        """The data by cell, if the residuals of these functionals and of the data are correlated."""
         joint = self.diagnostics.get("residual") == "joint" and isinstance(functional, Points)
         return self.cells.get() if joint else None
 
     @float64_available
     def _mean(self, target: Target) -> Float[np.ndarray, " T"]:
         rows, functional = target.rows, target.functional
-        if isinstance(rows, WeightRows):  # once, and on the host: a matrix in JAX is made for many products
+        if isinstance(
+            rows, WeightRows
+        ):  # a single product on the host; a layout in JAX pays for many products
             matrix = rows.matrix
             field = matrix @ np.asarray(self.field, float)
             if (cells := self._cells_beside(functional)) is not None:
@@ -203,7 +205,7 @@ class BatchPosterior(FittedPosterior):
         return field + target.columns @ self.beta
 
     def mean(self, functional: Functional, columns: Any = None) -> Float[np.ndarray, " T"]:
-        """The mean alone, of functionals that all fit into memory at once."""
+        """The mean of functionals that all fit into memory at once."""
         return self._mean(self.target(functional, columns))
 
     def log_evidence(self, probes: int, key: Any) -> Estimate:
@@ -298,9 +300,9 @@ class BatchPosterior(FittedPosterior):
     def _draws(
         self, key: Array, count: int, at: GridTarget | None, of_columns: tuple[Array, Array]
     ) -> tuple[np.ndarray, np.ndarray, float, int]:
-        """Draws of the field and of the trend's coefficients, how far they are from exact, and steps.
+        """Draws of the field and of the trend's coefficients, the KL bound of their solve, and its steps.
 
-        They are those of the mean, corrected draw by draw.
+        The coefficients are those of the mean plus a correction for each draw.
         """
         columns = self.trend.of_data(self.data, self.grid)
         rest = np.asarray(self.data.y, float) - columns @ self.beta
@@ -333,7 +335,7 @@ class BatchPosterior(FittedPosterior):
         return solved.alpha / scale, solved.field / scale
 
     def trend_variance(self, gap: Float[np.ndarray, "T p"]) -> Float[np.ndarray, " T"]:
-        """What not knowing the trend's coefficients adds; `gap` is x* of a functional less what the data make of it."""
+        """The variance due to the trend's coefficients; `gap` is a functional's columns less X' A^-1 c."""
         return np.einsum("tp,pq,tq->t", gap, self.beta_covariance, gap)
 
 

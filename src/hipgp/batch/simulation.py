@@ -1,4 +1,4 @@
-"""Draws from the prior and the data that they make: what Matheron's rule and sampled standard deviations start from."""
+"""Draws from the prior and data simulated from them, for Matheron's rule and for sampled standard deviations."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def warn_if_far(kl_bound: float, tolerance: float, steps: int) -> None:
-    """Warn where a solve stopped before it was within the tolerance."""
+    """Warn if a solve stopped before it reached the tolerance."""
     if kl_bound > tolerance:
         warn_caller(
             f"the solve stopped after {steps} steps at most {kl_bound:.3g} nats from the exact posterior on the grid "
@@ -26,20 +26,20 @@ def warn_if_far(kl_bound: float, tolerance: float, steps: int) -> None:
 
 
 class GridTarget(NamedTuple):
-    """Functionals to be predicted as the grid sees them: W, and their residuals beside the data's where these are joint."""
+    """Functionals to be predicted: their W, and the regression of their residuals on the data's if these are joint."""
 
     weights: Weights
     joint: ResidualRegression | None
 
     def mean(self, field: Float[Array, "s M"], alpha: Float[Array, "s N"]) -> Float[np.ndarray, "s T"]:
-        """What the data say of the functionals, from K W' alpha and alpha = A^-1 y."""
+        """The mean of the functionals, from the field K W' alpha and from alpha = A^-1 y."""
         values = np.asarray(self.weights.matmul(field))
         return values if self.joint is None else values + (self.joint.cross @ np.asarray(alpha, float).T).T
 
     def draw(
         self, field: Float[Array, "s M"], residual: Float[Array, "s N"] | None, key: Array
     ) -> Float[np.ndarray, "s T"]:
-        """Draws from the prior, given its draws on the grid and of the data's residuals."""
+        """Draw the functionals from the prior, given draws of the field on the grid and of the data's residuals."""
         white = jax.random.normal(key, (len(field), len(self.weights.residual)), field.dtype)
         values = np.asarray(self.weights.matmul(field), float)
         if self.joint is None or residual is None:
@@ -50,7 +50,7 @@ class GridTarget(NamedTuple):
 
 @bounded_jit()
 def simulate(system: "System", y: Array, key: Array, count: int) -> tuple[Array, Array | None, Array]:
-    """Prior draws on the grid, of the data's residuals where they are joint, and y minus data simulated from both."""
+    """Prior draws on the grid, draws of joint residuals (or None), and y minus data simulated from both."""
     toeplitz, weights, noise = system.toeplitz, system.weights, system.noise
     field_key, noise_key = jax.random.split(key)
     prior = toeplitz.draw(field_key, count).reshape(count, -1)

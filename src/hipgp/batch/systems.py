@@ -1,9 +1,10 @@
-"""The one linear system behind the exact full-rank posterior, and its certified solve.
+"""The linear system of the exact full-rank posterior, and its certified solve.
 
-With A = W K W' + N, everything is A^-1 applied to data-sized vectors: the posterior mean on the grid is K W' A^-1 y.
-There are two forms of it with the same answer. In *data space*, here: conjugate gradients on A itself, preconditioned by
-the Vecchia factor, or by a low-rank one (`batch/low_rank.py`). The distance of the approximate posterior from the exact
-one is KL <= r' N^-1 r / 2 nats, r the residual (proof in docs/certificate.md). For *grid space* see `batch/grid_space.py`.
+With A = W K W' + N, mean, draws and variances need A^-1 times vectors of the data's length; the posterior mean on the grid
+is K W' A^-1 y. There are two equivalent forms. In *data space*, here, conjugate gradients solve with A, preconditioned by
+the Vecchia factor or by a low-rank one (`batch/low_rank.py`). The KL divergence of the approximate posterior from the
+exact one is at most r' N^-1 r / 2 nats, with r the residual (proof in docs/certificate.md). *Grid space* is in
+`batch/grid_space.py`.
 """
 
 import abc
@@ -30,12 +31,15 @@ if TYPE_CHECKING:
     from hipgp.batch.checkpoint import Checkpoint
 
 MOST_DRAWS = 64  # solved together
-ON_CPU, SHARE_OF_GPU = 2**30, 0.4  # bytes that a solve of several draws may take, about; of the GPU's memory
-REFINEMENTS = 8  # restarts from the true residual, in float64, before a solve is given up
+ON_CPU, SHARE_OF_GPU = (
+    2**30,
+    0.4,
+)  # memory of a solve for several draws: bytes, and fraction of a GPU's memory
+REFINEMENTS = 8  # restarts from the true residual, in float64, at most
 
 
 class Solved(NamedTuple):
-    """A^-1 z for several right-hand sides z, one per row, what it means on the grid, and how good it is."""
+    """A^-1 z for several right-hand sides z, one per row, the field on the grid, and the certificate."""
 
     alpha: Float[Array, "B N"]
     field: Float[Array, "B M"]  # K W' alpha
@@ -49,24 +53,22 @@ class System(eqx.Module):
 
     toeplitz: eqx.AbstractVar[Toeplitz]
     weights: eqx.AbstractVar[Weights]
-    noise: eqx.AbstractVar[
-        Float[Array, " N"]
-    ]  # variances; with those of residuals, where these count as noise
-    residuals: eqx.AbstractVar[ResidualCovariance | None]  # V, where residuals are joint
+    noise: eqx.AbstractVar[Float[Array, " N"]]  # variances, including residual variances that count as noise
+    residuals: eqx.AbstractVar[ResidualCovariance | None]  # V if residuals are joint
 
     def matmul(self, v: Float[Array, "B n"]) -> Float[Array, "B n"]:
         return self.matvec_and_field(v)[0]
 
     def noise_matmul(self, v: Float[Array, "B N"]) -> Float[Array, "B N"]:
-        """(N + V) v, the product with the covariance of the data given the grid's values."""
+        """(N + V) v, the product with the covariance of the data given the grid values."""
         own = self.noise * v
         return own if self.residuals is None else own + self.residuals.covariance.matmul(v)
 
     @property
     def grid_is_smaller(self) -> bool:
-        """Whether the grid has fewer points than there are data, whose residuals are independent.
+        """Whether exact variances are computed from a matrix of the grid's size, with fewer points than data.
 
-        Exact variances then come from a matrix of the grid's size: joint residuals would have to be inverted for it.
+        This needs independent residuals, since joint ones would have to be inverted.
         """
         return self.grid_size < len(self.noise) and self.residuals is None
 
@@ -77,7 +79,7 @@ class System(eqx.Module):
     @property
     @abc.abstractmethod
     def preconditioner_size(self) -> str | None:
-        """How large the preconditioner is, in words; None where there is none."""
+        """The size of the preconditioner in words; None without a preconditioner."""
 
     @abc.abstractmethod
     def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
@@ -85,7 +87,7 @@ class System(eqx.Module):
 
     @abc.abstractmethod
     def kl_bound(self, r: Float[Array, "B n"]) -> Float[Array, " B"]:
-        """The certificate: at most so many nats from the exact posterior, where r is the residual of the solve."""
+        """The certificate: a bound in nats on the KL from the exact posterior, given the residual r of the solve."""
 
     @abc.abstractmethod
     def from_data(self, z: Float[Array, "B N"]) -> Float[Array, "B n"]:
@@ -101,7 +103,7 @@ class System(eqx.Module):
 
     @abc.abstractmethod
     def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
-        """Random signs, one for each dimension of the whitened system; zeros where its rows are padding."""
+        """Random signs, one for each dimension of the whitened system, and zeros for padding."""
 
     @abc.abstractmethod
     def whitened_matmul(self, v: Float[Array, "B k"]) -> Float[Array, "B k"]:
@@ -114,7 +116,7 @@ class System(eqx.Module):
 
 
 class DataSystem(System):
-    """A = W K W' + V + N, V where residuals of points are held jointly (`weights/joint_residuals.py`)."""
+    """A = W K W' + N, or W K W' + V + N with joint residuals of points (`weights/joint_residuals.py`)."""
 
     toeplitz: Toeplitz
     weights: Weights
@@ -155,7 +157,7 @@ class DataSystem(System):
         return self.preconditioner.whiten(product)
 
     def root_transpose(self, v: Float[Array, "B k"]) -> Float[Array, "B N"]:
-        """S' v; S is N^(-1/2) where there is no preconditioner."""
+        """S' v, where S is N^(-1/2) without a preconditioner."""
         if self.preconditioner is None:
             return v / jnp.sqrt(self.noise)
         return self.preconditioner.whiten_transpose(v)
@@ -168,7 +170,7 @@ class DataSystem(System):
 
 
 def draws_at_once(system: System) -> int:
-    """Draws solved together: as many as take about a gigabyte, or two fifths of a GPU's memory."""
+    """The number of draws solved together, which take about a gigabyte or two fifths of a GPU's memory."""
     size = system.toeplitz.torus.size + len(system.noise)
     gpu = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
     most = SHARE_OF_GPU * gpu["bytes_limit"] if "bytes_limit" in gpu else ON_CPU
@@ -180,18 +182,18 @@ def in_float64(tree: Any) -> Any:
     return jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, tree)
 
 
-# Each of these is compiled as one, and they are few: to compile takes longer than to solve a small problem.
+# The following functions are compiled. They are few, since compiling takes longer than solving a small problem.
 
 
 def _from(system: System, r: Array, dtype: Any) -> tuple[CGState, Array]:
-    """A solve for the residual in units of its largest entry, which keeps float32 far from under- and overflow."""
+    """Start a solve for the residual r, in units of its largest entry to keep float32 from under- and overflow."""
     scale = jnp.max(jnp.abs(r), axis=-1, keepdims=True)
     return krylov.cg_start((r / jnp.where(scale > 0, scale, 1)).astype(dtype), system.kl_bound), scale
 
 
 @bounded_jit()
 def _begin(system: System, z: Array) -> tuple[Array, Array, Array, tuple[CGState, Array]]:
-    """The right-hand side in float64, and the solve from zero."""
+    """The right-hand side in float64, x = 0, its KL bound, and the state of a solve that starts there."""
     rhs = system.from_data(z).astype(jnp.float64)
     return rhs, jnp.zeros_like(rhs), in_float64(system).kl_bound(rhs), _from(system, rhs, z.dtype)
 
@@ -201,12 +203,12 @@ _again = bounded_jit()(_from)
 
 @bounded_jit(donate="all-except-first")
 def _advance(system: System, state: CGState, target: Any, steps: Any) -> CGState:
-    """Some more steps of conjugate gradients. The arrays of `state` are given away."""
+    """Take some more steps of conjugate gradients. The arrays of `state` are donated."""
     return krylov.cg_advance(system.matmul, system.precondition, system.kl_bound, target, state, steps)
 
 
 class _Refined(NamedTuple):
-    """What has been found, and how good it is, in float64; alpha and field as the data are."""
+    """The solution, its true residual and its KL bound in float64; alpha and field in the data's precision."""
 
     x: Float[Array, "B n"]
     residual: Float[Array, "B n"]
@@ -217,7 +219,7 @@ class _Refined(NamedTuple):
 
 @bounded_jit()
 def _refined(system: System, z: Array, rhs: Array, x: Array, scale: Array, value: Array) -> _Refined:
-    """x with another value added, and its true residual, whatever the solver's own precision."""
+    """Add the solver's value to x, and compute the true residual in float64."""
     x, exact = x + scale * value.astype(x.dtype), in_float64(system)
     product, field = exact.matvec_and_field(x)
     r, field = rhs - product, field.astype(z.dtype)
@@ -233,11 +235,11 @@ def solve(
     checkpoint: "Checkpoint | None" = None,
     start: Float[Array, "B n"] | None = None,
 ) -> Solved:
-    """A^-1 z to `tolerance` nats (per row, if an array), the certificate taken from the true residual in float64.
+    """A^-1 z to `tolerance` nats (one number, or one per row); the certificate uses the true residual in float64.
 
     `start` is a first guess of the system's unknowns, zero if it is not given.
 
-    In float32 the recurrence's residual drifts from the true one: the solve is then restarted from the true residual
+    In float32 the recurrence's residual drifts from the true one. The solve is then restarted from the true residual
     (iterative refinement), which costs one product each time.
     """
     target = np.broadcast_to(np.asarray(tolerance, z.dtype), (z.shape[0],))
@@ -254,7 +256,7 @@ def solve(
             break
         if found is not None:
             x, (state, scale) = found.x, _again(system, found.residual, z.dtype)
-            found = None  # nothing is kept that the steps do not need
+            found = None  # frees memory during the steps
         before = steps
         value, steps = _run(system, x, state, scale, target, steps, max_iterations, report, checkpoint)
         found = _refined(system, z, rhs, x, scale, value)
@@ -279,7 +281,7 @@ def _run(
     report: Callable[[int, float], None],
     checkpoint: "Checkpoint | None",
 ) -> tuple[Array, int]:
-    """Advance in pieces of about a second, so that progress shows and checkpoints are written; the value found."""
+    """Advance in portions of about a second, with progress and checkpoints in between; the value and total steps."""
     piece, done, size = 5, int(np.asarray(state.iterations).max()), np.asarray(scale)[:, 0]
     inner = (0.5 * target / np.where(size > 0, size**2, 1)).astype(target.dtype)
     while steps + done < max_iterations:

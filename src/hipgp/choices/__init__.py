@@ -1,5 +1,5 @@
-"""What is chosen where the user gives none: the grid, and the engine; each with its reason.
+"""The automatic choice of grid and engine, each with its reason.
 
-The functions are pure: they look at the data, the kernel, the noise and the memory, and return a choice that says why it
-was made. `gp.py` calls them and puts the reasons into the diagnostics.
+The functions are pure: they take the data, the kernel, the noise and the memory into account, and return a choice and its
+reason. `gp.py` calls them and puts the reasons into the diagnostics.
 """

@@ -1,4 +1,4 @@
-"""Where a kernel that was learned wants to be shorter than the grid's spacing allows: which grid would do, in words."""
+"""Detection of a grid too coarse for learning: the lengthscale meets the bound that the grid's spacing sets."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +11,11 @@ from hipgp.learning.learned import Learned
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 
-SHORTEST = 0.3  # the shortest lengthscale that learning tries on a grid, in its spacing
+SHORTEST = 0.3  # the shortest lengthscale that learning tries on a grid, in units of its spacing
 
 
 def at_grid_bound(learned: Learned, grid: Grid, user_bounds: dict[str, Any] | None) -> list[str]:
-    """Lengthscales that were found at the bound which the grid's spacing sets them; those with a user's bound are not."""
+    """The names of learned lengthscales on the bound set by the grid's spacing, except those with bounds of the user."""
     spacing, found = np.asarray(grid.spacing), []
     for name, value in zip(learned.names, learned.values, strict=True):
         own = name.split(".")[-1]
@@ -38,9 +38,10 @@ def too_coarse(
     method: Method,
     again: Callable[[], Learned],
 ) -> tuple[str | None, list[str]]:
-    """Words for a grid that is too coarse to learn on, or None; and the parameters that the data do not determine.
+    """A warning that the grid is too coarse to learn on, or None, and the parameters that the data do not determine.
 
-    `method` is the engine that a finer grid would be for. `again` learns without the grid's bound. Where the lengthscale is at a bound even then, it is not the grid's fault.
+    `again` learns without the grid's bound. If the lengthscale meets a bound even then, the grid is not the cause. `method`
+    is the engine for which a finer grid is chosen.
     """
     free = again()
     if set(names) & set(free.undetermined):
@@ -49,12 +50,12 @@ def too_coarse(
     wanted = ", ".join(f"{name} {values[name]:.3g}" for name in names)
     spacing = ", ".join(f"{h:.3g}" for h in grid.spacing)
     try:
-        cost = grid_for(method, free.kernel, data, data.noise_std(free.noise)).said
+        cost = grid_for(method, free.kernel, data, data.noise_std(free.noise)).reason
     except ValueError as error:
         cost = f"no grid that fits into memory would do ({error})"
-    said = (
+    message = (
         f"the grid is too coarse for these data: the likelihood is best at the shortest lengthscale that a spacing of "
         f"({spacing}) allows; without that limit it is best at {wanted}, which needs {cost}. Give such a grid, or none: "
         "GP(kernel) chooses one"
     )
-    return said, free.undetermined
+    return message, free.undetermined

@@ -1,4 +1,4 @@
-"""The box that a grid must cover, its margin, and the grids that need no accuracy: to learn on, and to show a map on."""
+"""The box that a grid must cover, its margin, and the grids that bound lengthscales in learning and that show maps."""
 
 import numpy as np
 import scipy  # its submodules are imported when they are first used
@@ -11,14 +11,14 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, shortest_lengthscale, typical_lengthscale
 from hipgp.runtime.progress import Progress
 
-# Of the data's extent on every side. One lengthscale from the data the posterior is most of the way back to its prior,
-# so a wider margin shows nothing new.
+# Margins as fractions of the data's extent on every side. One lengthscale from the data the posterior is close to the
+# prior, so a wider margin shows nothing new.
 LEAST_MARGIN, MOST_MARGIN = 0.05, 0.25
-SHOWN = 2_500  # points of a map: a joint draw takes the cube of it
+SHOWN = 2_500  # points of a map without a grid: the cost of a joint draw grows with their cube
 FEWEST, MOST_ACROSS = 8, 500  # points along an axis
-MOST_POINTS = 2.0**19  # a solve of a hundred steps then takes half a minute or so on two cores
-LEARNED_ON = 20_000  # places among which the nearest are looked for
-MOST_LEARNED = 2**24  # points of a grid that learning takes bounds of lengthscales from
+MOST_POINTS = 2.0**19  # a solve of a hundred steps then takes about half a minute on two cores
+LEARNED_ON = 20_000  # places whose distances to the nearest others are measured
+MOST_LEARNED = 2**24  # points of the grid that bounds lengthscales in learning
 
 
 def extent(data: Data) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
@@ -30,10 +30,10 @@ def extent(data: Data) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]
 def domain(
     kernel: Kernel, data: Data, margin: float | None = None
 ) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
-    """The data's box with a margin of one lengthscale, but between a twentieth and a quarter of its extent.
+    """The data's box with a margin of one lengthscale, limited to between a twentieth and a quarter of its extent.
 
-    `margin` is a share of the extent that takes its place. An axis along which all data lie at one place gets a
-    lengthscale on either side.
+    `margin` replaces it, as a fraction of the extent. An axis along which all data have the same coordinate gets a margin
+    of one lengthscale.
     """
     lower, upper = extent(data)
     size, length = upper - lower, typical_lengthscale(kernel, data.ndim)
@@ -50,7 +50,7 @@ def covering(
     step: Float[np.ndarray, " D"],
     most: float,
 ) -> Grid:
-    """The box on points about `step` apart, or farther where there would be more than `most`; FEWEST an axis at least."""
+    """A grid over the box with spacing `step`, or a larger one to stay below `most` points, and at least FEWEST per axis."""
     size = upper - lower
     points = lambda factor: np.maximum(np.ceil(size / (factor * step) - 1e-9) + 1, FEWEST)
     factor = 1.0
@@ -61,7 +61,7 @@ def covering(
 
 
 def map_grid(kernel: Kernel, data: Data) -> Grid:
-    """The grid that a map is shown on where the engine needs none: equally fine along each axis, in lengthscales."""
+    """The grid on which a map is shown if the engine needs none, with the same spacing in lengthscales along each axis."""
     lower, upper = domain(kernel, data)
     step = shortest_lengthscale(kernel, data.ndim)
     finest = step * np.min((upper - lower) / step) / MOST_ACROSS
@@ -69,11 +69,11 @@ def map_grid(kernel: Kernel, data: Data) -> Grid:
 
 
 def learning_grid(data: Data) -> Grid:
-    """The grid whose extent and spacing bound the lengthscale while it is learned; nothing is computed on it.
+    """The grid whose extent and spacing bound the lengthscale during learning; nothing is computed on it.
 
-    Its spacing is the usual distance between nearest neighbours, or half of what as many observations would have in
-    rows and columns, whichever is less: data cannot tell of anything much shorter. Distances are in units of the
-    extent along each axis, so that axes may be in different units.
+    Its spacing is the median distance between nearest neighbours, or half the spacing of equally many observations on a
+    lattice, whichever is less, since data do not determine much shorter lengthscales. Distances are in units of the extent
+    along each axis, so that axes may be in different units.
     """
     lower, upper = extent(data)
     size, count = upper - lower, len(data)
@@ -101,7 +101,7 @@ def _corners(functional: Functional, ndim: int) -> Float[np.ndarray, "n D"]:
 
 
 def grown(grid: Grid, functional: Functional, most: float) -> Grid:
-    """The grid with whole cells added on every side until it covers `functional`; its own points stay."""
+    """The grid with cells added on every side until it covers `functional`; its points stay grid points."""
     spacing = np.asarray(grid.spacing)
     places = _corners(functional, grid.ndim)
     below = np.maximum(np.ceil((np.asarray(grid.lower) - places.min(axis=0)) / spacing), 0)
@@ -117,10 +117,10 @@ def grown(grid: Grid, functional: Functional, most: float) -> Grid:
 
 
 def reaching(engine: FittedPosterior, functional: Functional, progress: bool) -> FittedPosterior:
-    """The posterior of the same data on its grid with cells added, so that `functional` lies within."""
+    """The posterior of the same problem on a grid extended to cover `functional`."""
     problem = engine.conditioned_on()
     if problem is None:
-        return engine  # which says that it cannot
+        return engine  # its own check then raises the error
     wider = grown(engine.grid, functional, 4 * max(MOST_POINTS, engine.grid.size))
     with Progress(f"again on a grid of {' x '.join(map(str, wider.shape))}", progress):
         return engine.method.condition(problem._replace(grid=wider), progress=False)

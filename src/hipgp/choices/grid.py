@@ -1,10 +1,9 @@
-"""The grid of inducing points for an engine that needs one: as coarse as leaves the posterior what it is without a grid.
+"""The automatic grid of inducing points: the coarsest on which the posterior is close to that without a grid.
 
-First the spacing, in lengthscales, is made small enough for the grid to see nearly all of what the data see: what it
-leaves unseen of an observation counts as noise, so it is compared with the noise. That takes covariances of a few
-observations with the grid points around them. Then local kriging with the grid's covariances is held against local
-kriging with the kernel's own (`vecchia/grid_error.py`), and the spacing is reduced while they differ. Memory, and what a
-step of the solve takes, limit the number of points.
+First the spacing is reduced until the residual variances, which count as noise, are small compared with the noise; that
+takes covariances of a few observations with the grid points around them. Then local kriging with the grid's covariances is
+compared with local kriging with the kernel's (`vecchia/grid_error.py`), and the spacing is reduced while they differ.
+Memory and the cost of a step of the solve limit the number of points.
 """
 
 from collections.abc import Callable
@@ -28,23 +27,23 @@ from hipgp.vecchia.grid_error import grid_error, stencil_approximation, unseen_v
 from hipgp.vecchia.local_problems import local_problems
 from hipgp.weights.torus import WRAPPED, smallest_torus
 
-UNSEEN = 0.02  # of the noise variance, on average, that the grid may leave unseen
+UNSEEN = 0.02  # largest mean residual variance, relative to the noise variance
 NEAR_ENOUGH = (
-    0.08  # of a posterior standard deviation: error of the mean, and relative error of the std itself
+    0.08  # largest error of the mean in posterior standard deviations, and largest relative error of these
 )
 COARSEST, FINEST, STEP = 0.5, 0.12, 2**-0.5  # spacings tried before the local kriging, in lengthscales
-REFINEMENTS = 5  # after it, of at most LARGEST_STEP in one
-LARGEST_STEP, MARGIN = 0.25, 0.7  # and aimed at so much of what is near enough
-USUAL, SLOWEST, FASTEST = 2.0, 0.5, 6.0  # orders in the spacing at which errors are taken to fall
-SAMPLE = 48  # observations looked at
-HOPELESS = 0.5  # of the variance of the data: with more unseen there is no map
+REFINEMENTS = 5  # refinements by local kriging, each at most by the factor LARGEST_STEP
+LARGEST_STEP, MARGIN = 0.25, 0.7  # a refinement aims at MARGIN times NEAR_ENOUGH
+USUAL, SLOWEST, FASTEST = 2.0, 0.5, 6.0  # assumed orders of convergence of the errors in the spacing
+SAMPLE = 48  # observations whose residual variances are computed
+HOPELESS = 0.5  # residual variance, relative to the prior variance, above which a grid is refused
 
 
 class ChosenGrid(NamedTuple):
-    """A grid, and why it is as it is."""
+    """A grid, and the reason for its size."""
 
     grid: Grid
-    said: str
+    reason: str
 
 
 @one_blas_thread
@@ -57,7 +56,7 @@ def grid_for(
     margin: float | None = None,
     most: float = MOST_POINTS,
 ) -> ChosenGrid:
-    """The grid on which `method` conditions on `data`, whose noise has the standard deviations `std`."""
+    """Choose the grid on which `method` conditions on `data` with noise of standard deviations `std`."""
     box = domain(kernel, data, margin)
     length, variance = shortest_lengthscale(kernel, data.ndim), np.asarray(std, float) ** 2
     some, rows = _sample(data)
@@ -77,7 +76,7 @@ def grid_for(
     )
     unseen, prior = unseen_variances(kernel, grid, some, stencil)
     _check(grid, float(np.mean(unseen) / np.mean(prior)), length)
-    return ChosenGrid(grid, _said(kernel, grid, float(np.mean(unseen / variance[rows])), found[0]))
+    return ChosenGrid(grid, _reason(kernel, grid, float(np.mean(unseen / variance[rows])), found[0]))
 
 
 def _refined(
@@ -89,7 +88,7 @@ def _refined(
     share: float,
     with_spacing: Callable[[float], Grid],
 ) -> tuple[Grid, tuple[float, float]]:
-    """The first grid that is near enough by local kriging, the next spacing from how the error fell; or the finest."""
+    """The first grid whose errors by local kriging are small enough, or the finest; each spacing extrapolates the error."""
     spacing = float(np.max(np.asarray(grid.spacing) / shortest_lengthscale(kernel, grid.ndim)))
     found, order = _error(kernel, grid, data, variance, stencil, share), USUAL
     for _ in range(REFINEMENTS):
@@ -109,7 +108,7 @@ def _refined(
 def _grid(
     kernel: Kernel, box: tuple[np.ndarray, np.ndarray], step: Float[np.ndarray, " D"], most: float
 ) -> Grid:
-    """The box on points `step` apart, or as close as memory and `most` allow."""
+    """A grid over the box with spacing `step`, or as fine as memory and `most` allow."""
     while True:
         grid = covering(*box, step, most)
         needed = memory.torus_bytes(np.prod(smallest_torus(kernel, grid, WRAPPED), dtype=float))
@@ -117,11 +116,11 @@ def _grid(
             return grid
         most = min(most, grid.size) / 1.5
         if most < 2**grid.ndim:
-            return grid  # the engine says what is too much
+            return grid  # the engine refuses what does not fit into memory
 
 
 def _sample(data: Data) -> tuple[Data, np.ndarray]:
-    """Some observations of every block, and their numbers."""
+    """A sample of the observations of every block, and their numbers."""
     blocks, rows, begin = [], [], 0
     each = max(4, SAMPLE // len(data.blocks))
     for block in data.blocks:
@@ -135,7 +134,7 @@ def _sample(data: Data) -> tuple[Data, np.ndarray]:
 def _error(
     kernel: Kernel, grid: Grid, data: Data, variance: np.ndarray, stencil: int, share: float
 ) -> tuple[float, float]:
-    """Errors of mean and std that the grid brings about. Residuals of points are joint where the engine has them so."""
+    """Errors of mean and std due to the grid; residuals of points are joint if the batch engine would treat them so."""
     problems = local_problems(kernel, grid, data, variance, None, stencil)
     view = stencil_approximation(kernel, grid, problems, stencil, True)
     plain = all(isinstance(block.functional, Points) for block in data.blocks)
@@ -146,7 +145,7 @@ def _error(
 
 
 def _check(grid: Grid, unseen: float, length: Float[np.ndarray, " D"]) -> None:
-    """Raise a ValueError where even the finest grid that can be is far too coarse for the kernel."""
+    """Raise a ValueError if even the finest grid that fits is far too coarse for the kernel."""
     if unseen <= HOPELESS:
         return
     times = float(np.max(np.asarray(grid.spacing) / length))
@@ -158,7 +157,7 @@ def _check(grid: Grid, unseen: float, length: Float[np.ndarray, " D"]) -> None:
     )
 
 
-def _said(kernel: Kernel, grid: Grid, share: float, off: float) -> str:
+def _reason(kernel: Kernel, grid: Grid, share: float, off: float) -> str:
     size = memory.torus_bytes(np.prod(smallest_torus(kernel, grid, WRAPPED), dtype=float))
     return (
         f"grid {_shape(grid)}, spacing {_spacing(grid)}: the grid leaves {share:.2g} of the noise variance unseen, and "

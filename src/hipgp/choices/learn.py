@@ -1,4 +1,4 @@
-"""Learning with or without a grid: the bounds of lengthscales, and what is said where a bound was met."""
+"""Learning with or without a grid: the bounds of lengthscales, and the warnings if one was met."""
 
 import functools
 
@@ -21,7 +21,7 @@ from hipgp.weights.torus import WRAPPED, check_torus
 def learned_from(
     kernel: Kernel, grid: Grid | None, data: Data, noise: float | None, trend: Trend, how: LearnOptions
 ) -> Learned:
-    """What the data say of kernel and noise. Without a grid the data's own spacing bounds the lengthscale."""
+    """Learn kernel and noise; without a grid the spacing of the data bounds the lengthscale."""
     if how.polish and grid is None:
         raise ValueError(
             "polish: expected a GP with a grid, on which the exact bound is computed, got one without; give "
@@ -34,7 +34,7 @@ def learned_from(
     unit = scaling.exponent(given, data, noise)
     given, scaled, noise = scaling.scaled(given, data, noise, -unit)
     method = Batch()
-    if how.polish:  # the exact bound alone works on the grid
+    if how.polish:  # only the exact bound is computed on the grid
         check_torus(kernel, bounding, WRAPPED)
     find = functools.partial(
         search.learn,
@@ -52,15 +52,15 @@ def learned_from(
     undetermined = learned.undetermined
     if grid is not None and (names := at_grid_bound(learned, grid, how.bounds)):
         freely = lambda: find(grid=learning_grid(data), polish=False)
-        said, undetermined = too_coarse(learned, names, grid, scaled, method, freely)
-        if said is not None:
-            warn_caller(said, GridTooCoarse)
+        message, undetermined = too_coarse(learned, names, grid, scaled, method, freely)
+        if message is not None:
+            warn_caller(message, GridTooCoarse)
     warn_if_undetermined(undetermined)
     return in_unit(learned, unit)
 
 
 def warn_if_undetermined(names: list[str]) -> None:
-    """Warn of the parameters that the data leave open."""
+    """Warn of parameters that the data do not determine."""
     if names:
         warn_caller(
             f"the data do not determine {', '.join(names)}: the likelihood is flat there or best at a bound; give "

@@ -1,8 +1,8 @@
-"""Which engine: the exact one as long as it takes no longer than the batch engine takes to compile and to solve.
+"""The automatic choice of engine: the exact one if it is no slower than the batch engine, compilation included.
 
-On two cores, compilation included, the batch engine takes 3 to 4 seconds of computing for some thousand observations,
-nearly all of it for compiling. The exact one takes less up to 4,000 values at points. Its time goes into the Cholesky
-factor, and into covariances between the quadrature nodes of lines and areas, of which there may be hundreds for each.
+On two cores the batch engine takes 3 to 4 seconds for some thousand observations, nearly all of it for compilation. The
+exact engine takes less up to 4,000 values at points. Its time goes into the Cholesky factor, and into covariances between
+the quadrature nodes of lines and areas, of which each may have hundreds.
 """
 
 import warnings
@@ -21,47 +21,47 @@ from hipgp.vecchia.group_covariances import coarse_nodes
 from hipgp.weights import dense
 
 MOST_OBSERVATIONS = 4_000
-MOST_PAIRS = 1.5e9  # of nodes whose covariances are evaluated
+MOST_PAIRS = 1.5e9  # pairs of nodes whose covariances are evaluated
 OF_NOISE, LEAST_ACCURACY, MOST_ACCURACY = (
     0.01,
     1e-4,
     1e-6,
-)  # of covariances, in noise variances and prior ones
+)  # accuracy of covariances: relative to noise variances, and limits relative to prior variances
 
 
 class ChosenMethod(NamedTuple):
-    """An engine, and why."""
+    """An engine, and the reason for its choice."""
 
     method: Method
-    said: str
+    reason: str
 
 
 def method_for(kernel: Kernel, data: Data, noise: float | None, checkpoint: Any = None) -> ChosenMethod:
-    """The exact engine where it is as fast as the batch engine and fits into memory."""
+    """Choose the exact engine if it is as fast as the batch engine and fits into memory."""
     count = len(data)
     if checkpoint is not None:
-        return ChosenMethod(Batch(), "batch: a checkpoint is kept, which the exact engine has none of")
+        return ChosenMethod(Batch(), "batch: a checkpoint is kept, and the exact engine writes none")
     if count > MOST_OBSERVATIONS:
-        said = f"batch: {count:,} observations, and the exact engine is the slower one beyond {MOST_OBSERVATIONS:,}"
-        return ChosenMethod(Batch(), said)
+        reason = f"batch: {count:,} observations, and the exact engine is slower beyond {MOST_OBSERVATIONS:,}"
+        return ChosenMethod(Batch(), reason)
     needed = MATRICES_AT_PEAK * 8.0 * count**2
     if not memory.fits(needed):
-        said = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
-        return ChosenMethod(Batch(), said)
+        reason = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
+        return ChosenMethod(Batch(), reason)
     accuracy = _accuracy(kernel, data, noise)
     pairs = _nodes(kernel, data, accuracy) ** 2
     if pairs > MOST_PAIRS:
-        said = (
+        reason = (
             f"batch: the exact engine would need {pairs:.2g} covariances between quadrature nodes of "
-            f"{count:,} observations, and is the slower one beyond {MOST_PAIRS:.2g}"
+            f"{count:,} observations, and is slower beyond {MOST_PAIRS:.2g}"
         )
-        return ChosenMethod(Batch(), said)
-    said = f"exact: {count:,} observations, for which no grid is needed and the exact engine is as fast"
-    return ChosenMethod(Exact(accuracy), said)
+        return ChosenMethod(Batch(), reason)
+    reason = f"exact: {count:,} observations, for which no grid is needed and the exact engine is as fast"
+    return ChosenMethod(Exact(accuracy), reason)
 
 
 def _accuracy(kernel: Kernel, data: Data, noise: float | None) -> float:
-    """Of covariances, relative to prior variances: some hundredth of the noise's, if that can be reached."""
+    """The accuracy of covariances relative to prior variances: a hundredth of the noise variance, within limits."""
     std, shares, begin = np.asarray(data.noise_std(noise), float), [LEAST_ACCURACY], 0
     for block in data.blocks:
         end = begin + len(block.y)
@@ -75,14 +75,14 @@ def _accuracy(kernel: Kernel, data: Data, noise: float | None) -> float:
 
 @float64_available
 def _nodes(kernel: Kernel, data: Data, accuracy: float) -> float:
-    """How many quadrature nodes the exact engine would take, about: those of every block for its longest functional."""
+    """An estimate of the exact engine's number of quadrature nodes, from the longest functional of every block."""
     total = 0.0
     for block in data.blocks:
         if block.functional.single:
             total += len(block.y)
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the engine itself will say what quadrature cannot do
+            warnings.simplefilter("ignore")  # the engine itself warns of quadrature errors
             functional, spacing, _ = dense.refine_quadrature(kernel, block.functional, accuracy)
         total += len(block.y) * functional.nodes_each(_longest(functional), spacing)
     return total

@@ -1,5 +1,6 @@
-"""The problem of a posterior with observations added, or without some of them."""
+"""A posterior with observations added, or without some of them."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,47 +10,67 @@ from hipgp.choices.domain import MOST_POINTS, grown
 from hipgp.engines import FittedPosterior, Problem
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
+from hipgp.model.frames import Frame
+from hipgp.model.scaling import scaled_data
 from hipgp.model.trend import Trend
 
 
-def with_more(engine: FittedPosterior, more: Data, columns: Any) -> Problem:
-    """Return the problem of an engine's data and, after them, `more`; `columns` are the user's own trend columns of these.
+def with_more(
+    engine: FittedPosterior, more: Any, frame: Frame, unit: int, columns: Any, progress: bool
+) -> FittedPosterior:
+    """Return the posterior of an engine's data and, after them, `more`, which are converted to its frame and unit.
 
-    A grid that was chosen grows where they reach beyond it.
+    `columns` are the user's own trend columns of these. A grid that was chosen grows where they reach beyond it.
     """
+    if not isinstance(more, Data):
+        raise ValueError(f"more: expected something made by observe(...), got {type(more).__name__}")
+    if not more.gaussian:
+        raise ValueError("more: expected observations with Gaussian noise, like the others, got a likelihood")
     problem = _problem(engine, "update")
+    more = scaled_data(more.in_frame(frame).plain(), -unit)
     grid = problem.grid
     if "grid_chosen" in engine.diagnostics and engine.method.on_grid:
         for block in more.blocks:
             grid = grown(grid, block.functional, 4 * max(MOST_POINTS, grid.size))
     for block in more.blocks:
         engine.method.check(problem.kernel, grid, block.functional)
-    if not more.gaussian:
-        raise ValueError("more: expected observations with Gaussian noise, like the others, got a likelihood")
-    trend = problem.trend
+    trend = _with_columns(problem.trend, len(more), columns)
+    larger = problem._replace(data=problem.data + more, trend=trend, grid=grid)
+    return _again(engine, larger, np.arange(len(problem.data)), progress)
+
+
+def _with_columns(trend: Trend, count: int, columns: Any) -> Trend:
+    """Return the trend of the observations of before and of so many more."""
     if trend.columns is not None:
         if columns is None:
             raise ValueError(
                 "columns: expected the trend's columns of the new observations, (N, p), got None"
             )
         given = as_float("columns", columns, ndim=(2,)).astype(float)
-        if given.shape != (len(more), trend.columns.shape[1]):
-            raise ValueError(
-                f"columns: expected shape {(len(more), trend.columns.shape[1])}, got {given.shape}"
-            )
-        trend = Trend(np.concatenate([trend.columns, given]))
-    elif columns is not None:
+        if given.shape != (count, trend.columns.shape[1]):
+            raise ValueError(f"columns: expected shape {(count, trend.columns.shape[1])}, got {given.shape}")
+        return Trend(np.concatenate([trend.columns, given]))
+    if columns is not None:
         raise ValueError("columns: expected None unless the trend was given as columns, got some")
-    return problem._replace(data=problem.data + more, trend=trend, grid=grid)
+    return trend
 
 
-def without(engine: FittedPosterior, index: Any) -> tuple[Problem, Int[np.ndarray, " n"]]:
-    """Return the problem without the observations that the user numbers `index`, and which of the engine's are kept."""
+def without(engine: FittedPosterior, index: Any, progress: bool) -> FittedPosterior:
+    """Return the posterior without the observations that the user numbers `index`."""
     problem = _problem(engine, "without")
     count = len(problem.data)
     left_out = _marked(index, count)[engine.user_numbers()]
     kept = np.flatnonzero(~left_out)
-    return problem._replace(data=problem.data.kept(~left_out), trend=problem.trend.in_order(kept)), kept
+    smaller = problem._replace(data=problem.data.kept(~left_out), trend=problem.trend.in_order(kept))
+    return _again(engine, smaller, kept, progress)
+
+
+def _again(
+    engine: FittedPosterior, problem: Problem, kept: Int[np.ndarray, " n"], progress: bool
+) -> FittedPosterior:
+    chosen = {k: v for k, v in engine.diagnostics.items() if k in ("grid_chosen", "engine_chosen")}
+    found = engine.again(problem, kept, progress)
+    return dataclasses.replace(found, diagnostics=found.diagnostics | chosen)
 
 
 def _problem(engine: FittedPosterior, what: str) -> Problem:

@@ -1,4 +1,4 @@
-"""A whole problem from what was given and what was chosen: the engine, and its grid."""
+"""The engine and the grid of a problem, as given by the user or chosen."""
 
 from typing import Any
 
@@ -19,14 +19,14 @@ AUTO = "auto"
 def settled_method(
     method: Any, kernel: Kernel, grid: Grid | None, data: Data, noise: float | None, checkpoint: Any
 ) -> tuple[Method, Facts]:
-    """The engine, and why where it was chosen: with "auto", and where there is neither a method nor a grid."""
+    """The engine, and the reason if it was chosen: for "auto", and without both a method and a grid."""
     kernel.check_dimension(data.ndim)
     check_differentiable(kernel.differentiable, data)
     if method is None:
         method = Batch() if grid is not None else AUTO
     if isinstance(method, str) and method == AUTO:
         chosen = method_for(kernel, data, noise, checkpoint)
-        return chosen.method, {"engine_chosen": chosen.said}
+        return chosen.method, {"engine_chosen": chosen.reason}
     if not isinstance(method, Method):
         shown = repr(method) if isinstance(method, str) else type(method).__name__
         raise ValueError(f'method: expected Batch(...), Variational(...), Exact(...) or "auto", got {shown}')
@@ -36,7 +36,7 @@ def settled_method(
 def settled_grid(
     method: Method, kernel: Kernel, grid: Grid | None, data: Data, noise: float | None, progress: bool
 ) -> tuple[Grid, Facts]:
-    """The grid, and why it is as it is where it was chosen."""
+    """The grid, and the reason for its size if it was chosen."""
     if grid is not None:
         return grid, {}
     std = data.noise_std(noise)
@@ -44,8 +44,8 @@ def settled_grid(
         shown = map_grid(kernel, data)
         points = " x ".join(map(str, shown.shape))
         return shown, {
-            "grid_chosen": f"grid {points}, to show the map on: the {method.name} engine computes on none"
+            "grid_chosen": f"grid {points}, to show the map on: the {method.name} engine computes without a grid"
         }
     with Progress("choosing a grid", progress):
         chosen = grid_for(method, kernel, data, std)
-    return chosen.grid, {"grid_chosen": chosen.said}
+    return chosen.grid, {"grid_chosen": chosen.reason}

@@ -1,4 +1,4 @@
-"""Posteriors on disk: the map format, what an engine needs to come back, names and units.
+"""Posteriors on disk: the map format, the state of engines, names and units.
 
-It imports `engines`, `model` and `runtime`. The engines themselves are imported when a map of theirs is loaded.
+It imports `engines`, `learning`, `model` and `runtime`. An engine is imported when a map that it made is loaded.
 """

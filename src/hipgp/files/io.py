@@ -1,4 +1,4 @@
-"""Maps on disk: named arrays and a JSON description in one file, written whole or not at all, read without running code.
+"""Maps on disk: named arrays and a JSON description in one file, written atomically and read without running code.
 
 A file is a zip archive (`archive.py`: stored, sealed with a digest) of a zarr version 3 hierarchy in its plainest form,
 each array one chunk of raw numbers; `xarray.open_zarr(ZipStore(path))` opens it without hipgp:
@@ -8,8 +8,8 @@ each array one chunk of raw numbers; `xarray.open_zarr(ZipStore(path))` opens it
     model/NAME           the arrays that the model is rebuilt from
     attributes           "hipgp" (format and its version), "labels", and "model": a JSON description
 
-Reading takes nothing on trust: every member must be described as this module writes it, be there, and be of exactly the
-size that its description says, before anything is allocated. A truncated, damaged or foreign file is a ValueError.
+Reading checks that every member exists, is described as this module writes it, and has exactly the described size, before
+anything is allocated. A truncated, damaged or foreign file raises a ValueError.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Posteriors to and from plain arrays and JSON: what a file must hold for a loaded map to predict as the saved one.
+"""Conversion of posteriors to arrays and JSON, from which a loaded map predicts as the saved one.
 
-The linear system is not stored: it follows from kernel, grid, data and settings, and is rebuilt when first needed. An
-engine is imported when a map of it is loaded.
+The linear system is not stored: it follows from kernel, grid, data and settings, and is rebuilt when it is first needed.
+An engine is imported when a map that it made is loaded.
 """
 
 import importlib
@@ -78,31 +78,31 @@ def _check_described(model: Json) -> None:
 
 
 def _learned_to_json(learned: "Learned") -> Json:
-    told = {name: plain(value) for name, value in learned._asdict().items() if name != "kernel"}
-    return told | {"kernel": kernel_to_json(learned.kernel)}
+    packed = {name: plain(value) for name, value in learned._asdict().items() if name != "kernel"}
+    return packed | {"kernel": kernel_to_json(learned.kernel)}
 
 
-def _learned_from_json(told: Json) -> "Learned":
-    arrays = {name: np.asarray(told[name], float) for name in ("values", "log_covariance")}
-    count = len(told["names"])
+def _learned_from_json(packed: Json) -> "Learned":
+    arrays = {name: np.asarray(packed[name], float) for name in ("values", "log_covariance")}
+    count = len(packed["names"])
     shapes = {"values": (count,), "log_covariance": (count, count)}
     if any(a.shape != shapes[k] for k, a in arrays.items()) or not np.all(arrays["values"] > 0):
         raise ValueError(
             "learned: expected a positive value for each parameter and their covariance, got others"
         )
-    if not all(isinstance(step, dict) for step in told["trace"]):
+    if not all(isinstance(step, dict) for step in packed["trace"]):
         raise ValueError("learned: expected a trace of steps, got something else")
     from hipgp.learning.learned import Learned
 
-    frame = frame_from_json(told.get("frame"))
-    return Learned(**{**told, **arrays, "kernel": kernel_from_json(told["kernel"]), "frame": frame})
+    frame = frame_from_json(packed.get("frame"))
+    return Learned(**{**packed, **arrays, "kernel": kernel_from_json(packed["kernel"]), "frame": frame})
 
 
-def frame_from_json(told: Any) -> Frame:
+def frame_from_json(packed: Any) -> Frame:
     """The units of a map's axes and field; none where it says nothing of them."""
-    if told is None:
+    if packed is None:
         return Frame()
-    axes, field = told
+    axes, field = packed
     if not all(isinstance(unit, str) for unit in (*axes, field)):
         raise ValueError("frame: expected units in words, got something else")
     return Frame(tuple(axes), field)

@@ -1,4 +1,4 @@
-"""Learning kernel, noise and trend: parameters as a vector, the Vecchia likelihood, the exact evidence, the search.
+"""Learning of kernel and noise: the vector of parameters, the Vecchia likelihood, Fisher scoring, and the search.
 
-It imports `batch` and the rooms below.
+The last steps maximise the log evidence of an engine, which is given. It imports `vecchia` and the rooms below.
 """

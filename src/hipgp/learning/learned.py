@@ -1,4 +1,4 @@
-"""What learning found: the parameters, how sure the data are of them, and how it got there."""
+"""The result of learning: the parameters, their uncertainty, and the course of the optimisation."""
 
 from typing import Any, NamedTuple
 
@@ -11,14 +11,14 @@ from hipgp.model.frames import Frame
 from hipgp.model.kernels import Kernel
 from hipgp.model.scaling import scaled_bounds, scaled_kernel, scaled_noise
 
-SMALL = 0.5  # a standard error of a logarithm up to which it is told in percent of the parameter
+SMALL = 0.5  # standard error of a logarithm up to which it is shown in percent of the parameter
 
 
 class Learned(NamedTuple):
-    """What learning found: parameters with their uncertainty, and how it got there.
+    """The result of learning: parameters with their uncertainty, and the course of the optimisation.
 
-    `log_covariance` is that of the logarithms of `values`, from the Fisher information. A parameter that the data leave
-    open, or that lies on a bound, has an infinite variance there and covariances of zero.
+    `log_covariance` is the covariance of the logarithms of `values`, from the Fisher information. A parameter that the
+    data do not determine, or that lies on a bound, has infinite variance and zero covariances.
     """
 
     kernel: Kernel
@@ -28,7 +28,7 @@ class Learned(NamedTuple):
     log_covariance: Float[np.ndarray, "p p"]
     undetermined: list[str]  # parameters on their bound: the data do not determine them
     objective: float  # negative log-likelihood per observation
-    bounds: dict[str, Any]  # those that the user gave
+    bounds: dict[str, Any]  # the bounds that the user gave
     trace: list[dict[str, Any]]
     seconds: float
     frame: Frame = Frame()  # the units of the data
@@ -39,12 +39,12 @@ class Learned(NamedTuple):
         return np.sqrt(np.diag(self.log_covariance))
 
     def shown(self) -> list[str]:
-        """Each parameter in words, such as "noise 0.05 ± 4%"."""
+        """A text for each parameter, such as "noise 0.05 ± 4%"."""
         rows = zip(self.names, self.values, self.log_std, strict=True)
-        return [f"{name} {self._said(name, value)} {_error(std)}" for name, value, std in rows]
+        return [f"{name} {self._value(name, value)} {_error(std)}" for name, value, std in rows]
 
-    def _said(self, name: str, value: float) -> str:
-        """A value in words, a lengthscale with its unit."""
+    def _value(self, name: str, value: float) -> str:
+        """The value of a parameter as text; lengthscales have their unit."""
         own, _, axis = name.split(".")[-1].partition("[")
         if own != "lengthscale" or not self.frame.axes:
             return f"{value:.4g}"
@@ -57,14 +57,14 @@ class Learned(NamedTuple):
 
 
 def _error(std: float) -> str:
-    """A standard error of a logarithm, in words."""
+    """The standard error of a logarithm as text."""
     if not np.isfinite(std):
         return "(not determined)"
     return f"± {100 * std:.2g}%" if std <= SMALL else f"(to a factor of {np.exp(min(std, 100.0)):.3g})"
 
 
 def in_unit(learned: Learned, power: int) -> Learned:
-    """What was learned from data divided by 2^power, for the data themselves."""
+    """Convert a result learned from data divided by 2^power to the unit of the data themselves."""
     if power == 0:
         return learned
     kernel, noise = scaled_kernel(learned.kernel, power), scaled_noise(learned.noise, power)

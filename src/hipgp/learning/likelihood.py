@@ -1,15 +1,16 @@
 """The Vecchia likelihood of the data in the kernel's parameters, with its gradient and its Fisher information.
 
-log p(y) ~ the sum over groups of log p(own | nearest predecessors), each term one small dense system: no FFT, no solve,
-any functional; a group is one point, or some functionals of several nodes that lie together. With A the covariance of a
-group after its neighbours, chol its Cholesky factor, S the last rows of chol^-1 and z = chol^-1 y, all of it follows from
+log p(y) ~ the sum over groups of log p(group | nearest predecessors), in which each term is a small dense system without
+FFTs or large solves, for any functional. A group is one point, or several neighbouring functionals of several nodes. Let A
+be the covariance of a group's neighbours followed by its members (index `own`), chol its Cholesky factor, S the last rows
+of chol^-1 and z = chol^-1 y. Value, gradient and information follow from
 
     W_a = chol^-1 (dA / d theta_a) S'.
 
-The term's -2 log p, |z_own|^2 + 2 sum log chol_own, has the slope tr W_a,own - 2 z_own' W_a' z + z_own' W_a,own z_own, and
-its information is tr W_a' W_b - tr W_a,own W_b,own / 2: the expected second derivatives, positive semidefinite.
-Sums for the trend's columns beside y give the coefficients of generalised least squares, which are at their best at every
-evaluation: the slope at fixed coefficients is the whole slope. One pass over the groups, by several threads, keeps nothing.
+A term's -2 log p, |z_own|^2 + 2 sum log chol_own, has the derivative tr W_a,own - 2 z_own' W_a' z + z_own' W_a,own z_own.
+Its information, the expected second derivatives, is tr W_a' W_b - tr W_a,own W_b,own / 2 and positive semidefinite. The
+same sums for the trend's columns give the generalised least-squares coefficients. They minimise at every evaluation, so
+the derivative at fixed coefficients is the total one. One pass over the groups by several threads stores nothing.
 """
 
 from collections.abc import Iterator
@@ -35,13 +36,17 @@ from hipgp.vecchia import factor as vecchia
 from hipgp.vecchia import group_covariances as coarse
 
 LOG_2PI = float(np.log(2 * np.pi))
-ENTRIES_AT_ONCE = 2**15  # of the small matrices: one for each parameter stays in cache
-CHUNKS_AT_ONCE = 16  # in one call of the compiled program
-TIE = 1e-7  # of the data's extent: places this close are told apart by chance, not by rounding
+ENTRIES_AT_ONCE = (
+    2**15
+)  # entries of small matrices in a chunk; one matrix for each parameter stays in the cache
+CHUNKS_AT_ONCE = 16  # chunks in one call of the compiled program
+TIE = (
+    1e-7  # relative to the data's extent: places this close are ordered at random, and not by rounding errors
+)
 
 
 class Terms(eqx.Module):
-    """The data of one stage: chosen groups of observations with their neighbours."""
+    """The terms of the Vecchia likelihood in one stage: chosen groups of observations with their neighbours."""
 
     nodes: Nodes
     values: Float[Array, "N 1+p"]  # y and the trend's columns
@@ -49,13 +54,13 @@ class Terms(eqx.Module):
     unknown: Float[Array, " N"]  # 1 where the noise is to be learned
     index: Int[
         np.ndarray, "P C T k"
-    ]  # neighbours and, last, a group's own: P parts of C chunks of T groups each
+    ]  # neighbours and, last, the `own` members of a group, in P parts of C chunks of T groups each
     used: np.ndarray
     own: int = eqx.field(static=True)
 
     @property
     def count(self) -> int:
-        """Observations in the groups."""
+        """The number of observations in the groups."""
         return int(np.sum(self.used[..., -self.own :]))
 
 
@@ -72,7 +77,7 @@ class Evaluation(NamedTuple):
 
 
 def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: int, seed: int) -> Terms:
-    """About `count` observations at random, in groups, each with its nearest predecessors among all."""
+    """Choose about `count` observations at random, in groups, with the nearest predecessors of each among all."""
     nodes = coarse.coarse_data_nodes(data, kernel)
     size, k = vecchia.group_sizes(nodes)
     places = neighbours.location_features(nodes, typical_lengthscale(kernel, data.ndim))
@@ -93,14 +98,14 @@ def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: 
 
 
 def _without_trend(y: Float[np.ndarray, " N"], trend: Float[np.ndarray, "N p"]) -> Float[np.ndarray, " N"]:
-    """What an ordinary fit of the trend leaves: the likelihood at the best trend is the same, and no digits are lost."""
+    """Subtract an ordinary fit of the trend, which avoids cancellation and does not change the likelihood."""
     return y - trend @ np.linalg.lstsq(trend, y, rcond=None)[0] if trend.shape[1] else y
 
 
 def _in_parts(table: Any) -> np.ndarray:
-    """Rows in equal parts, each one call of one program, filled up with zeros: groups of which nothing is used.
+    """Split rows into equal parts, each for one call of a program, padded with groups that have no members.
 
-    The layout depends on no number of cores: sums are the same on every machine with a CPU.
+    The layout does not depend on the number of cores, so sums are the same on every machine with a CPU.
     """
     rows, k = table.shape
     size = max(1, ENTRIES_AT_ONCE * (1 if jax.default_backend() == "cpu" else 1024) // k**2)
@@ -111,7 +116,7 @@ def _in_parts(table: Any) -> np.ndarray:
 
 
 def evaluate(vector: Float[np.ndarray, " q"], layout: Layout, terms: Terms) -> Evaluation:
-    """The likelihood at `vector`, the trend's coefficients being those of generalised least squares there."""
+    """The likelihood at `vector`, with generalised least-squares coefficients of the trend."""
     sums = [np.sum(np.array(part), axis=0) for part in zip(*_of_parts(vector, layout, terms), strict=True)]
     logs, squares, traces, slopes, information = sums
     beta = (
@@ -125,7 +130,7 @@ def evaluate(vector: Float[np.ndarray, " q"], layout: Layout, terms: Terms) -> E
 
 
 def _of_parts(vector: np.ndarray, layout: Layout, terms: Terms) -> Iterator[Any]:
-    """The sums over every part of the groups, by several threads on a CPU, in order."""
+    """The sums over each part of the groups, in order, computed by several threads on a CPU."""
     fixed = terms.nodes, terms.values, terms.noise, terms.unknown
 
     def of_part(index: np.ndarray, used: np.ndarray) -> Any:
@@ -143,7 +148,7 @@ def _sums(
     vector: Array, layout: Layout, nodes: Nodes, values: Array, noise: Array, unknown: Array,
     index: Array, used: Array, own: int,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """Of one part: the log-determinants, the products of whitened y and trend columns, and the slopes of both."""
+    """The sums of one part: log-determinants, products of whitened y and trend columns, and the derivatives of both."""
 
     def of_chunk(chunk: tuple[Array, Array]) -> tuple[Array, ...]:
         spread = lambda std: noise + (0.0 if std is None else unknown * std**2)
@@ -160,7 +165,7 @@ def _of_groups(
     sides: Float[Array, "T k 1+p"],
     own: int,
 ) -> tuple[Array, ...]:
-    """The sums over T groups, `slopes` being the derivatives of their covariances in each parameter."""
+    """The sums over T groups; `slopes` holds the derivatives of their covariances in each parameter."""
     (count, k), q = matrix.shape[:2], len(slopes)
     last = jnp.eye(k)[:, -own:]
 
@@ -169,7 +174,7 @@ def _of_groups(
         return factor, solve_lower(factor, sides), solve_lower_transposed(factor, last)
 
     def times(slope: Array, rows: Array) -> Array:
-        if own == 1:  # one fused pass over all parameters, where each product would be a call
+        if own == 1:  # one fused pass over all parameters instead of a call for each product
             return jnp.sum(slope * rows[:, None, :, 0], axis=2)[..., None]
         return map_matrices(jnp.matmul, slope, rows)
 

@@ -1,4 +1,4 @@
-"""A kernel and a noise as one vector of logarithms, for optimisers; with bounds and names."""
+"""Kernel parameters and noise as one vector of logarithms for optimisers, with names and bounds."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,13 +12,13 @@ from jaxtyping import Array, Float
 from hipgp.model.kernels import Kernel, Product, Stationary
 from hipgp.runtime.arrays import AnyArray
 
-WIDE = 100.0  # how far an unknown kind of parameter may go from its starting value, as a factor
+WIDE = 100.0  # bounds of other kinds of parameters, as a factor of their starting values
 
 
 class Layout(eqx.Module):
-    """How the free parameters sit in the vector: every kernel parameter in tree order, then the noise if it is free.
+    """The layout of the vector of free parameters: kernel parameters in tree order, then the noise if it is free.
 
-    In a product of kernels only the first factor's variance is free: the data see only the product of the variances.
+    In a product of kernels only the first factor's variance is free, since the likelihood depends on the product alone.
     """
 
     template: Kernel
@@ -29,12 +29,12 @@ class Layout(eqx.Module):
     def of(kernel: Kernel, noise_free: bool) -> "Layout":
         plain = jax.tree.map(
             lambda a: np.array(a, float), kernel
-        )  # copies: one object used twice has two leaves
+        )  # copies, so that an object used twice becomes two leaves
         fixed = {id(part.variance) for part in _fixed_factors(plain)}
         return Layout(plain, noise_free, tuple(id(leaf) not in fixed for leaf in jax.tree.leaves(plain)))
 
     def names(self) -> list[str]:
-        """A readable name per entry of the vector."""
+        """A readable name for each entry of the vector."""
         names = []
         for path, leaf in jax.tree_util.tree_flatten_with_path(self.template)[0]:
             part = self.template
@@ -51,7 +51,7 @@ class Layout(eqx.Module):
         return np.append(logs, np.log(noise)) if self.noise_free and noise is not None else logs
 
     def unpack(self, vector: Float[AnyArray, " p"]) -> tuple[Kernel, Any]:
-        """The kernel and the noise std (None where it is not free); of a JAX array differentiable."""
+        """The kernel and the noise std (None if it is not free), differentiable if `vector` is a JAX array."""
         xp: Any = np if isinstance(vector, np.ndarray) else jnp
         leaves, structure = jax.tree.flatten(self.template)
         out, at = [], 0
@@ -69,7 +69,7 @@ class Layout(eqx.Module):
     def with_slopes(
         self, function: Callable[[Kernel, Any], Array], vector: Array
     ) -> tuple[Array, list[Array]]:
-        """function(kernel, noise) and its derivatives in the vector, one by one: each passes through its own part alone."""
+        """function(kernel, noise) and its derivatives in each entry, which differentiate that entry's parameter alone."""
         kernel, noise = self.unpack(jnp.asarray(vector))
         leaves, structure = jax.tree.flatten((kernel, noise))
         slopes = []
@@ -96,7 +96,7 @@ def _fixed_factors(kernel: Kernel) -> list[Stationary]:
 
 
 def _first(kernel: Kernel) -> Stationary:
-    """The part that carries a composite's scale; the others' variances are relative to it."""
+    """The factor whose variance scales a product."""
     return kernel if isinstance(kernel, Stationary) else _first(kernel.left)  # type: ignore[attr-defined]
 
 
@@ -110,7 +110,7 @@ class Bounds(NamedTuple):
         return np.clip(vector, self.lower, self.upper)
 
     def touching(self, vector: np.ndarray) -> np.ndarray:
-        """Which entries lie on a bound."""
+        """A mask of the entries that lie on a bound."""
         return (vector <= self.lower + 1e-3) | (vector >= self.upper - 1e-3)
 
 
@@ -122,10 +122,10 @@ def bounds(
     user: dict[str, Any],
     data_spread: float | None = None,
 ) -> Bounds:
-    """Wide bounds; `user` gives (low, high) by name, e.g. "Matern32.lengthscale".
+    """Wide bounds, unless `user` gives (low, high) by name, e.g. "Matern32.lengthscale".
 
-    From the field's `spread`, the data's (the same for points), and the grid; a kernel's other parameters are kept
-    within a factor of WIDE of the values given.
+    They follow from the standard deviations of the field, `spread`, and of the data, `data_spread` (equal for points), and
+    from the grid. Other parameters stay within a factor of WIDE of the values given.
     """
     noise = spread if data_spread is None else data_spread
     wide = {

@@ -1,8 +1,8 @@
-"""Fisher scoring: Newton's steps with the Fisher information for the second derivatives, within bounds.
+"""Fisher scoring: Newton steps with the Fisher information in place of second derivatives, within bounds.
 
-All work on a vector of log-parameters. The information is positive semidefinite everywhere, comes with each evaluation, and
-is the inverse of the parameters' own covariance, so that steps are good from afar and along the ridge between a
-variance and its lengthscale. What the data have that the model has not is learned from step to step (BFGS).
+The variables are logarithms of parameters. The information is positive semidefinite everywhere, comes with each
+evaluation, and is the inverse covariance of the estimates, so that steps are good far from the optimum and along the
+ridge between a variance and its lengthscale. BFGS updates correct it where the data deviate from the model.
 """
 
 from collections.abc import Callable
@@ -15,43 +15,45 @@ from hipgp.engines import Slope
 from hipgp.learning.likelihood import Evaluation
 from hipgp.learning.parameters import Bounds
 
-FLATTEST = 1e-8  # no direction is taken to be flatter than this share of the steepest
-LEAST_CURVED = 0.2  # of what was expected along a step: the most that one step takes from it
-REMEMBERED = 6  # steps, for what they told of the second derivatives
-NEAR = 30.0  # times what is enough: a step that promised less tells of the second derivatives near the best point
-FIRST_RADIUS, LARGEST_RADIUS = 1.0, 3.0  # of a step, in each parameter's logarithm
-BOUND_STEPS = 5
-WORTHWHILE = 0.3  # nats: what a step on the bound must promise
+FLATTEST = 1e-8  # least eigenvalue of the second derivatives, relative to the largest
+LEAST_CURVED = 0.2  # least curvature along a step, relative to the expected one, in Powell's damping
+REMEMBERED = 6  # steps whose BFGS updates are kept
+NEAR = 30.0  # BFGS updates start when the predicted decrease is below this multiple of `enough`
+FIRST_RADIUS, LARGEST_RADIUS = 1.0, 3.0  # trust region, in each parameter's logarithm
+BOUND_STEPS = 5  # steps on the exact bound at most
+WORTHWHILE = 0.3  # nats: least predicted increase for a step on the exact bound
 
 Report = Callable[[np.ndarray, float], None]
 Vector = Float[np.ndarray, " q"]
 
 
 class Model(NamedTuple):
-    """Second derivatives: the information, corrected by the gradient's change along the steps taken."""
+    """An approximation of the second derivatives: the information with BFGS updates from the steps taken."""
 
     information: Float[np.ndarray, "q q"]
-    steps: tuple[tuple[Vector, Vector], ...] = ()  # steps and changes, those of the last few
+    steps: tuple[
+        tuple[Vector, Vector], ...
+    ] = ()  # the last steps, and the changes of the gradient along them
 
     def after(self, step: Vector, change: Vector) -> "Model":
-        """With one more step and the gradient's change along it."""
+        """Add a step and the change of the gradient along it."""
         return self._replace(steps=(*self.steps, (step, change))[-REMEMBERED:])
 
     def hessian(self) -> Float[np.ndarray, "q q"]:
-        """Positive definite."""
+        """The approximate second derivatives, made positive definite."""
         values, vectors = np.linalg.eigh(self.information)
         found = (vectors * np.maximum(values, FLATTEST * np.max(np.abs(values), initial=1e-300))) @ vectors.T
         for s, y in self.steps:
             seen = found @ s
             expected, change = s @ seen, s @ y
-            if change < LEAST_CURVED * expected:  # not convex there, or far from a parabola: Powell's damping
+            if change < LEAST_CURVED * expected:  # not convex, or far from quadratic: Powell's damping
                 share = (1 - LEAST_CURVED) * expected / (expected - change)
                 y = share * y + (1 - share) * seen
             found = found + np.outer(y, y) / (y @ s) - np.outer(seen, seen) / expected
         return found
 
     def step(self, vector: Vector, gradient: Vector, box: Bounds, radius: float) -> tuple[Vector, float]:
-        """The best step within the bounds and `radius`, and by how much the value will fall by it."""
+        """The best step of the quadratic model within the bounds and `radius`, and the predicted decrease."""
         from scipy.optimize import lsq_linear
 
         hessian = self.hessian()
@@ -73,9 +75,9 @@ def descend(
     enough: float,
     report: Report,
 ) -> tuple[Vector, Evaluation]:
-    """Steps that go down, each within a region in which the last ones went as foreseen.
+    """Minimise by trust-region steps.
 
-    Ends after `most` of them, or where the next one promises less than `enough`, in the value's own unit.
+    Ends after `most` steps, or when the predicted decrease falls below `enough`, in units of the value.
     """
     vector = box.clip(vector)
     here = evaluate(vector)
@@ -109,7 +111,7 @@ def climb(
     count: int,
     report: Report,
 ) -> tuple[Vector, float]:
-    """The same on the log-evidence of `count` observations while steps promise anything, and keep it."""
+    """Maximise the log evidence of `count` observations while steps are predicted to be worthwhile, and are."""
     here = slope(vector)
     report(vector, -here.evidence.value / count)
     for _ in range(BOUND_STEPS):
@@ -130,10 +132,10 @@ def climb(
 def uncertainty(
     information: Float[np.ndarray, "q q"], count: int, fixed: np.ndarray
 ) -> Float[np.ndarray, "q q"]:
-    """The covariance of the log-parameters given `count` observations of this information each.
+    """The covariance of the log-parameters from `count` observations with this information each.
 
-    Parameters on a bound count as known in those of the others, and have an infinite variance themselves, without
-    covariances; so have those along directions that the data leave open.
+    For the others, parameters on a bound count as known; they themselves get infinite variance and zero covariances, and
+    so do parameters along directions that the data do not determine.
     """
     out, free = np.diag(np.full(len(fixed), np.inf)), np.flatnonzero(~fixed)
     if len(free) and np.all(np.isfinite(information)):

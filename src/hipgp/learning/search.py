@@ -1,10 +1,10 @@
-"""Learning kernel, noise and trend from the data: by the Vecchia likelihood (`learning/likelihood.py`), then by the exact bound.
+"""Learning of kernel and noise by the Vecchia likelihood (`learning/likelihood.py`), then by the exact bound.
 
-The search goes from coarse to fine: many starts on few data (a lengthscale cannot be found from one bad start), the
-best ones on more, then the best on all (of points; of lines and areas, whose likelihood is dear, on some thousands). None of
-that needs a large solve. The last steps go up the log evidence of all the data (`Method.log_evidence_slope` of the engine
-given), each a solve with a few more right-hand sides, with the Vecchia likelihood's information. The data are put in an
-order of their own first, so that what is learned does not depend on the order in which they are given.
+The search has stages: many starts on few data (a single bad start may never find the lengthscale), the best of them on
+more, then the best on all points (on some thousand lines or areas, whose likelihood is expensive). No stage needs a large
+solve. The last steps maximise the log evidence of all data (`Method.log_evidence_slope` of the given engine), with the
+information of the Vecchia likelihood; each is a solve with a few more right-hand sides. The data are first sorted by
+place, so that the result does not depend on their order.
 """
 
 import itertools
@@ -32,19 +32,19 @@ from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
 
-STAGES = (  # data, steps at most, how many of its ends are gone on from
+STAGES = (  # number of data, largest number of steps, number of results passed on to the next stage
     (1_024, 12, 2),
     (8_192, 20, 1),
     (122_880, 12, 1),
 )
-DEAR_STAGES = ((512, 12, 2), (4_096, 20, 1))  # where covariances are double sums over nodes
-ENOUGH = 0.1, 0.05  # nats that a step must promise: where others follow, and where none do
-DONE = 99  # the stage in the checkpoint of one that came to its end
+EXPENSIVE_STAGES = ((512, 12, 2), (4_096, 20, 1))  # if covariances are double sums over nodes
+ENOUGH = 0.1, 0.05  # nats: least predicted decrease of a step, with further stages to come and without
+DONE = 99  # stage number in the checkpoint of completed learning
 LADDER = 8  # lengthscales tried
-DESCENTS = 4  # starts from which the search goes on
-LOOSE = 2.0  # the standard error of a logarithm from which the data do not determine its parameter
-PROBES = 8  # of the bound's gradient: its error is a third of the parameters' own at most
-POLISHED_UP_TO = 100_000  # observations and grid points from which the bound is not worth its solves
+DESCENTS = 4  # number of starts for the first descent
+LOOSE = 2.0  # standard error of a logarithm above which its parameter counts as not determined
+PROBES = 8  # of the bound's gradient: its error is at most a third of the parameters' standard errors
+POLISHED_UP_TO = 100_000  # observations plus grid points up to which steps on the exact bound pay
 
 
 @one_blas_thread
@@ -64,7 +64,7 @@ def learn(
     progress: bool = True,
     checkpoint: Any = None,
 ) -> Learned:
-    """Kernel, noise and their uncertainty. `start` is "data" (searched for) or "kernel" (the values given)."""
+    """Learn kernel and noise with their uncertainty; `start` is "data" (search) or "kernel" (start at its values)."""
     began = time.perf_counter()
     data, order = _in_fixed_order(data)
     task = _Task.of(kernel, grid, data, noise, trend.in_order(order), start, user_bounds or {}, seed)
@@ -94,7 +94,7 @@ def learn(
 
 
 class _Task(NamedTuple):
-    """What is to be learned from which data, with the scales that starting values and bounds follow."""
+    """A learning problem: model, data, free parameters, and the scales that set starting values and bounds."""
 
     kernel: Kernel
     grid: Grid
@@ -127,13 +127,13 @@ class _Task(NamedTuple):
         return _Task(kernel, grid, data, noise, trend, start, seed, layout, columns, spread, box, user)
 
     def terms(self, count: int, best: np.ndarray | None) -> Terms:
-        """The likelihood of about `count` observations, with neighbours that suit the `best` parameters known."""
+        """The likelihood of about `count` observations, with neighbours chosen by the `best` parameters so far."""
         unknown = _neutral(self.kernel, self.extent) if self.start == "data" else self.kernel
         centre = unknown if best is None else self.layout.kernel(best)
         return prepare(centre, self.data, self.columns, count, self.seed)
 
     def starts(self, terms: Terms) -> list[np.ndarray]:
-        """The values given, or the starts where the likelihood is best; of equal ones the first."""
+        """The values given, or the starts of highest likelihood."""
         if self.start == "kernel":
             return [self.layout.pack(self.kernel, self.noise or 0.3 * self.spread)]
         starts = _starts(self)
@@ -154,7 +154,7 @@ def _through(
     save: Callable[..., Any],
     report: Callable[[int, str], Report],
 ) -> tuple[np.ndarray, Evaluation, int]:
-    """The best parameters of the last stage, the likelihood there, and of how many observations it is."""
+    """The best parameters of the last stage, the likelihood there, and its number of observations."""
     first, vectors = (0, []) if saved is None else (int(saved["stage"]), list(saved["vectors"]))
     for stage, (count, steps, kept) in list(enumerate(stages))[first:]:
         last = stage + 1 == len(stages)
@@ -174,9 +174,9 @@ def _through(
 
 
 def _in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
-    """The observations by their places, and which of the given ones each is: the same whatever their order was.
+    """The observations sorted by place, which does not depend on their given order, and the number each had in it.
 
-    A kind of functional that does not know how to reorder itself stays as it is.
+    A user-defined functional that cannot be reordered stays as it is.
     """
     blocks, begin = [], 0
     for block in data.blocks:
@@ -231,14 +231,14 @@ def _learned(
 
 
 def _stages(data: Data) -> list[tuple[int, int, int]]:
-    """Those that look at more than the one before."""
-    stages = STAGES if all(block.functional.single for block in data.blocks) else DEAR_STAGES
+    """The stages that use more data than the one before."""
+    stages = STAGES if all(block.functional.single for block in data.blocks) else EXPENSIVE_STAGES
     before = [0, *(count for count, _, _ in stages)]
     return [stage for stage, seen in zip(stages, before, strict=False) if len(data) > seen]
 
 
 def _neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:
-    """The kernel with lengthscales of a tenth of the extent: to say who is near before anything is known."""
+    """The kernel with lengthscales of a tenth of the extent, which define neighbours before anything is learned."""
     tenth = lambda part: 0.1 * extent if np.ndim(part.lengthscale) else np.asarray(0.1 * np.max(extent))
     parts = [eqx.tree_at(lambda p: p.lengthscale, part, tenth(part)) for part in kernel.parts]
     return _rebuilt(kernel, iter(parts))
@@ -253,24 +253,28 @@ def _spread(data: Data, columns: np.ndarray) -> float:
 
 
 def _field_spread(data: Data, spread: float) -> float:
-    """The field's own scale, from the data's: a ray of length L has about L times the field's spread."""
+    """The field's standard deviation from that of the data: the integral along a ray of length L has about L times it."""
     sizes = [np.mean(np.abs(np.sum(b.functional.nodes(1e9).weights, axis=1))) for b in data.blocks]
     return spread / float(np.median(sizes))
 
 
 def _starts(task: _Task) -> list[np.ndarray]:
-    """Lengthscales from a few cells to the extent, in every mixture of parts; variances from the data's spread."""
+    """Starting values: lengthscales from a few cells to the extent in every combination, variances from the data."""
     layout, spacing, extent = task.layout, np.asarray(task.grid.spacing), task.extent
     parts = layout.template.parts
     ladder = np.geomspace(2 * float(np.exp(np.mean(np.log(spacing)))), 0.5 * float(np.max(extent)), LADDER)
-    per_axis = np.geomspace(2 * spacing, 0.5 * extent, LADDER)  # axes may have different units
+    per_axis = np.geomspace(
+        2 * spacing, 0.5 * extent, LADDER
+    )  # relative to each axis, which may have another unit
     rungs = list(zip(ladder, per_axis, strict=True))
-    if any(np.ndim(part.lengthscale) for part in parts):  # or the same: a thin box need not hold a thin field
+    if any(
+        np.ndim(part.lengthscale) for part in parts
+    ):  # and equal on all axes: the field of a thin box may be isotropic
         rungs += [(one, np.full(len(spacing), one)) for one in ladder]
     kinds = [(type(part).__name__, np.ndim(part.lengthscale)) for part in parts]
     numbers = itertools.product(
         range(len(rungs)), repeat=len(parts)
-    )  # parts of one kind may change places: once is enough
+    )  # combinations that differ by exchanging parts of one kind are tried once
     kept = {tuple(sorted(zip(kinds, mixture, strict=True))): mixture for mixture in numbers}
     mixtures = [[rungs[i] for i in mixture] for mixture in kept.values()]
     if len(mixtures) > LADDER**2:

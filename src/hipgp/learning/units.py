@@ -13,7 +13,7 @@ from hipgp.model.trend import Trend
 
 
 class LearnOptions(NamedTuple):
-    """How to learn, as `GP.learn` is told."""
+    """The options of `GP.learn`."""
 
     start: str = "data"
     bounds: dict[str, tuple[float, float]] | None = None

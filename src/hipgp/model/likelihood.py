@@ -98,6 +98,19 @@ class Likelihood(eqx.Module):
         """The names of the parameters to be learned."""
         return [name for name in self.learnable if getattr(self, name) is None]
 
+    def completed(self, learned: dict[str, float]) -> "Likelihood":
+        """The same with what was learned, by full name, where it has no value of its own."""
+        missing = {}
+        for name in self.unknown():
+            full = f"{type(self).__name__}.{name}"
+            if full not in learned:
+                raise ValueError(
+                    f"{name}: expected a number in {type(self).__name__}({name}=...), got None, which is to be learned; call "
+                    "gp.learn(data) first"
+                )
+            missing[name] = learned[full]
+        return self.replaced(missing) if missing else self
+
     def replaced(self, values: dict[str, Any]) -> "Likelihood":
         """This likelihood with other parameters."""
         made = object.__new__(type(self))

@@ -37,6 +37,10 @@ class Link(eqx.Module):
     def __call__(self, f: Any) -> Float[Array, "..."]:
         return self.g(jnp.asarray(f))
 
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """Pickled by name, as XLA's functions cannot be."""
+        return (as_link, (self.name,)) if self.name in LINKS else (Link, (self.g,))
+
     @property
     def identity(self) -> bool:
         """Whether the field is f itself."""

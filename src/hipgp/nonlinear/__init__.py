@@ -1,5 +1,5 @@
-"""Transformed fields and other than Gaussian noise: the Gaussian engines, iterated.
+"""Links and likelihoods, by iterated posterior linearisation with a Gaussian engine.
 
-Each round replaces link and likelihood by a linear functional and Gaussian noise that fit best under the present
-posterior, and an engine of its own room solves that (`iteration.py`). What comes out is a posterior as any other's.
+Each round replaces link and likelihood by the linear functional and Gaussian noise that fit best under the current
+posterior, and the batch or the exact engine solves that problem (`iteration.py`).
 """

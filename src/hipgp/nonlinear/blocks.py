@@ -1,14 +1,14 @@
-"""Blocks of observations as the iteration sees them: what is known of the field where they look, and their linear stand-in.
+"""Blocks of observations in the iteration: the moments of the field at their nodes, and their linear Gaussian stand-in.
 
 eta_n = sum_q c_nq g(f(x_nq)). Each block has an effective latent value zeta_n with eta_n = C_n g(zeta_n), normal under q:
 
 - `Direct`: the field is f itself, or there is one node. zeta_n is a functional of f, and this is exact.
-- `Nodal`: several nodes with weights of one sign. zeta_n is the normal whose g has the mean of eta_n, and the variance of its
-  linear stand-in: of an exponential link, a log-normal matched to the integral. Where weights differ in sign, eta_n itself
-  is taken to be normal.
+- `Nodal`: several nodes with weights of one sign. zeta_n is the normal variable for which C_n g(zeta_n) has the mean of
+  eta_n, and the variance of eta_n's linearisation; with an exponential link that is a log-normal matched to the integral.
+  With weights of both signs, eta_n itself is approximated as normal.
 
-An observation's stand-in is a value of a linear functional with Gaussian noise: the Newton step of E log p(y | eta) in the mean
-of zeta.
+The stand-in of an observation is a pseudo-value of a linear functional with Gaussian noise: the Newton step of
+E log p(y | eta) in the mean of zeta.
 """
 
 import abc
@@ -28,13 +28,13 @@ from hipgp.model.links import LINKS, Link
 from hipgp.nonlinear.expectations import Terms, averaged_jit, likelihood_terms, matched_jit
 from hipgp.nonlinear.nodes import NodeReader
 
-LEAST = 0.05  # of the positive curvature, that the true one may fall to
-FAINT = 1e-12  # of the block's largest curvature: less than this counts as nothing
-MATCHES = 8  # of an effective value's mean and standard deviation
+LEAST = 0.05  # least curvature, relative to the positive one
+FAINT = 1e-12  # least curvature, relative to the largest of the block
+MATCHES = 8  # fixed-point iterations for an effective value's mean and standard deviation
 
 
 class State(NamedTuple):
-    """What q says where a block looks: means and standard deviations of f, and the standard deviation of zeta."""
+    """Moments of q at a block's nodes: means and standard deviations of f, and the standard deviation of zeta."""
 
     mean: Float[np.ndarray, "N ..."]
     std: Float[np.ndarray, "N ..."]
@@ -42,7 +42,7 @@ class State(NamedTuple):
 
 
 class StandIn(NamedTuple):
-    """A block's linear stand-in: the observations for the engine, and the functional's value at the present mean."""
+    """A block's linear Gaussian stand-in: pseudo-observations, and the functional's value at the current mean."""
 
     functional: Functional
     y: Float[np.ndarray, " N"]
@@ -55,7 +55,7 @@ class StandIn(NamedTuple):
 
 
 class Block(eqx.Module):
-    """Observations of one kind."""
+    """Observations of one kind in the iteration."""
 
     y: Float[np.ndarray, " N"]
     noise: Float[np.ndarray, " N"]
@@ -65,23 +65,23 @@ class Block(eqx.Module):
 
     @abc.abstractmethod
     def start(self, level: float) -> State:
-        """f the same everywhere, and certain."""
+        """The state of a constant f without uncertainty."""
 
     @abc.abstractmethod
     def zeta(self, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """The mean of zeta, and how it changes with the functional's value (1 where it is that)."""
+        """The mean of zeta, and its derivative in the functional's value or in the nodes' values."""
 
     @abc.abstractmethod
     def stand_in(self, state: State, late: bool) -> StandIn:
-        """The linear stand-in; `late` where steps are small, and the true curvature may be trusted."""
+        """The linear stand-in; `late` means that steps are small, so that the true curvature can be used."""
 
     @abc.abstractmethod
     def moved(self, state: State, stand_in: StandIn, found: "Found") -> tuple[np.ndarray, np.ndarray]:
-        """Means where the block looks after the engine's solve, and the functional's value there."""
+        """The means at the block's nodes after the engine's solve, and the functional's value there."""
 
     @abc.abstractmethod
     def refreshed(self, state: State, post: FittedPosterior, reader: NodeReader | None) -> State:
-        """The same means with standard deviations of this posterior."""
+        """The state with the standard deviations of this posterior and unchanged means."""
 
     def terms(self, state: State) -> Terms:
         mean, _ = self.zeta(state)
@@ -105,7 +105,7 @@ class Block(eqx.Module):
 
 
 class Found(NamedTuple):
-    """What the engine found for a block: the posterior, its own observations' means and their multipliers alpha."""
+    """The engine's result for a block: the posterior, the means of the block's functionals, and alpha = A^-1 (y - X beta)."""
 
     post: FittedPosterior
     mean: Float[np.ndarray, " N"]
@@ -114,10 +114,10 @@ class Found(NamedTuple):
 
 
 class Direct(Block):
-    """The effective value is a functional of f: its value at one place, or any where the field is f itself."""
+    """A block whose effective value is a functional of f: a value at one place, or, without a link, any functional."""
 
     target: Functional
-    columns: Any = None  # of the user's own trend
+    columns: Any = None  # trend columns, if the trend was given as columns
 
     def start(self, level: float) -> State:
         zero = np.zeros(len(self.y))
@@ -138,7 +138,7 @@ class Direct(Block):
 
 
 class Nodal(Block):
-    """Several nodes through a link; `outer` is the link where weights have one sign, and the identity elsewhere."""
+    """Several nodes through a link; `outer` is the link for weights of one sign, and the identity otherwise."""
 
     link: Link
     places: Float[np.ndarray, "N Q D"]
@@ -184,7 +184,7 @@ class Nodal(Block):
         return State(state.mean, state.std, self._spread(state, np.asarray(of_eta, float)))
 
     def _spread(self, state: State, of_eta: np.ndarray) -> np.ndarray:
-        """Of zeta, where eta's linear stand-in has this standard deviation."""
+        """The standard deviation of zeta, given that of eta's linearisation."""
         if self.outer.identity:
             return of_eta
         value = averaged_jit(self.link, state.mean, state.std)[0]
@@ -193,7 +193,7 @@ class Nodal(Block):
 
 
 def zeta_spread(outer: Link, scale: np.ndarray, eta: np.ndarray, of_eta: np.ndarray) -> np.ndarray:
-    """The standard deviation of zeta for which the linear stand-in of C g(zeta) has that of eta."""
+    """The standard deviation of zeta for which the linearisation of C g(zeta) has the standard deviation of eta."""
     spread = np.zeros(len(eta))
     for _ in range(1 if outer.name == "exp" else MATCHES):
         mean = matched_jit(outer, eta / scale, spread)
@@ -211,7 +211,7 @@ def node_means(post: FittedPosterior, reader: NodeReader | None, places: np.ndar
 
 
 def is_one_sign(weights: Float[np.ndarray, "N Q"]) -> bool:
-    """Whether each functional's weights have one sign, and do not all vanish."""
+    """Whether each functional's weights all have one sign and are not all zero."""
     return bool(
         np.all(np.abs(weights.sum(axis=1)) >= (1 - 1e-12) * np.abs(weights).sum(axis=1) - 0.0)
     ) and bool(np.all(np.abs(weights).sum(axis=1) > 0))
@@ -220,7 +220,7 @@ def is_one_sign(weights: Float[np.ndarray, "N Q"]) -> bool:
 def block_of(
     given: Observations, link: Link, noise: np.ndarray, spacing: Any, likelihood: Likelihood, columns: Any
 ) -> Block:
-    """A block of observations, of the kind that its functional and the link ask for."""
+    """Make the block of some observations, `Direct` or `Nodal` according to functional and link."""
     n, functional, y = len(given.y), given.functional, np.asarray(given.y, float)
     common = y, noise, likelihood
     if link.identity:

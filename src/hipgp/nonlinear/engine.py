@@ -1,7 +1,7 @@
-"""The engine for transformed fields and other than Gaussian noise: another engine, iterated.
+"""The engine for links and likelihoods, which iterates a Gaussian engine.
 
-A user need not name it: `GP.condition` uses it where the GP has a link or the data a likelihood, with the given method, `Batch()`
-by default, for the Gaussian problem of each round.
+`GP.condition` uses it if the GP has a link or the data a likelihood. The method given, `Batch()` by default, solves the
+Gaussian problem of each round.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import Int
 
 from hipgp.batch.engine import Batch
 from hipgp.batch.ordering import in_order
@@ -19,16 +20,25 @@ from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import Functional, Functionals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import Link, as_link
 from hipgp.model.packing import Arrays, Json, check_shapes, unpack_data
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of
 from hipgp.nonlinear.importance import pareto_facts
-from hipgp.nonlinear.iteration import SOLVE, Result, Settings, iterate, warn_if_unsettled
+from hipgp.nonlinear.iteration import (
+    SOLVE,
+    Given,
+    Result,
+    Settings,
+    Standing,
+    iterate,
+    warn_if_unsettled,
+)
 from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior
+from hipgp.nonlinear.resuming import Kept
+from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 
@@ -36,14 +46,14 @@ INNER: dict[str, type[Method]] = {kind.name: kind for kind in (Batch, Exact)}
 
 
 class Linearised(Method):
-    """Settings of the iteration: link and likelihoods are made linear and Gaussian, round by round.
+    """Settings of the iterated linearisation of link and likelihoods.
 
     - `method`: the engine that solves each round's Gaussian problem, `Batch(...)` or `Exact(...)`.
     - `tolerance`: nats; the rounds end when q moves by less.
-    - `max_rounds`: after so many it is said that it did not come to rest.
-    - `draws`: of the posterior, from which standard deviations at many nodes of lines and boxes are found.
-    - `importance`: draws that are weighed by how much likelier the true posterior makes them than the Gaussian one does; the Pareto
-      shape of the weights is `diagnostics["pareto_k"]`, with a warning above 0.7. None unless asked for.
+    - `max_rounds`: largest number of rounds; a warning follows if they have not converged by then.
+    - `draws`: number of posterior draws that give standard deviations at many nodes of lines and boxes.
+    - `importance`: number of draws for importance weights of the true posterior over the Gaussian one; the Pareto shape of
+      the weights is `diagnostics["pareto_k"]`, with a warning above 0.7. The default 0 computes none.
     """
 
     name: ClassVar[str] = "linearised"
@@ -82,13 +92,10 @@ class Linearised(Method):
     def condition(
         self, problem: Problem, progress: bool = True, checkpoint: Any = None
     ) -> LinearisedPosterior:
-        if checkpoint is not None:
-            raise ValueError(
-                "checkpoint: expected None with a link or a likelihood, got a path; leave it out"
-            )
         began = time.perf_counter()
+        kept = None if checkpoint is None else Kept(checkpoint, fingerprint(self, problem))
         with Progress("linearising", progress) as bar:
-            result, prepared = self.rounds(problem, bar)
+            result, prepared = self.rounds(problem, bar, kept=kept)
         warn_if_unsettled(result, Settings(self.method, self.tolerance, self.max_rounds))
         last = result.rounds[-1]
         info = {
@@ -107,12 +114,14 @@ class Linearised(Method):
         if self.importance:
             info |= pareto_facts(result.post, prepared.blocks, result.stand_ins, self.importance)
         info["seconds"] = time.perf_counter() - began
+        if kept is not None:
+            kept.remove()
         return self._posterior(problem, prepared, result.post, result.states, result.stand_ins, info)
 
     def rounds(
-        self, problem: Problem, bar: Progress, begin: list[State] | None = None
+        self, problem: Problem, bar: Progress, begin: list[State] | None = None, kept: Kept | None = None
     ) -> tuple[Result, "Prepared"]:
-        """The fixed point, from `begin` or from a constant field."""
+        """Iterate to the fixed point from the states `begin`, from a checkpoint, or from a constant field."""
         prepared = self.prepare(problem)
         settings = Settings(self.method, self.tolerance, self.max_rounds)
 
@@ -121,14 +130,16 @@ class Linearised(Method):
                 f"round {number}, the posterior moved by {nats:.2g} nats, to come below {self.tolerance:g}"
             )
 
-        states = prepared.start() if begin is None else begin
+        standing = None if kept is None else kept.standing(prepared.blocks)
+        if standing is None:
+            standing = Standing(prepared.start() if begin is None else begin)
         kernel, grid = problem.kernel, problem.grid
-        parts = prepared.blocks, kernel, grid, prepared.trend, prepared.reader
-        result = iterate(*parts, settings, states, report, constant=begin is None)
-        return result, prepared
+        given = Given(prepared.blocks, kernel, grid, prepared.trend, prepared.reader, settings)
+        keep = (lambda _: None) if kept is None else kept.save_standing
+        return iterate(given, standing, report, keep, constant=begin is None), prepared
 
     def prepare(self, problem: Problem) -> "Prepared":
-        """The problem's blocks, in an order that the engines leave as it is."""
+        """The problem's blocks, in the order into which the engines would sort them."""
         kernel, grid, data, noise, trend = problem
         columns = trend.of_data(data, grid) if trend.kind == "columns" else None
         blocks, orders, begin = [], [], 0
@@ -150,11 +161,11 @@ class Linearised(Method):
         inside = all(np.all(grid.outside(p) == 0) for p in of_nodes)
         reader = NodeReader(kernel, grid, trend, self.draws) if many and inside else None
         ordered = Data(tuple(_taken(g, o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
-        return Prepared(blocks, ordered, trend.in_order(order), reader)
+        return Prepared(blocks, ordered, trend.in_order(order), order, reader)
 
     def _block(self, given: Observations, grid: Grid, noise: float | None, columns: Any) -> Block:
         likelihood = Gaussian() if given.likelihood is None else given.likelihood
-        likelihood = completed(likelihood, self.parameters)
+        likelihood = likelihood.completed(self.parameters)
         std = np.ones(len(given.y))
         if likelihood.additive:
             std = np.asarray(Data((given,)).noise_std(noise), float)
@@ -171,9 +182,8 @@ class Linearised(Method):
     ) -> LinearisedPosterior:
         kernel, grid, data, noise, _ = problem
         given = kernel, grid, noise, self, info, data.dtype
-        return LinearisedPosterior(
-            *given, post, prepared.data, prepared.blocks, states, stand_ins, prepared.trend, prepared.reader
-        )
+        own = prepared.data, prepared.blocks, states, stand_ins, prepared.trend, prepared.order
+        return LinearisedPosterior(*given, post, *own, prepared.reader)
 
     def settings(self) -> Json:
         if self.link.name == "own":
@@ -205,6 +215,11 @@ class Linearised(Method):
         trend = Trend(arrays["trend_columns"] if model["trend"] == "columns" else model["trend"])
         problem = Problem(kernel, grid, data, noise, trend)
         prepared = self.prepare(problem)
+        check_shapes(arrays, {"order": (len(data),)})
+        order = np.asarray(arrays["order"]).astype(int)
+        if not np.array_equal(np.sort(order), np.arange(len(data))):
+            raise ValueError("order: expected a permutation of the observations, got another array")
+        prepared = dataclasses.replace(prepared, order=order[prepared.order])
         for block in data.blocks:
             self.check(kernel, grid, block.functional)
         states, stand_ins = [], []
@@ -219,7 +234,7 @@ class Linearised(Method):
 
 
 def suited(method: Any, data: Any, link: Link, parameters: dict[str, float]) -> Any:
-    """The method itself where all is linear and Gaussian; otherwise the iteration around it, or with its settings."""
+    """The method itself for a linear Gaussian problem; otherwise the iteration with that method or those settings."""
     if not isinstance(method, Method) or not isinstance(data, Data) or (link.identity and data.gaussian):
         return method
     if isinstance(method, Linearised):
@@ -229,35 +244,22 @@ def suited(method: Any, data: Any, link: Link, parameters: dict[str, float]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A problem's blocks, its data and trend in their order, and what reads many nodes off the grid."""
+    """A problem's blocks, its data and trend in `order`, and the reader of many nodes (or None)."""
 
     blocks: list[Block]
     data: Data
     trend: Trend
+    order: Int[np.ndarray, " N"]  # which of the user's observations each is
     reader: NodeReader | None
 
     def start(self) -> list[State]:
-        """A constant field: the likeliest one where the trend has a constant, zero otherwise."""
+        """The states of a constant field: the most likely one if the trend has a constant, zero otherwise."""
         level = likeliest_level(self.blocks) if self.trend.kind in ("constant", "linear") else 0.0
         return [b.start(level) for b in self.blocks]
 
 
-def completed(likelihood: Likelihood, parameters: dict[str, float]) -> Likelihood:
-    """The likelihood with what was learned where it has no value of its own."""
-    missing = {}
-    for name in likelihood.unknown():
-        full = f"{type(likelihood).__name__}.{name}"
-        if full not in parameters:
-            raise ValueError(
-                f"{name}: expected a number in {type(likelihood).__name__}({name}=...), got None, which is to be learned; call "
-                "gp.learn(data) first"
-            )
-        missing[name] = parameters[full]
-    return likelihood.replaced(missing) if missing else likelihood
-
-
 def likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
-    """The constant f under which the data are likeliest, by Newton's method with steps of at most 2."""
+    """The constant f of highest likelihood, by Newton's method with steps of at most 2."""
     level = 0.0
     for _ in range(rounds):
         up = down = 0.0
@@ -274,7 +276,7 @@ def likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
 
 
 def _of_one(stand_in: StandIn) -> np.ndarray:
-    """What each stand-in makes of a field that is 1 everywhere."""
+    """The value of each stand-in's functional for a field that is 1 everywhere."""
     nodes = stand_in.functional.finer().nodes(1e9)
     value = 1.0 if nodes.value is None else np.asarray(nodes.value, float)
     return value * np.asarray(nodes.weights, float).sum(axis=1)
@@ -290,7 +292,7 @@ def _stand_in_of(block: Block, like: StandIn, arrays: Arrays, name: str) -> Stan
         functional = Functionals(block.places, arrays[f"{name}_weights"])
     noise = np.asarray(arrays[f"{name}_noise"], float)
     if not np.all(noise > 0):
-        raise ValueError(f"{name}_noise: expected positive numbers, got others")
+        raise ValueError(f"{name}_noise: expected positive numbers, got some that are not")
     return StandIn(functional, np.asarray(arrays[f"{name}_y"], float), noise, like.present)
 
 
@@ -301,5 +303,5 @@ def _taken(given: Observations, order: np.ndarray) -> Observations:
 
 
 def _cut(orders: list[np.ndarray]) -> list[np.ndarray]:
-    """Each block's order by itself."""
+    """The order within each block."""
     return [order - int(np.min(order)) for order in orders]

@@ -1,6 +1,6 @@
 """Expectations under a normal distribution: of a link, and of a likelihood with its first two derivatives.
 
-All are Gauss-Hermite sums but those of the exponential link, which have a closed form.
+All are Gauss-Hermite sums, except those of the exponential link, which have a closed form.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from hipgp.runtime.programs import bounded_jit
 
 OF_LINKS, OF_LIKELIHOODS = 20, 32  # nodes of the rule
 BISECTIONS = 60
-EDGE = 2.0**-50  # how near to 0 and 1 a probability may come, so that its logarithm exists
+EDGE = 2.0**-50  # least distance of a probability from 0 and 1, so that its logarithm exists
 
 
 def rule(count: int) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
@@ -76,7 +76,7 @@ def matched(link: Link, value: AnyArray, std: AnyArray) -> Array:
 
 
 class Terms(NamedTuple):
-    """Of each observation: E log p(y | eta), its gradient in the mean, and two curvatures: the true one, and a positive one."""
+    """E log p(y | eta) of each observation, its derivative in the mean, and two curvatures: the true and a positive one."""
 
     value: Float[Array, " N"]
     gradient: Float[Array, " N"]

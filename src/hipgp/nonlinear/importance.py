@@ -1,8 +1,8 @@
-"""Is the Gaussian posterior the true one? Importance weights of its draws, and the Pareto shape of their tail.
+"""Accuracy of the Gaussian posterior q: importance weights of its draws, and the Pareto shape of their tail.
 
-q is prior times the stand-ins' Gaussian likelihoods, so that the true posterior over q is a ratio of likelihoods alone: no
-determinant and no K^-1. The shape k of the largest weights says what can be trusted (Vehtari and others 2024): below 0.7 q is close enough for
-its draws to be reweighted; above, moments of the tails may be off, the more the larger the problem.
+q is the prior times the Gaussian likelihoods of the stand-ins, so the ratio of the true posterior to q is a ratio of
+likelihoods, without a determinant or K^-1. The Pareto shape k of the largest weights tells how far they can be trusted
+(Vehtari and others 2024): below 0.7 draws of q can be reweighted; above it the tails of q may be wrong.
 """
 
 import warnings
@@ -24,7 +24,7 @@ LOG_2PI = float(np.log(2 * np.pi))
 def pareto_facts(
     post: FittedPosterior, blocks: list[Block], stand_ins: list[StandIn], count: int, key: int = 0
 ) -> dict[str, float]:
-    """The shape and the effective number of draws, for the diagnostics; a warning where q is not to be trusted."""
+    """The Pareto shape and the effective number of draws, for the diagnostics, with a warning if the shape is too large."""
     log = importance_weights(post, blocks, stand_ins, count, key)
     k, w = pareto_shape(log), np.exp(log - np.max(log))
     if k > TRUSTED:
@@ -45,7 +45,7 @@ def pareto_shape(log_weights: Float[np.ndarray, " S"]) -> float:
     excess = excess[excess > 0]
     n = len(excess)
     if n < 5:
-        return float("inf")  # a few draws have all the weight
+        return float("inf")  # a few draws carry all the weight
     tried = 30 + int(np.sqrt(n))
     quartile = excess[int(n / 4 + 0.5) - 1]
     theta = 1 / excess[-1] + (1 - np.sqrt(tried / (np.arange(1, tried + 1) - 0.5))) / (3 * quartile)
@@ -60,7 +60,7 @@ def pareto_shape(log_weights: Float[np.ndarray, " S"]) -> float:
 def importance_weights(
     post: FittedPosterior, blocks: list[Block], stand_ins: list[StandIn], count: int, key: int
 ) -> Float[np.ndarray, " S"]:
-    """log of posterior over q at draws of q, but for a constant."""
+    """The log of the ratio of the true posterior to q at draws of q, up to a constant."""
     drawn = _drawn(post, blocks, count, key)
     out = np.zeros(count)
     for block, stand_in, values in zip(blocks, stand_ins, drawn, strict=True):
@@ -78,7 +78,7 @@ def importance_weights(
 
 
 def _drawn(post: FittedPosterior, blocks: list[Block], count: int, key: int) -> list[np.ndarray]:
-    """Joint draws of what each block's stand-in is made of: f at its nodes, or its functional."""
+    """Joint draws of f at each block's nodes, or of its functional."""
     parts: list[Functional] = [
         b.target if isinstance(b, Direct) else Points(b.places.reshape(-1, b.places.shape[2]))  # type: ignore[attr-defined]
         for b in blocks
@@ -94,7 +94,7 @@ def _drawn(post: FittedPosterior, blocks: list[Block], count: int, key: int) -> 
 
 
 def _together(parts: list[Functional], spacing: Any) -> Functional:
-    """Functionals of several kinds as one, so that they are drawn jointly."""
+    """Join functionals of several kinds, so that they are drawn jointly."""
     nodes = Nodes.concatenate([part.nodes(spacing) for part in parts])
     if nodes.direction is not None:
         raise ValueError(

@@ -1,13 +1,14 @@
-"""Iterated posterior linearisation: rounds of a linear stand-in, one Gaussian solve, and a search along the step.
+"""Iterated posterior linearisation: each round makes a linear stand-in, solves it, and searches along the step.
 
-With standard deviations held, a round is a Newton step on F(m) = sum_n E log p(y_n | eta_n) - m'K^-1 m / 2, the part of the
-variational bound that the mean m decides. No K^-1 is needed: m = K W'alpha of some linear stand-in, so that between two means
-<m_a, m_b> = alpha_b . (W_b m_a). How far q moves is told in nats, half the squared step in the metric of q's precision.
+With standard deviations held fixed, a round is a Newton step on F(m) = sum_n E log p(y_n | eta_n) - m'K^-1 m / 2, the part
+of the variational bound that depends on the mean m. No K^-1 is needed: m = K W'alpha of some linear stand-in, so that the
+scalar product of two means is <m_a, m_b> = m_a' K^-1 m_b = alpha_b . (W_b m_a). The size of a step is measured in nats:
+half its squared length in the metric of q's precision.
 """
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,27 +20,25 @@ from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Found, StandIn, State
 from hipgp.nonlinear.nodes import NodeReader
 
-STEPS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.06, 0.03, 0.01)  # shares of a step that are tried
-CALM = (
-    1.0  # nats: a smaller step is in the region where the true curvature and fresh standard deviations serve
-)
-SOLVE = 0.02  # of the tolerance, to which each Gaussian solve is taken
-LEAST_SHARE = 0.25  # of new standard deviations
-STALLED = 2  # rounds that do not come nearer, after which steps are halved
+STEPS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.06, 0.03, 0.01)  # step lengths of the search
+CALM = 1.0  # nats: below this size of a step the true curvature and new standard deviations are used
+SOLVE = 0.02  # tolerance of each Gaussian solve, relative to that of the rounds
+LEAST_SHARE = 0.25  # least weight of new standard deviations in the mixture with old ones
+STALLED = 2  # rounds without progress after which steps are halved
 
 
 class Round(NamedTuple):
-    """What happened in one round."""
+    """The record of one round."""
 
-    nats: float  # how far the whole step would move q
-    step: float  # the share of it that was taken
+    nats: float  # size of the full step
+    step: float  # step length taken
     bound: float  # F at the new mean
     iterations: int  # of the Gaussian solve
-    fresh: bool  # whether standard deviations were of the round before
+    fresh: bool  # whether the standard deviations were updated in the round before
 
 
 class Result(NamedTuple):
-    """The last Gaussian posterior, what the blocks know, and how it went."""
+    """The last Gaussian posterior, the states and stand-ins of the blocks, and the record of the rounds."""
 
     post: FittedPosterior
     states: list[State]
@@ -54,60 +53,99 @@ class Settings(NamedTuple):
     most: int
 
 
+class Standing(NamedTuple):
+    """The state of the iteration between two rounds, which a checkpoint holds."""
+
+    states: list[State]
+    energy: float = 0.0
+    rounds: tuple[Round, ...] = ()
+    fresh: bool = False
+    shrink: float = 1.0
+    share: float = 1.0
+
+
+class Given(NamedTuple):
+    """The problem that is linearised, and the settings of its Gaussian solves."""
+
+    blocks: list[Block]
+    kernel: Kernel
+    grid: Grid
+    trend: Trend
+    reader: NodeReader | None
+    settings: Settings
+
+
 def iterate(
-    blocks: list[Block],
-    kernel: Kernel,
-    grid: Grid,
-    trend: Trend,
-    reader: NodeReader | None,
-    settings: Settings,
-    states: list[State],
+    given: Given,
+    standing: Standing,
     report: Callable[[int, float], None],
+    keep: Callable[[Standing], None],
     constant: bool,
 ) -> Result:
-    """Rounds until q moves by less than the tolerance, with standard deviations of the round before.
+    """Iterate until q moves by less than the tolerance, with standard deviations updated in the round before.
 
-    `constant`: the states are of a constant field, in whose metric the first step is known.
+    `constant` tells that the first states are those of a constant field, whose energy m'K^-1 m is known to be zero. `keep`
+    is called after each round but the last.
     """
-    energy, rounds = 0.0, []
-    fresh, shrink, share = False, 1.0, 1.0
-    post: Any = None
-    stand_ins: list[StandIn] = []
-    converged = False
-    for number in range(settings.most):
-        late = bool(rounds) and rounds[-1].nats < CALM
-        stand_ins = [b.stand_in(s, late) for b, s in zip(blocks, states, strict=True)]
-        problem = Problem(kernel, grid, Data(tuple(s.observations for s in stand_ins)), None, trend)
-        post = settings.method.refit(problem, SOLVE * settings.tolerance)
-        alphas, means = multipliers(post, stand_ins)
-        found = [Found(post, m, a, reader) for m, a in zip(means, alphas, strict=True)]
-        moves = [
-            b.moved(state, stand_in, f)
-            for b, state, stand_in, f in zip(blocks, states, stand_ins, found, strict=True)
-        ]
-        energies = _energies(energy, alphas, stand_ins, [value for _, value in moves])
-        nats = _distance(energies, stand_ins, [value for _, value in moves])
-        if not rounds and not constant:
-            energies = (energies[2], energies[2], energies[2])
-        step, bound = _search(blocks, states, [mean for mean, _ in moves], energies, nats, shrink)
-        states = [_along(s, mean, step) for s, (mean, _) in zip(states, moves, strict=True)]
-        energy = _mixed(energies, step)
-        rounds.append(Round(nats, step, bound, int(post.diagnostics.get("iterations", 0)), fresh))
-        report(number + 1, nats)
-        if nats < settings.tolerance * share**2 and fresh:
-            converged = True
-            break
-        shrink = _shrunk(shrink, rounds)
-        fresh = nats * step**2 < CALM or number % 4 == 3
-        if fresh:
-            share = _share(share, rounds)
-            refreshed = [b.refreshed(s, post, reader) for b, s in zip(blocks, states, strict=True)]
-            states = [_mixed_spreads(s, r, share) for s, r in zip(states, refreshed, strict=True)]
-    return Result(post, states, stand_ins, rounds, converged)
+    settings = given.settings
+    while True:
+        post, stand_ins, moved = _one_round(given, standing, constant)
+        last, number = moved.rounds[-1], len(moved.rounds)
+        report(number, last.nats)
+        converged = last.nats < settings.tolerance * moved.share**2 and last.fresh
+        if converged or number >= settings.most:
+            return Result(post, moved.states, stand_ins, list(moved.rounds), converged)
+        standing = _refreshed(given, post, moved)
+        keep(standing)
+
+
+def _one_round(
+    given: Given, standing: Standing, constant: bool
+) -> tuple[FittedPosterior, list[StandIn], Standing]:
+    """A linear stand-in, its Gaussian solve, and a step."""
+    blocks, settings = given.blocks, given.settings
+    states, energy, rounds, fresh, shrink, _ = standing
+    late = bool(rounds) and rounds[-1].nats < CALM
+    stand_ins = [b.stand_in(s, late) for b, s in zip(blocks, states, strict=True)]
+    data = Data(tuple(s.observations for s in stand_ins))
+    problem = Problem(given.kernel, given.grid, data, None, given.trend)
+    post = settings.method.refit(problem, SOLVE * settings.tolerance)
+    alphas, means = multipliers(post, stand_ins)
+    found = [Found(post, m, a, given.reader) for m, a in zip(means, alphas, strict=True)]
+    moves = [
+        b.moved(state, stand_in, f)
+        for b, state, stand_in, f in zip(blocks, states, stand_ins, found, strict=True)
+    ]
+    energies = _energies(energy, alphas, stand_ins, [value for _, value in moves])
+    nats = _distance(energies, stand_ins, [value for _, value in moves])
+    if not rounds and not constant:
+        energies = (energies[2], energies[2], energies[2])
+    step, bound = _search(blocks, states, [mean for mean, _ in moves], energies, nats, shrink)
+    states = [_along(s, mean, step) for s, (mean, _) in zip(states, moves, strict=True)]
+    done = Round(nats, step, bound, int(post.diagnostics.get("iterations", 0)), fresh)
+    return (
+        post,
+        stand_ins,
+        standing._replace(states=states, energy=_mixed(energies, step), rounds=(*rounds, done)),
+    )
+
+
+def _refreshed(given: Given, post: FittedPosterior, moved: Standing) -> Standing:
+    """The state for the next round; standard deviations are updated if steps are small, and every fourth round."""
+    rounds, share = list(moved.rounds), moved.share
+    last = rounds[-1]
+    shrink = _shrunk(moved.shrink, rounds)
+    fresh = last.nats * last.step**2 < CALM or len(rounds) % 4 == 0
+    states = moved.states
+    if fresh:
+        share = _share(share, rounds)
+        new = [b.refreshed(s, post, given.reader) for b, s in zip(given.blocks, states, strict=True)]
+        states = [_mixed_spreads(s, r, share) for s, r in zip(states, new, strict=True)]
+    return moved._replace(states=states, fresh=fresh, shrink=shrink, share=share)
 
 
 def multipliers(post: FittedPosterior, stand_ins: list[StandIn]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """alpha = A^-1 (y - X beta) of each block, and the posterior mean of what it observes, residuals of the grid included."""
+    """alpha = A^-1 (y - X beta) of each block, and the posterior means of its functionals, residuals included."""
     left = post.residuals()
     assert left is not None
     alpha = left[0] / left[1] ** 2
@@ -120,7 +158,7 @@ def multipliers(post: FittedPosterior, stand_ins: list[StandIn]) -> tuple[list[n
 def _energies(
     energy: float, alphas: list[np.ndarray], stand_ins: list[StandIn], values: list[np.ndarray]
 ) -> tuple[float, float, float]:
-    """<m_a, m_a>, <m_a, m_b> and <m_b, m_b> of the present mean a and the engine's b."""
+    """<m_a, m_a>, <m_a, m_b> and <m_b, m_b> of the current mean a and the engine's mean b."""
     across = sum(float(a @ s.present) for a, s in zip(alphas, stand_ins, strict=True))
     own = sum(float(a @ v) for a, v in zip(alphas, values, strict=True))
     return energy, across, own
@@ -129,7 +167,7 @@ def _energies(
 def _distance(
     energies: tuple[float, float, float], stand_ins: list[StandIn], values: list[np.ndarray]
 ) -> float:
-    """Nats between two normal distributions with these means and the covariance of the new one."""
+    """The KL divergence in nats of two normal distributions with these means and the covariance of the new one."""
     aa, ab, bb = energies
     squares = sum(
         float(np.sum(((v - s.present) / s.noise) ** 2)) for s, v in zip(stand_ins, values, strict=True)
@@ -154,7 +192,7 @@ def _search(
     nats: float,
     shrink: float,
 ) -> tuple[float, float]:
-    """The share of the step with the highest bound, among a few that fall until it does."""
+    """The step length with the highest bound; lengths are tried in decreasing order until the bound falls."""
 
     def bound(step: float) -> float:
         moved = [_along(s, m, step) for s, m in zip(states, means, strict=True)]
@@ -174,22 +212,22 @@ def _search(
 
 
 def _share(share: float, rounds: list[Round]) -> float:
-    """How much of new standard deviations to take: half as much where the steps after them do not fall fast.
+    """The weight of new standard deviations, halved if the steps after an update do not shrink fast.
 
-    A large std makes a large expected count, that a small std, and so on to and fro.
+    This damps an oscillation: a large std gives a large expected count, which gives a small std, and so on.
     """
     after = [r.nats for r in rounds if r.fresh]
     return max(0.5 * share, LEAST_SHARE) if len(after) > 1 and after[-1] > 0.3 * after[-2] else share
 
 
 def _mixed_spreads(old: State, new: State, share: float) -> State:
-    """Between old standard deviations and new ones, on a logarithmic scale; the new ones where there were none."""
+    """Mix old and new standard deviations on a logarithmic scale; zero ones are replaced by the new ones."""
     between = lambda a, b: np.where(a > 0, np.where(a > 0, a, 1.0) ** (1 - share) * b**share, b)
     return State(new.mean, between(old.std, new.std), between(old.spread, new.spread))
 
 
 def _shrunk(shrink: float, rounds: list[Round]) -> float:
-    """Half the step where small ones do not get smaller: they go to and fro."""
+    """Halve the step length if small steps do not shrink, which indicates an oscillation."""
     if len(rounds) <= STALLED or rounds[-1].nats >= CALM:
         return 1.0 if rounds[-1].nats >= CALM else shrink
     recent = [r.nats for r in rounds[-STALLED - 1 :]]
@@ -197,7 +235,7 @@ def _shrunk(shrink: float, rounds: list[Round]) -> float:
 
 
 def warn_if_unsettled(result: Result, settings: Settings) -> None:
-    """Warn where the rounds ended before q came to rest."""
+    """Warn if the rounds ended before they converged."""
     if not result.converged:
         last = result.rounds[-1]
         warnings.warn(

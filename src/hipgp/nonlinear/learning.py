@@ -1,13 +1,13 @@
-"""Learning with a link or other than Gaussian noise: kernel and likelihood by turns with the linear stand-in.
+"""Learning with links and likelihoods, in alternation with the linearisation.
 
-The kernel is learned on the stand-in as on any Gaussian data. The likelihood's parameters, and the scale of additive noise
-where it is unknown, maximise the expected log-likelihood under q. Both move what the stand-in is made at, so that a few turns are taken,
-until no parameter changes by more than some percent.
+The kernel is learned on the linear stand-in as on any Gaussian data. The likelihood's parameters, and the scale of additive
+noise if it is unknown, maximise the expected log-likelihood under q. Both change the linearisation, so the two steps
+alternate until no parameter changes by more than a few percent.
 """
 
 import dataclasses
 import time
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +23,8 @@ from hipgp.model.kernels import Kernel
 from hipgp.nonlinear.blocks import Block, State
 from hipgp.nonlinear.engine import Linearised, Prepared
 from hipgp.nonlinear.expectations import likelihood_terms
+from hipgp.nonlinear.resuming import Kept, packed, unpacked
+from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 
@@ -30,64 +32,120 @@ TURNS = 10
 ROUNDS, NATS = 12, 0.5  # of the linearisation in one turn: it is not the last
 CHANGE = 0.02  # of a parameter's logarithm, under which learning is done
 RANGE = 8.0  # of a parameter's logarithm about its start
+NEEDED = ("number", "kernel", "noise", "parameters")  # of a checkpoint
 NOISE_SHARE = 0.3  # of the spread of y, that an unknown noise starts from
 
 
 class Answer(NamedTuple):
-    """What was learned, and the likelihoods' parameters by name."""
+    """The learned kernel and noise, and the likelihoods' parameters by name."""
 
     learned: Learned
     parameters: dict[str, float]
 
 
+class Turn(NamedTuple):
+    """Where learning stands: what is known of kernel, noise and parameters, and of the field."""
+
+    number: int
+    kernel: Kernel
+    noise: float | None
+    parameters: dict[str, float]
+    states: list[State] | None
+    start: Literal["data", "kernel"]
+
+    def logs(self) -> np.ndarray:
+        """All parameters' logarithms."""
+        of_kernel = np.asarray(Layout.of(self.kernel, False).pack(self.kernel, None))
+        others = [self.noise or 1.0, *self.parameters.values()]
+        return np.concatenate([of_kernel.ravel(), np.log(np.asarray(others, float))])
+
+
 @float64_available
 def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) -> Answer:
     """Kernel, noise and likelihood parameters where they are unknown."""
-    if how.checkpoint is not None:
-        raise ValueError("checkpoint: expected None with a link or a likelihood, got a path; leave it out")
     began = time.perf_counter()
-    kernel, grid, data, noise, trend = problem
+    free_noise = any(_takes_noise(block) and block.noise is None for block in problem.data.blocks)
+    turn = _first(method, problem, how, free_noise)
+    asked = method, problem, how._replace(checkpoint=None, progress=False)
+    kept = None if how.checkpoint is None else Kept(how.checkpoint, fingerprint(*asked))
+    if kept is not None:
+        turn = _resumed(kept, method, problem, turn)
+    with Progress("learning", how.progress) as bar:
+        while True:
+            before = turn.logs()
+            turn, learned = _turned(turn, method, problem, how, free_noise, bar)
+            settled = turn.number > 1 and np.max(np.abs(turn.logs() - before)) < CHANGE
+            if settled or turn.number == TURNS:
+                break
+            if kept is not None:
+                _keep(kept, turn)
+    learned = learned._replace(noise=turn.noise, seconds=time.perf_counter() - began)
+    return Answer(learned, turn.parameters)
+
+
+def _first(method: Linearised, problem: Problem, how: LearnOptions, free_noise: bool) -> Turn:
+    """Where learning begins."""
+    kernel, grid, data, noise, _ = problem
     parameters = dict(method.parameters)
     for block in data.blocks:
         if block.likelihood is not None:
             for name in block.likelihood.unknown():
                 full = f"{type(block.likelihood).__name__}.{name}"
                 parameters.setdefault(full, block.likelihood.learnable[name])
-    free_noise = any(_takes_noise(block) and block.noise is None for block in data.blocks)
     if free_noise and noise is None:
         noise = NOISE_SHARE * float(np.std(data.y)) or 1.0
-    states: list[State] | None = None
-    learned: Learned | None = None
-    start = how.start
+    start: Literal["data", "kernel"] = "data" if how.start == "data" else "kernel"
     if (
         start == "data" and not method.link.identity
-    ):  # a flat first field would say that there is nothing to see
+    ):  # from a constant field there would be no variance to learn
         kernel, start = _wavy(kernel, grid), "kernel"
-    with Progress("learning", how.progress) as bar:
-        for turn in range(TURNS):
-            own = dataclasses.replace(method, parameters=parameters, tolerance=NATS, max_rounds=ROUNDS)
-            problem = Problem(kernel, grid, data, noise, trend)
-            result, prepared = own.rounds(problem, bar, states)
-            states = result.states
-            before = _logs(kernel, noise, parameters)
-            noise, parameters = _fitted(
-                data, prepared, states, noise if free_noise else None, noise, parameters
-            )
-            bar.update(f"turn {turn + 1}, kernel")
-            stand_in = Data(tuple(s.observations for s in result.stand_ins))
-            quick = how._replace(start=start, polish=False, progress=False)
-            learned = learn_in_unit(kernel, grid, stand_in, None, prepared.trend, method.method, quick)
-            kernel, start = learned.kernel, "kernel"
-            after = _logs(kernel, noise, parameters)
-            if turn and np.max(np.abs(after - before)) < CHANGE:
-                break
-    assert learned is not None
-    learned = learned._replace(noise=noise, seconds=time.perf_counter() - began)
-    return Answer(learned, parameters)
+    return Turn(0, kernel, noise, parameters, None, start)
+
+
+def _turned(
+    turn: Turn, method: Linearised, problem: Problem, how: LearnOptions, free_noise: bool, bar: Progress
+) -> tuple[Turn, Learned]:
+    """The linearisation with what is known, then the likelihoods' parameters, then the kernel."""
+    kernel, noise, parameters = turn.kernel, turn.noise, turn.parameters
+    own = dataclasses.replace(method, parameters=parameters, tolerance=NATS, max_rounds=ROUNDS)
+    present = problem._replace(kernel=kernel, noise=noise)
+    result, prepared = own.rounds(present, bar, turn.states)
+    data, states = problem.data, result.states
+    noise, parameters = _fitted(data, prepared, states, noise if free_noise else None, noise, parameters)
+    bar.update(f"turn {turn.number + 1}, kernel")
+    stand_in = Data(tuple(s.observations for s in result.stand_ins))
+    quick = how._replace(start=turn.start, polish=False, progress=False, checkpoint=None)
+    learned = learn_in_unit(kernel, problem.grid, stand_in, None, prepared.trend, method.method, quick)
+    return Turn(turn.number + 1, learned.kernel, noise, parameters, states, "kernel"), learned
+
+
+def _keep(kept: Kept, turn: Turn) -> None:
+    of_kernel = Layout.of(turn.kernel, False).pack(turn.kernel, None)
+    assert turn.states is not None
+    kept.save(
+        number=turn.number,
+        kernel=of_kernel,
+        noise=np.nan if turn.noise is None else turn.noise,
+        parameters=np.array(list(turn.parameters.values()), float),
+        **packed(turn.states),
+    )
+
+
+def _resumed(kept: Kept, method: Linearised, problem: Problem, first: Turn) -> Turn:
+    """The turn that a checkpoint holds, or the first one."""
+    own = dataclasses.replace(method, parameters=first.parameters)
+    told = kept.load(own.prepare(problem._replace(noise=first.noise)).blocks, *NEEDED)
+    if told is None:
+        return first
+    kernel = Layout.of(first.kernel, False).unpack(told["kernel"])[0]
+    noise = None if np.isnan(told["noise"]) else float(told["noise"])
+    parameters = dict(zip(first.parameters, told["parameters"].tolist(), strict=True))
+    states = unpacked(told, len(problem.data.blocks))
+    return Turn(int(told["number"]), kernel, noise, parameters, states, "kernel")
 
 
 def _wavy(kernel: Kernel, grid: Grid) -> Kernel:
-    """The kernel with lengthscales of a tenth of the grid, and variances of one in all: where to begin under a link."""
+    """The kernel to start from under a link: lengthscales of a tenth of the grid, and a total variance of one."""
     layout = Layout.of(kernel, False)
     names, vector = layout.names(), np.array(layout.pack(kernel, None), float)
     tenth = 0.1 * float(np.max(np.asarray(grid.upper) - np.asarray(grid.lower)))
@@ -105,13 +163,6 @@ def _takes_noise(block: object) -> bool:
     return likelihood is None or likelihood.additive
 
 
-def _logs(kernel: object, noise: float | None, parameters: dict[str, float]) -> np.ndarray:
-    """All parameters' logarithms."""
-    of_kernel = np.asarray(Layout.of(kernel, False).pack(kernel, None))  # type: ignore[arg-type]
-    others = [noise or 1.0, *parameters.values()]
-    return np.concatenate([of_kernel.ravel(), np.log(np.asarray(others, float))])
-
-
 def _fitted(
     data: Data,
     prepared: Prepared,
@@ -120,7 +171,7 @@ def _fitted(
     noise: float | None,
     parameters: dict[str, float],
 ) -> tuple[float | None, dict[str, float]]:
-    """Noise and parameters that make the data likeliest under q; those of observations that say their own stay."""
+    """Noise and parameters of highest expected likelihood under q; known ones are not changed."""
     unknown = sorted({full for block in data.blocks for full in _unknown(block)})
     if free_noise is None and not unknown:
         return noise, parameters

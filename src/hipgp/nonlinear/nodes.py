@@ -1,6 +1,6 @@
-"""Many nodes read off the grid: means of f, and its spread over draws of the posterior.
+"""Interpolation of many nodes from the grid: means of f, and standard deviations from draws of the posterior.
 
-The weights of all nodes are kept between rounds. Where there are few nodes, the engine's own answers at points serve better.
+The weights of all nodes are kept between rounds. For few nodes the engine's predictions at points are used instead.
 """
 
 from typing import Any, NamedTuple
@@ -18,14 +18,14 @@ from hipgp.model.trend import Trend
 from hipgp.weights.stencil_geometry import STENCIL
 from hipgp.weights.stencils import local_weight_rows
 
-FEW = 2**14  # nodes up to which the engine is asked
+FEW = 2**14  # nodes up to which the engine predicts them as points
 
 
 class Draws(NamedTuple):
-    """Draws of f at nodes, less their mean."""
+    """Draws of f at nodes, minus the posterior mean."""
 
     values: Float[np.ndarray, "S n"]
-    residual: Float[np.ndarray, " n"]  # variance that the grid does not see
+    residual: Float[np.ndarray, " n"]  # residual variances given the grid values
     shape: tuple[int, int]
 
     @property
@@ -41,7 +41,7 @@ class Draws(NamedTuple):
 
 
 class NodeReader:
-    """Nodes of several blocks, each read off the grid by the same sparse matrix in every round."""
+    """Interpolation of the nodes of several blocks, with the same sparse matrix in every round."""
 
     def __init__(self, kernel: Kernel, grid: Grid, trend: Trend, count: int, key: Any = 0):
         self.kernel, self.grid, self.trend, self.count, self.key = kernel, grid, trend, count, key
@@ -57,7 +57,7 @@ class NodeReader:
     def interpolated(
         self, drawn: Float[np.ndarray, "S M"], places: Float[np.ndarray, "N Q D"]
     ) -> Float[np.ndarray, "S N Q"]:
-        """Fields on the grid, trend included, at the nodes: the trend's constant is read off the grid as well."""
+        """Interpolate fields on the grid, trend included, to the nodes; their mean level is interpolated exactly."""
         matrix, columns, _ = self._of(places)
         level = drawn.mean(axis=1, keepdims=True) if columns.shape[1] else 0.0
         return np.asarray((drawn - level) @ matrix.T + level).reshape(len(drawn), *places.shape[:2])
@@ -68,7 +68,7 @@ class NodeReader:
         return Draws(np.asarray(values), residual, (places.shape[0], places.shape[1]))
 
     def on_grid(self, post: FittedPosterior) -> Float[np.ndarray, "S M"]:
-        """Draws on the grid less the posterior mean, from the same key in every round."""
+        """Draws on the grid minus the posterior mean, from the same key in every round."""
         if self.last is None or self.last[0] is not post:
             drawn = post.sample(self.count, as_key(self.key)).reshape(self.count, -1)
             self.last = post, np.asarray(drawn, float) - np.asarray(post.grid_mean(), float).ravel()
@@ -77,7 +77,7 @@ class NodeReader:
     def _of(
         self, places: Float[np.ndarray, "N Q D"]
     ) -> tuple[scipy.sparse.csr_array, np.ndarray, np.ndarray]:
-        """Weights of the nodes, their trend columns, and what the grid does not see of them."""
+        """Weights of the nodes, their trend columns, and their residual variances."""
         if id(places) not in self.kept:
             points = Points(places.reshape(-1, places.shape[2]))
             p = STENCIL if self.grid.ndim <= 2 else 2

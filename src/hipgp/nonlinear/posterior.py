@@ -1,23 +1,29 @@
-"""What is known of a transformed field after the data: a Gaussian posterior of f, seen through the link."""
+"""The posterior of a transformed field: the Gaussian posterior of f of the last round, passed through the link."""
 
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import ndtri
 
 from hipgp.engines import DEFAULT_STD, Estimate, FittedPosterior, Prediction, StdOptions
+from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Functionals, Points
+from hipgp.model.likelihood import Likelihood
+from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import LINKS, Link
 from hipgp.model.packing import Arrays, Json, pack_observations
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, StandIn, State, is_one_sign, node_means, zeta_spread
 from hipgp.nonlinear.expectations import averaged_jit, matched_jit, spread_jit
+from hipgp.nonlinear.leave_out import left_out
 from hipgp.nonlinear.nodes import FEW, NodeReader
+from hipgp.nonlinear.observed import Observed, common_likelihood
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
+from hipgp.scores import LeaveOut, group_numbers
 
 if TYPE_CHECKING:
     from hipgp.nonlinear.engine import Linearised
@@ -26,7 +32,7 @@ DRAWS_AT_ONCE = 2**24  # values of f at nodes that are held together
 
 
 class Transformed(Prediction):
-    """The same of a transformed field, whose value is scale * g(zeta) with zeta normal: its quantiles are exact."""
+    """A prediction of a transformed field, scale * g(zeta) with zeta normal, whose quantiles are exact."""
 
     link: Link
     scale: Float[np.ndarray, " N"]
@@ -49,14 +55,17 @@ class Transformed(Prediction):
         return self.scale * np.asarray(self.link(self.zeta_mean + side * ndtri(share) * self.zeta_std))
 
     def with_noise(self, noise: Any) -> Prediction:
-        raise ValueError(
-            "noise: expected a prediction of a field without a link, whose sum with noise is normal, got one with; draw "
-            "post.sample(count, at=...) and add noise to the draws"
-        )
+        """New measurements, whose independent Gaussian noise has the standard deviation `noise`."""
+        added = as_float("noise", noise, ndim=(0, 1)).astype(float)
+        if added.shape not in ((), np.shape(self.mean)) or np.any(added <= 0):
+            raise ValueError(
+                f"noise: expected a positive standard deviation, or one for each of {len(self.mean)} values, got {noise!r}"
+            )
+        return Observed.of(self, Gaussian(), added)
 
 
 class LinearisedPosterior(FittedPosterior):
-    """The Gaussian posterior of f of the last round, seen through the link."""
+    """The posterior of g(f), from the Gaussian posterior of f of the last round."""
 
     method: "Linearised"
     post: FittedPosterior
@@ -65,6 +74,7 @@ class LinearisedPosterior(FittedPosterior):
     states: list[State]
     stand_ins: list[StandIn]
     trend: Trend
+    order: Int[np.ndarray, " N"]  # which of the user's observations each of `data` is
     reader: NodeReader | None
 
     @property
@@ -88,8 +98,14 @@ class LinearisedPosterior(FittedPosterior):
         error = None if error is None else (error * wide / std).astype(self.dtype)
         return wide.astype(self.dtype), error
 
+    @float64_available
+    def grid_quantile(self, q: float) -> Float[np.ndarray, "..."]:
+        mean = np.asarray(self.post.grid_mean(), float)
+        f = mean + ndtri(q) * self._latent_std(DEFAULT_STD)[0]
+        return np.asarray(self.link(f), self.dtype)
+
     def _latent_std(self, how: StdOptions) -> tuple[np.ndarray, np.ndarray | None]:
-        """Of f on the grid."""
+        """The standard deviation of f on the grid, and its Monte Carlo error or None."""
         if how.method == "auto" and self.reader is not None:
             drawn = self.reader.on_grid(self.post)
             std = np.sqrt(np.sum(drawn**2, axis=0) / (len(drawn) - 1)).reshape(self.grid.shape)
@@ -146,7 +162,7 @@ class LinearisedPosterior(FittedPosterior):
         columns: Any = None,
         report: Report = silent,
     ) -> np.ndarray:
-        """Draws of the Gaussian posterior, through the link."""
+        """Draws of the Gaussian posterior of f, passed through the link."""
         if self.link.identity:
             return self.post.sample(count, key, functional, columns, report)
         if functional is None:
@@ -162,7 +178,7 @@ class LinearisedPosterior(FittedPosterior):
         return np.sum(weights * drawn.reshape(count, *weights.shape), axis=2).astype(self.dtype)
 
     def _sums_of_draws(self, drawn: np.ndarray, nodes: Any, weights: np.ndarray) -> np.ndarray:
-        """Sums over many nodes of draws on the grid, some functionals at a time."""
+        """Sums over many nodes of draws on the grid, in chunks of functionals."""
         count, out = len(drawn), []
         flat = np.asarray(drawn, float).reshape(count, -1)
         size = max(1, DRAWS_AT_ONCE // (count * weights.shape[1]))
@@ -180,7 +196,7 @@ class LinearisedPosterior(FittedPosterior):
 
     @float64_available
     def log_evidence(self, probes: int, key: Any) -> Estimate:
-        """The variational bound: that of the stand-ins, less what they expect of themselves, and what the data do."""
+        """The variational bound: the stand-ins' evidence, with expected log-likelihoods exchanged for those of the data."""
         found = self.post.log_evidence(probes, key)
         gain = 0.0
         for block, state, stand_in in zip(self.blocks, self.states, self.stand_ins, strict=True):
@@ -194,9 +210,21 @@ class LinearisedPosterior(FittedPosterior):
     def observations(self) -> Data:
         return self.data
 
+    def scatter(self, likelihood: Likelihood | None) -> Likelihood:
+        if likelihood is not None:
+            return likelihood.completed(self.method.parameters)
+        return common_likelihood([block.likelihood for block in self.blocks])
+
+    @float64_available
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        numbers = group_numbers(groups, len(self.data))
+        found = self.post.leave_out(numbers[self.order])
+        return left_out(found, self.blocks, self.states, self.stand_ins, self.order)
+
     def pack(self) -> tuple[Arrays, Json]:
-        """Data, the last round's stand-in and what is known at its places; one Gaussian solve brings the rest back."""
+        """Data, and the states and stand-ins of the last round, from which one Gaussian solve restores the rest."""
         arrays, described = pack_observations(self.data, self.trend)
+        arrays["order"] = self.order
         for number, (state, stand_in) in enumerate(zip(self.states, self.stand_ins, strict=True)):
             arrays |= {f"state{number}_{name}": value for name, value in state._asdict().items()}
             arrays[f"stand_in{number}_y"] = stand_in.y

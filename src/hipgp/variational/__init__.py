@@ -1,4 +1,4 @@
 """The paper's engine: minibatches, natural gradients, mean-field, block and full-rank families.
 
-It imports `vecchia` (for the grid's error) and the rooms below, and nothing of `batch`.
+It imports `vecchia` (to check the grid) and the rooms below, and not `batch`.
 """

@@ -32,7 +32,7 @@ LOG_2PI = float(np.log(2 * np.pi))
 
 
 class Problem(eqx.Module):
-    """A whitened prior, observations, and where their weights come from; `variance` is that of the noise."""
+    """A whitened prior, observations, and the source of their weights; `variance` is the noise variance."""
 
     source: WeightSource
     kernel: Kernel
@@ -68,7 +68,7 @@ class Problem(eqx.Module):
 
 
 class Terms(NamedTuple):
-    """All that the bound needs of some observations."""
+    """The quantities of some observations that enter the bound."""
 
     k: Float[Array, "n T"]
     y: Float[Array, " n"]
@@ -92,7 +92,7 @@ class Terms(NamedTuple):
 
 
 def terms(problem: Problem, selection: Selection) -> tuple[Terms, SolveSummary]:
-    """The terms of the selected observations, and how the solves for their weights went."""
+    """The terms of the selected observations, and a summary of the solves for their weights."""
     rows = problem.source.weights(problem.kernel, problem.whitening, selection.index)
     where = problem.numbers(selection)
     noise = problem.variance[where]

@@ -2,8 +2,8 @@
 
     method = Variational(family="block", block_shape=(10, 10), batch_size=200, epochs=10)
 
-The bound is the paper's; so is its natural gradient, with a step that cannot diverge. Where the problem is small the
-optimum is computed in closed form instead (`direct`). Kernel and noise can be learned on the way (`learn`).
+The bound and its natural gradient are the paper's, with a step that cannot diverge. If the problem is small, the optimum is
+computed in closed form instead (`direct`). Kernel and noise can be learned at the same time (`learn`).
 """
 
 from collections.abc import Sequence
@@ -49,10 +49,10 @@ from hipgp.weights.stencil_geometry import STENCIL, wide_stencil
 from hipgp.weights.stencils import check_stencil
 from hipgp.weights.torus import check_torus
 
-SMALL = 2**14  # whitened points up to which the closed form is taken unasked
-FULL_ARRAYS = 6  # dense matrices of a full-rank S's size at the peak of a fit
-# What is reported as not converged: the nats that the bound would gain from the best mean, and the relative error of a
-# solve for the weights.
+SMALL = 2**14  # whitened points up to which the closed form is the default
+FULL_ARRAYS = 6  # dense matrices of a full-rank S's size in memory at the peak of a fit
+# Limits above which a fit is reported as not converged: the nats that the bound would gain from the optimal mean, and the
+# relative error of a solve for the weights.
 LARGEST_GAP, LARGEST_PCG_ERROR = 1.0, 1e-3
 
 Family = Literal["mean-field", "block", "full"]
@@ -62,15 +62,16 @@ class Variational(Method):
     """How to fit the variational posterior; give it to `gp.condition(data, method=...)`.
 
     - `family`: "mean-field", "block" (blocks of `block_shape` tile the torus, whatever its size) or "full".
-    - `weights`: "exact" (a PCG solve for each observation) or "local" (`stencil` points an axis around each node).
+    - `weights`: "exact" (a PCG solve for each observation) or "local" (from `stencil` grid points per axis around a node).
     - `whitening`: "toeplitz" (the paper's) or "cholesky" (the standard SVGP).
-    - `direct`: the closed form instead of natural gradients; None: where the problem is small enough.
-    - `step`: of the natural gradient, in (0, 1]; a minibatch for which it would be unstable takes a damped step. None:
-      each covariance is the average of what the minibatches say, and the mean is found by ascent in the dual, minibatch
-      by minibatch, without a step size.
-    - `learn`: kernel and noise by Adam with `learning_rate`, together with q, for as many epochs again.
+    - `direct`: the closed form instead of natural gradients; None: if the problem is small enough.
+    - `step`: step size of the natural gradient, in (0, 1]; a minibatch for which it would be unstable takes a damped step.
+      None: precisions are averaged over minibatches, and the mean is found by dual coordinate ascent over minibatches,
+      without a step size.
+    - `learn`: learn kernel and noise by Adam with `learning_rate`, together with q, for `epochs` further epochs.
     - `max_iterations`, `predict_max_iterations`, `tolerance`: of PCG in training and in prediction.
-    - `residual`: the variance that the grid does not carry is a penalty ("bound", the paper's) or "noise" (FITC).
+    - `residual`: the residual variance given the grid values is a penalty in the bound ("bound", the paper's), or it is
+      added to the noise ("noise", FITC).
     """
 
     name: ClassVar[str] = "variational"

@@ -1,10 +1,10 @@
 """Gaussian families for the whitened field: mean-field, block-independent and full rank (paper, section 3.3).
 
-q(e) = prod_b N(m_b, S_b), the blocks tiling the array that e lives on (the torus of the Toeplitz whitening). All three
-families are one: blocks of one point, of a given shape, or of everything. A block shape need not divide the array; what
-sticks out is padded with independent standard normals, which nothing reads and which cancel from the KL divergence.
+q(e) = prod_b N(m_b, S_b), where the blocks tile the array of e (the torus of the Toeplitz whitening). The three families
+are blocks of one point, of a given shape, and of all points. A block shape need not divide the array: blocks across its
+edge are padded with independent standard normals, which are never read and cancel in the KL divergence.
 
-The precisions P_b = S_b^-1 are kept, for they are what the natural gradient moves: theta_2 = -P/2 (appendix B.1.2).
+The precisions P_b = S_b^-1 are stored, since the natural gradient updates theta_2 = -P/2 (appendix B.1.2).
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""What one pass over all data says of q: the bound, its gradient, and the diagonal blocks of Lambda."""
+"""A full pass over the data at fixed q: the bound, its gradient, and the diagonal blocks of Lambda."""
 
 from typing import NamedTuple
 

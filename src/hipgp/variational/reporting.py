@@ -1,4 +1,4 @@
-"""What a variational fit says of itself, and the checks of its settings."""
+"""The diagnostics of a variational fit, and the checks of its settings."""
 
 from collections.abc import Sequence
 from typing import Any

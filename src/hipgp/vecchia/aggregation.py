@@ -1,13 +1,13 @@
-"""Aggregated observations: clusters of points whose noise hides how the field varies between them.
+"""Aggregated observations: clusters of points within which the field varies far less than the noise.
 
-A neighbour seen through noise says little, and where points crowd, twenty neighbours do not reach far. So points between
-which the field varies far less than the noise are aggregated: their weighted mean is one observation at one point. With H
-the membership of N points in n clusters, N_c = (H' N^-1 H)^-1 the noise of the means and S_c'S_c ~ (K_c + N_c)^-1 their
-Vecchia factor, the factor of the data is
+A single noisy neighbour carries little information, and twenty neighbours in a crowd of points cover a small region. So
+points between which the field varies far less than the noise are aggregated: their weighted mean becomes one observation
+at one point. Let H be the membership of N points in n clusters, N_c = (H' N^-1 H)^-1 the noise of the means and
+S_c'S_c ~ (K_c + N_c)^-1 their Vecchia factor. The factor of the data is then, exactly,
 
-    (H K_c H' + N)^-1 = S'S,   S = (I - J J' + J S_c N_c^(1/2) J') N^(-1/2),   J = N^(-1/2) H N_c^(1/2),
+    (H K_c H' + N)^-1 = S'S,   S = (I - J J' + J S_c N_c^(1/2) J') N^(-1/2),   J = N^(-1/2) H N_c^(1/2):
 
-exactly: differences within a cluster are noise, and means go through the clusters' factor.
+differences within a cluster are noise, and means pass through the clusters' factor.
 """
 
 from collections.abc import Callable
@@ -26,10 +26,10 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.buckets import round_up
 
-# How much the field may vary across a cluster, times its points, in noise variances: for kernels that are not
-# differentiable, whose errors stay within the cluster, and for others, whose errors reach over a lengthscale.
+# Largest variation of the field across a cluster, times its number of points, in noise variances: for kernels that are
+# not differentiable, whose errors stay within the cluster, and for others, whose errors extend over a lengthscale.
 ROUGH, SMOOTH = 1.0, 0.05
-LARGEST_RATIO = 0.8  # clusters per point from which aggregating is not worth it
+LARGEST_RATIO = 0.8  # clusters per point above which aggregation does not pay
 LARGEST_CLUSTER = 32  # points in a cluster
 
 
@@ -60,7 +60,7 @@ class AggregatedFactor(eqx.Module):
         """Build S from S_c, a CSR matrix, the cluster of each point, and the points' noise variances."""
         noise_of_means = _cluster_noise(clusters, noise)
         j = np.sqrt(noise_of_means[clusters] / noise)
-        count = round_up(len(noise_of_means), 8)  # empty clusters pad it to few sizes
+        count = round_up(len(noise_of_means), 8)  # padded with empty clusters, for few different sizes
         table = scipy.sparse.csr_array(
             (j, (clusters, np.arange(len(clusters)))), shape=(count, len(clusters))
         )
@@ -83,7 +83,7 @@ def _cluster_noise(
 def cluster_means(
     y: Float[np.ndarray, "... N"], clusters: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, "... n"]:
-    """Return the mean of each cluster, its points weighted by their inverse noise variances."""
+    """Return the mean of each cluster, weighted by inverse noise variances."""
     noise_of_means = _cluster_noise(clusters, noise)
     out = np.empty((*np.shape(y)[:-1], len(noise_of_means)))
     for row in np.ndindex(out.shape[:-1]):
@@ -94,7 +94,7 @@ def cluster_means(
 def clusters_as_points(
     x: Float[np.ndarray, "N D"], clusters: Int[np.ndarray, " N"], noise: Float[np.ndarray, " N"]
 ) -> tuple[Nodes, Float[np.ndarray, " n"]]:
-    """Return one point for each cluster, at the weighted mean of its places, and its noise variance."""
+    """Return a point for each cluster, at the weighted mean of its places, and its noise variance."""
     places = cluster_means(x.T, clusters, noise).T
     return Nodes(places[:, None], np.ones((len(places), 1))), _cluster_noise(clusters, noise)
 
@@ -107,10 +107,10 @@ def cluster_points(
     share: float | None = None,
     most: int = LARGEST_CLUSTER,
 ) -> Int[np.ndarray, " N"] | None:
-    """Assign each point to a cluster; None where aggregating would leave nearly as many observations.
+    """Assign each point to a cluster; None if there would be nearly as many clusters as points.
 
     Clusters are bisected along their widest axis (in lengthscales) until the field's variation across each, times its
-    points, is at most `share` of the noise, and they hold at most `most`.
+    number of points, is at most `share` of the noise variance, and each holds at most `most` points.
     """
     places = x / lengthscale
     allowed = ((SMOOTH if kernel.differentiable else ROUGH) if share is None else share) * noise
@@ -147,7 +147,7 @@ def _bisect(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Bisect all ranges of `order` that are too wide, at the middle of their widest axis.
 
-    Return the new order, the starts and ends of the halves, and the starts of the ranges that are narrow enough.
+    Return the new order, the starts and ends of the halves, and the starts of the ranges that need no bisection.
     """
     count = ends - starts
     owner, rows = ranges(starts, count)
@@ -161,7 +161,7 @@ def _bisect(
     axis = np.argmax(high - low, axis=1)[owner, None]
     along, middle = (np.take_along_axis(v, axis, axis=1)[:, 0] for v in (here, ((low + high) / 2)[owner]))
     late = np.arange(len(rows)) - first[owner] >= (count // 2)[owner]
-    # more points at one place than a cluster takes: the later half
+    # if a place has more points than a cluster may hold, the later half of them is split off
     above = np.where((width == 0)[owner], late, along > middle) & wide[owner]
     order = order.copy()
     order[rows] = order[rows][np.lexsort((above, owner))]

@@ -1,7 +1,7 @@
-"""Conditioning sets: an order of the observations in groups, and for each group its nearest predecessors.
+"""Conditioning sets: an order of the observations in groups, and the nearest predecessors of each group.
 
-A group is one observation, or several that lie close together: functionals of several nodes share a conditioning set, and
-with it the cost of its covariances. Distances are between locations of functionals in lengthscales (`location_features`).
+A group is one observation, or several neighbouring ones: functionals of several nodes share a conditioning set and the
+cost of its covariances. Distances are between locations of functionals in lengthscales (`location_features`).
 """
 
 import itertools
@@ -24,8 +24,11 @@ class Neighbours(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Groups of observations with what they are conditioned on: the last `group_size` columns of `index` are the members
-    of a group, those before them its neighbours. `used` is False for padding."""
+    """Groups of observations with their conditioning sets.
+
+    The last `group_size` columns of `index` are the members of a group, the columns before them its neighbours. `used` is
+    False for padding.
+    """
 
     index: Int[np.ndarray, "G k"]
     used: np.ndarray
@@ -43,20 +46,20 @@ def location_features(nodes: Nodes | Segments, scale: Float[np.ndarray, " D"]) -
 def ordered_ends(
     first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D"]
 ) -> Float[np.ndarray, "N 2D"]:
-    """Return both ends of each line, the one with the smaller first coordinate in front: the same for reversed lines."""
+    """Return both ends of each line, the one with the smaller first coordinate first, so that direction is ignored."""
     swap = (first[:, 0] > last[:, 0])[:, None]
     return np.concatenate([np.where(swap, last, first), np.where(swap, first, last)], axis=1)
 
 
 def share_one_end(first: Float[np.ndarray, "N D"], last: Float[np.ndarray, "N D"]) -> bool:
-    """Tell whether the lines between these places all start close to one place, so that their ends alone tell them apart."""
+    """Tell whether the lines between these places all start close to one place, so that their ends identify them."""
     return bool(np.ptp(first, axis=0).max() < 0.1 * np.ptp(last, axis=0).max())
 
 
 def bisected_groups(places: Float[np.ndarray, "N F"], size: int) -> list[Int[np.ndarray, " n"]]:
     """Partition places into compact groups of at most `size`, as equal in size as possible, by recursive bisection.
 
-    Each part is cut along its widest axis. Parts of equal size that are cut into equally many groups are cut at once.
+    Each part is cut along its widest axis. Parts of equal size and number of groups are cut together, for speed.
     """
     components = np.ascontiguousarray(places.T)
     out: list[np.ndarray] = []
@@ -89,7 +92,7 @@ def ordered_groups(
 ) -> Groups:
     """Order the observations in groups of at most `size`, short ones first, each with its k nearest predecessors.
 
-    With `most`, return at most so many of the groups, chosen at random; predecessors are sought among all observations.
+    With `most`, return a random choice of at most `most` groups; their predecessors come from all observations.
     """
     rng = np.random.default_rng(seed)
     order, begin = _ordered(nodes, places, size, rng)
@@ -111,12 +114,12 @@ def groups_of_last(places: Float[np.ndarray, "N F"], last: Int[np.ndarray, " n"]
 def _ordered(
     nodes: Nodes | Segments, places: np.ndarray, size: int, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:
-    """Return all observations, group after group, and where each group begins; ties in length are ordered at random."""
+    """Return all observations ordered by group, and where each group begins; groups of equal length are in random order."""
     first, last = nodes.ends()
     length = np.linalg.norm(last - first, axis=-1)
     length = np.round(
         length / max(float(np.max(length)), 1e-300), 9
-    )  # rounding says nothing of which is longer
+    )  # differences of rounding size do not order lengths
     if size == 1:
         return np.lexsort((rng.permutation(len(length)), length)), np.arange(len(length) + 1)
     groups = bisected_groups(places, size)
@@ -156,8 +159,9 @@ def _search_level(
 ) -> np.ndarray:
     """Find the k nearest predecessors of each of some groups in ascending order, with one tree for all.
 
-    They are looked for among the 3k nearest places up to the last group, and where too few of these are predecessors,
-    among ever more. Fewer neighbours are a false economy: a few badly conditioned observations double the solver's steps.
+    They are searched for among the 3k nearest places up to the last group, and among three times as many while too few of
+    these are predecessors. Accepting fewer neighbours does not pay: a few observations with poor conditionals double the
+    solver's steps.
     """
     end = int(begin[groups[-1]])
     tree = scipy.spatial.KDTree(x[:end])
@@ -197,12 +201,12 @@ def target_groups(
 def _concatenated(
     groups: list[Int[np.ndarray, " n"]],
 ) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:
-    """Return all members, group after group, and where each group begins."""
+    """Return all members ordered by group, and where each group begins."""
     return np.concatenate(groups), np.concatenate([[0], np.cumsum([len(rows) for rows in groups])])
 
 
 def _either_side(places: np.ndarray, middle: np.ndarray, k: int) -> Int[np.ndarray, "G k"]:
-    """Find neighbours in one dimension, half of them on either side, where the nearest may all be across a gap."""
+    """Find neighbours in one dimension, half of them on either side, since the nearest may all lie on one side of a gap."""
     order = np.argsort(places, kind="stable")
     first = np.searchsorted(places[order], middle) - k // 2
     return order[np.clip(first, 0, len(places) - k)[:, None] + np.arange(k)]

@@ -1,13 +1,13 @@
-"""Nearest-neighbour (Vecchia) conditionals: the preconditioner, the likelihood and local kriging from one idea.
+"""Nearest-neighbour (Vecchia) conditionals for the preconditioner, the likelihood and local kriging.
 
 Order the observations; given a few nearest predecessors each observation is Gaussian with mean b'y_neighbours and
-variance d, both from one small dense system with the noise included. Then
+variance d, both from one small dense system that includes the noise. Then
 
 - A^-1 ~ S'S with S = D^(-1/2) (I - B), sparse: the preconditioner of the batch engine, two products and no triangular
   solve. Functionals of several nodes go in groups: the last rows of the inverse factor of a group's and its
   neighbours' covariance, which are computed once for all of the group;
-- sum_n log N(y_n | b_n'y, d_n): a likelihood without a single large solve, to learn from;
-- the same conditional for a functional not observed: its variance, deterministic and nearly exact for points.
+- sum_n log N(y_n | b_n'y, d_n) approximates the log-likelihood without a large solve;
+- the conditional of an unobserved functional has a variance that is deterministic and, for points, nearly exact.
 
 Covariances between functionals are double sums over coarse nodes (`vecchia/group_covariances.py`), exact for points.
 """
@@ -45,15 +45,16 @@ from hipgp.vecchia.group_covariances import (
 if TYPE_CHECKING:
     from hipgp.model.data import Data
 
-NEIGHBOURS = 20  # of a point
+NEIGHBOURS = 20  # neighbours of a point
 GROUP_SIZE, GROUP_NEIGHBOURS = 32, 96  # functionals of several nodes share their neighbours
-# On a GPU, where covariances are cheap, larger groups with more neighbours halve the steps, and more nodes save a quarter.
+# On a GPU, where covariances are cheap, larger groups with more neighbours halve the steps, and more nodes save a quarter
+# of them.
 GPU_GROUP, GPU_GROUP_NEIGHBOURS, GPU_MOST_NODES = 64, 192, 32
-ENTRIES_AT_ONCE = 2**18  # of the small matrices in one chunk: they stay in cache
+ENTRIES_AT_ONCE = 2**18  # entries of the small matrices in one chunk, which stay in the cache
 
 
 class Conditionals(NamedTuple):
-    """Kriging of targets from their neighbours: target ~ N(coefficients . y_neighbours, variance), group by group."""
+    """Kriging of targets from their neighbours, by group: target ~ N(coefficients . y_neighbours, variance)."""
 
     coefficients: Float[np.ndarray, "G b k"]
     variance: Float[np.ndarray, " T"]
@@ -70,11 +71,18 @@ class Conditionals(NamedTuple):
 
 
 class Vecchia(eqx.Module):
-    """The Vecchia factor S, A^-1 ~ S'S, its rows in any order, and the approximation of log|A|."""
+    """The Vecchia factor S with A^-1 ~ S'S, its rows in any order, and the approximation of log|A|."""
 
     factor: SparseMatrix | BlockRows | AggregatedFactor
     log_determinant: Float[Array, ""]
-    description: str = eqx.field(static=True)
+    neighbours: str = eqx.field(static=True)  # how many, and of what
+    # a count that differs from data set to data set is no static field, or each would compile its solve anew
+    clusters: Int[Array, ""] | None = None
+
+    @property
+    def description(self) -> str:
+        """Return the size of the factor in words."""
+        return self.neighbours + ("" if self.clusters is None else f" of {int(self.clusters)} clusters")
 
     def precondition(self, r: Float[Array, "... N"]) -> Float[Array, "... N"]:
         """Return S'S r, which approximates A^-1 r."""
@@ -90,7 +98,7 @@ class Vecchia(eqx.Module):
 
     @property
     def rows_used(self) -> Float[Array, " k"] | None:
-        """Return one for each row of S and zero where it is padding; None where nothing is."""
+        """Return 1 for each row of S and 0 for padding; None if there is no padding."""
         if not isinstance(self.factor, BlockRows):
             return None
         return jnp.any(self.factor.values != 0, axis=2).ravel().astype(self.factor.values.dtype)
@@ -100,7 +108,7 @@ class Vecchia(eqx.Module):
 def _conditional_chunk(
     kernel: Kernel, nodes: Nodes, noise: Array, index: Array, used: Array, group_size: int
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
-    # Targets have no noise, and two of them may be the same: only the neighbours' own covariance is factored.
+    # Targets have no noise and may be repeated, so only the covariance of the neighbours is factored.
     matrix = group_covariances(kernel, nodes, noise, index, used)
 
     def one(matrix: Array) -> tuple[Array, Array]:
@@ -124,7 +132,7 @@ def _factor_chunk(
     group_size: int,
     dtype: Any,
 ) -> tuple[Float[Array, "T b k"], Float[Array, "T b"]]:
-    """The last `group_size` rows of each matrix's inverse Cholesky factor, and their diagonal, one where there is no row."""
+    """The last `group_size` rows of each matrix's inverse Cholesky factor, and their diagonal, which is 1 for padding."""
     last = jnp.eye(index.shape[1])[:, -group_size:]
     last_columns = lambda matrix: solve_lower_transposed(cholesky(matrix), last)
     columns = map_matrices(last_columns, group_covariances(kernel, nodes, noise, index, used))
@@ -136,13 +144,13 @@ def _factor_chunk(
 def _in_chunks(
     function: Any, kernel: Kernel, nodes: Nodes | Segments, noise: Any, index: Any, used: Any
 ) -> Iterator[tuple[Any, int]]:
-    """Yield `function` of some rows of `index` at a time, and the number of rows.
+    """Yield the results of `function` for chunks of rows of `index`, and the number of rows in each.
 
-    The last chunk is padded by repeating its last row. On a CPU the chunks are computed by several threads.
+    The last chunk is padded by repeating its last row. On a CPU several threads compute the chunks.
     """
     (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
     most = max(1, ENTRIES_AT_ONCE * (1 if on_cpu else 128) // k**2)
-    each = -(-count // -(-count // most))  # in chunks of equal size
+    each = -(-count // -(-count // most))  # chunks of equal size
     size = min(round_up_to_power_of_two(each), round_up(each, 8)) if count < 16 * most else most
     room = round_up(len(nodes), 8)
     filled = nodes.filled_up(room), np.pad(noise, (0, room - len(nodes)))
@@ -166,7 +174,7 @@ def conditionals(
     targets: Nodes,
     groups: Groups,
 ) -> Conditionals:
-    """Condition every target, without noise of its own, on its neighbours, in float64; `noise` holds variances."""
+    """Condition every target on its neighbours in float64; `noise` holds the noise variances of the observations."""
     both, group_size = Nodes.concatenate([nodes, targets]), groups.group_size
     variances = np.concatenate([noise, np.zeros(len(targets))])
     chunk = functools.partial(_conditional_chunk, group_size=group_size)
@@ -180,12 +188,12 @@ def conditionals(
 
 
 def group_sizes(nodes: Nodes | Segments) -> tuple[int, int]:
-    """Return the usual group size and number of neighbours: points are in groups of one."""
+    """Return the default group size and number of neighbours; points are in groups of one."""
     return (1, NEIGHBOURS) if nodes.per == 1 else (GROUP_SIZE, GROUP_NEIGHBOURS)
 
 
 class ConditioningSets(NamedTuple):
-    """The conditioning sets of the data, chosen before the noise is known.
+    """The conditioning sets of the data as far as they do not depend on the noise.
 
     `groups` is None for points, whose clusters, and so their conditioning sets, depend on the noise.
     """
@@ -221,7 +229,7 @@ def choose_conditioning_sets(
 def vecchia_factor(
     kernel: Kernel, near: ConditioningSets, noise: Float[np.ndarray, " N"], dtype: Any = np.float64
 ) -> Vecchia:
-    """Compute the Vecchia factor of the data's covariance plus the variances `noise`, from these conditioning sets."""
+    """Compute the Vecchia factor of the data's covariance plus the variances `noise`, with the given conditioning sets."""
     noise = np.asarray(noise, float)
     if near.groups is not None:
         return _factor_of_groups(kernel, near.nodes, near.groups, noise, dtype)
@@ -234,7 +242,7 @@ def vecchia_factor(
     inner = _factor_rows(kernel, means, ungrouped(means), noise_of_means, np.float64)
     logs = np.sum(np.log(noise)) - np.sum(np.log(noise_of_means)) + inner.log_determinant
     factor = AggregatedFactor.of(inner.matrix(), clusters, noise, dtype)
-    return Vecchia(factor, jnp.asarray(logs, dtype), f"{inner.description} of {len(means)} clusters")
+    return Vecchia(factor, jnp.asarray(logs, dtype), inner.neighbours, jnp.asarray(len(means)))
 
 
 @one_blas_thread
@@ -263,18 +271,18 @@ def _factor_of_groups(
         if groups.group_size > 1
         else SparseMatrix.from_scipy(found.matrix(), dtype)
     )
-    return Vecchia(factor, jnp.asarray(found.log_determinant, dtype), found.description)
+    return Vecchia(factor, jnp.asarray(found.log_determinant, dtype), found.neighbours)
 
 
 class _FactorRows(NamedTuple):
-    """The rows of S, group by group, and the approximation of log|A|."""
+    """The rows of S by group, and the approximation of log|A|."""
 
     blocks: Float[AnyArray, "G b k"]
     log_determinant: float
     groups: Groups
 
     def matrix(self) -> Any:
-        """Return S of groups of one as a SciPy matrix, its rows in the order of the data, which is spatial."""
+        """Return S as a SciPy matrix for groups of one, with rows in the order of the data."""
         order = np.argsort(self.groups.index[:, -1])
         blocks = np.asarray(self.blocks)
         entries = blocks[order].ravel(), self.groups.index[order].ravel()
@@ -282,7 +290,7 @@ class _FactorRows(NamedTuple):
         return scipy.sparse.csr_array((*entries, starts), shape=(len(order), len(order)))
 
     @property
-    def description(self) -> str:
+    def neighbours(self) -> str:
         group_size = self.groups.group_size
         return f"{self.groups.index.shape[1] - group_size} neighbours" + f" of groups of {group_size}" * (
             group_size > 1
@@ -304,9 +312,10 @@ def _factor_rows(
 
 
 def _in_float32(kernel: Kernel, nodes: Nodes | Segments, noise: np.ndarray) -> bool:
-    """Tell whether covariances may be summed in float32, in 40% of the time: for many nodes, where noise exceeds rounding.
+    """Tell whether covariances of several nodes may be summed in float32, in 40% of the time: if noise exceeds rounding.
 
-    What is factored is in float64 in any case, and stays positive: a group's rounding is below 1e-4 of the largest variance.
+    The sums are factored in float64 in any case and stay positive: a group's rounding errors are below 1e-4 of the
+    largest variance.
     """
     if isinstance(nodes, Nodes) and (nodes.per == 1 or nodes.direction is not None):
         return False

@@ -1,6 +1,6 @@
-"""Whether the grid is fine enough for the data, which spacing would be, and the warning that says so.
+"""The check that the grid is fine enough for the data, and the warning with a spacing that would be.
 
-`vecchia/grid_error.py` computes how far the posterior is from that of the same model without a grid. Where the error is too
+`vecchia/grid_error.py` estimates the difference of the posterior from that of the same model without a grid. If it is too
 large, finer grids are tried until one is fine enough.
 """
 
@@ -26,18 +26,18 @@ from hipgp.vecchia.grid_error import (
 )
 from hipgp.vecchia.local_problems import LocalProblems, local_problems
 
-# errors that are worth a warning: of the mean in posterior standard deviations, and relative ones of these
+# errors above which there is a warning: of the mean in posterior standard deviations, and relative errors of these
 MEAN, STD = 0.12, 0.5
-HALVINGS = (
-    3  # of the spacing to try, as long as PAIRS kernel evaluations suffice; further ones are extrapolated
-)
+HALVINGS = 3  # halvings of the spacing to try, as long as PAIRS kernel evaluations suffice; further ones are extrapolated
 PAIRS = 4e7
-MARGIN = 0.5  # share of these errors that a finer grid may leave, whose worst places may be others
-USUAL, SLOWEST, FASTEST = 2.0, 0.5, 6.0  # orders in the spacing at which errors are assumed to fall
+MARGIN = (
+    0.5  # fraction of these errors that a proposed finer grid may have, since its worst places may be others
+)
+USUAL, SLOWEST, FASTEST = 2.0, 0.5, 6.0  # assumed orders of convergence of the errors in the spacing
 
 
 class GridTooCoarse(UserWarning):
-    """The grid misses so much of the field's variation that the posterior is noticeably off."""
+    """The grid misses so much of the field's variation that the posterior has noticeable errors."""
 
 
 @one_blas_thread
@@ -45,7 +45,7 @@ class GridTooCoarse(UserWarning):
 def grid_diagnostics(
     kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"], model: GridModel
 ) -> dict[str, Any]:
-    """Return diagnostics: how far the grid puts the posterior off and, where that is too far, which grid would do."""
+    """Return diagnostics: the errors of the posterior due to the grid and, if they are too large, a grid that would do."""
     noise = np.maximum(np.asarray(std, float) ** 2, 1e-290)
     entries = None if model.rows is None else int(np.mean(model.rows.csr.row_lengths))
     problems = local_problems(kernel, grid, data, noise, model.residual, model.stencil, entries, model.block)
@@ -68,9 +68,9 @@ def grid_diagnostics(
 def _merging_helps(
     kernel: Kernel, grid: Grid, problems: LocalProblems, approximation: GridApproximation, model: GridModel
 ) -> bool:
-    """Tell whether the grid is fine enough once repeated points are merged into one observation each.
+    """Tell whether the grid is fine enough after merging repeated points into one observation each.
 
-    The residuals of points of one cell are then held jointly.
+    The residuals of points in one cell are then jointly Gaussian.
     """
     if not model.vecchia_std or model.block is not None or np.max(problems.count) == 1:
         return False
@@ -79,14 +79,14 @@ def _merging_helps(
 
 
 def _excess(found: GridError) -> float:
-    """Return the larger of the two errors, in units of what is worth a warning."""
+    """Return the larger of the two errors, relative to the size that causes a warning."""
     return max(found.mean / MEAN, found.std / STD)
 
 
 def _fine_enough(
     kernel: Kernel, grid: Grid, problems: LocalProblems, model: GridModel, found: GridError
 ) -> Grid | None:
-    """Return a grid on which the error would be small enough, or None if a grid cannot have so many points."""
+    """Return a grid on which the error would be small enough, or None if it would have too many points."""
     now, order = _excess(found) / MARGIN, USUAL
     try:
         for _ in range(HALVINGS):
@@ -110,7 +110,7 @@ def _fine_enough(
 
 
 def _halved(kernel: Kernel, grid: Grid) -> Grid:
-    """Halve the spacing along the axes where it is coarsest in lengthscales; all grid points are kept."""
+    """Halve the spacing along the axes where it is coarsest in lengthscales; the grid's points stay grid points."""
     coarse = np.asarray(grid.spacing) / typical_lengthscale(kernel, grid.ndim)
     parts = np.where(coarse > np.max(coarse) / 2, 2, 1)
     shape = (np.asarray(grid.shape) - 1) * parts + 1
@@ -118,41 +118,41 @@ def _halved(kernel: Kernel, grid: Grid) -> Grid:
 
 
 def by_cell(approximation: GridApproximation) -> Any:
-    """Return the membership of observations in cells, as blocks whose residuals are held jointly."""
+    """Return the membership of observations in cells, as blocks with jointly Gaussian residuals."""
     cell = np.unique(approximation.columns[:, 0], return_inverse=True)[1]
     entries = np.ones(len(cell)), (np.arange(len(cell)), cell)
     return scipy.sparse.csr_array(entries, shape=(len(cell), int(np.max(cell)) + 1))
 
 
 def warn_if_coarse(facts: dict[str, Any], grid: Grid, data: Data, residual: str, stencil: int) -> None:
-    """Warn where the grid is too coarse, at the line outside this package that asked for the fit."""
+    """Warn at the user's line if the grid is too coarse."""
     if "grid_needed" not in facts:
         return
-    told = describe_error(facts, grid)
+    message = describe_error(facts, grid)
     if facts["grid_merging_helps"]:
-        told += "; or merge observations of nearly the same place into their weighted means"
+        message += "; or merge observations of nearly the same place into their weighted means"
     if grid.ndim > 2 and stencil == 2:
-        told += "; or try Batch(stencil=4)"
+        message += "; or try Batch(stencil=4)"
     if residual != "joint" and all(isinstance(block.functional, Points) for block in data.blocks):
-        told += '; or try Batch(residual="joint")'
-    warn_caller(told, GridTooCoarse)
+        message += '; or try Batch(residual="joint")'
+    warn_caller(message, GridTooCoarse)
 
 
 def describe_error(facts: dict[str, Any], grid: Grid) -> str:
-    """Say how far off the posterior is, and which grid would do."""
-    said = (
+    """Describe the errors of the posterior due to the grid, and a grid that would do, in words."""
+    errors = (
         f"the grid is too coarse for these data: at the worst of {facts['grid_error_places']} places tried, the "
         f"posterior mean is off by {facts['grid_mean_error']:.2g} posterior standard deviations"
     )
     if facts["grid_std_error"] > 0.01:
-        said += f", and its standard deviation by a factor of {1 + facts['grid_std_error']:.3g}"
+        errors += f", and its standard deviation by a factor of {1 + facts['grid_std_error']:.3g}"
     shape = facts["grid_needed"]
     if shape is None:
-        return f"{said}; no grid of a size that fits would do"
+        return f"{errors}; no grid of a size that fits would do"
     spacing = np.asarray(grid.spacing) * (np.asarray(grid.shape) - 1) / (np.asarray(shape) - 1)
     size = float(np.prod(shape, dtype=float))
     return (
-        f"{said}; a spacing of ({', '.join(f'{h:.3g}' for h in spacing)}) would do: "
+        f"{errors}; a spacing of ({', '.join(f'{h:.3g}' for h in spacing)}) would do: "
         f"{' x '.join(map(str, shape))} = {size:,.0f} grid points, {_bytes(8 * size * 2**grid.ndim)} for one float64 "
         "array on their torus"
     )

@@ -1,11 +1,11 @@
-"""How far the posterior is from that of the same model without a grid: local kriging, twice, at some of the data's places.
+"""Estimated errors of the posterior due to the grid, by local kriging with and without it at some observations.
 
-What the grid cannot see of an observation, its residual, counts as noise that is independent of all other noise. That
-is an approximation: observations that lie close together, in units of the grid's cells, share one residual. Here its
-error is estimated. Around some observations the nearest others are taken, and the posterior at the centre is computed
-with the kernel's own covariances (A, c) and with those that the grid gives (B, b). With d = A^-1 c - B^-1 b and data
-drawn from the model, the two means differ by sqrt(d' A d) in the root mean square, which is compared with the posterior
-standard deviation sqrt(k - c' A^-1 c). The measured values are not needed. Nothing is compiled anew for a grid.
+The residual of an observation, which the grid does not represent, counts as noise independent of all other noise. That is
+an approximation: observations closer to each other than a grid cell have correlated residuals. Its error is estimated
+here. Around some observations the nearest others are taken, and the posterior at the centre is computed with the
+kernel's covariances (A, c) and with the grid's (B, b). With d = A^-1 c - B^-1 b and data drawn from the model, the two
+means differ by sqrt(d' A d) in the root mean square, which is compared with the posterior standard deviation
+sqrt(k - c' A^-1 c). The measured values are not needed, and no program is compiled for a new grid.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes
 from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 from hipgp.weights.stencils import WeightRows
 
-ROUNDING = 1e-12  # of the prior variance: noise below it cannot be told from rounding
+ROUNDING = 1e-12  # relative to the prior variance: smaller noise is lost in rounding errors
 
 
 class GridError(NamedTuple):
@@ -43,13 +43,14 @@ class GridError(NamedTuple):
 
 
 class GridModel(NamedTuple):
-    """How an engine approximates the data by its grid.
+    """An engine's approximation of the data by its grid.
 
-    - `rows` is W where the engine has it as a sparse matrix; otherwise stencils of `stencil` points per axis stand for it.
-    - `residual` holds the residual variances where they are known for all data; with `residual_as_noise` they are added to
+    - `rows` is W if the engine has it as a sparse matrix; otherwise it is approximated by stencils of `stencil` points per
+      axis.
+    - `residual` holds the residual variances if they are known for all data; with `residual_as_noise` they are added to
       the noise (FITC).
     - `vecchia_std`: standard deviations come from the nearest observations and the kernel, not from the grid.
-    - `block` numbers the blocks of observations whose residuals are held jointly (PIC).
+    - `block` numbers the blocks of observations with jointly Gaussian residuals (PIC).
     """
 
     rows: WeightRows | None
@@ -63,7 +64,7 @@ class GridModel(NamedTuple):
 class GridApproximation(NamedTuple):
     """The grid's approximation of the observations of local problems: their rows of W, and the residual variances.
 
-    With `residual_as_noise` the residual variances are added to the noise. Where they are None they follow from the
+    With `residual_as_noise` the residual variances are added to the noise. If `residual` is None they follow from the
     covariances.
     """
 
@@ -74,7 +75,7 @@ class GridApproximation(NamedTuple):
 
     @staticmethod
     def from_rows(rows: WeightRows, problems: LocalProblems, counted: bool) -> "GridApproximation":
-        """Take the rows of the problems' observations from those of all data."""
+        """Select the rows of the problems' observations from those of all data."""
         residual = np.asarray(rows.residual, float)[problems.rows]
         columns, values = rows.csr.padded_rows(problems.rows)
         return GridApproximation(columns, values, counted, residual)
@@ -83,7 +84,7 @@ class GridApproximation(NamedTuple):
 class _NodeSums(NamedTuple):
     """Functionals as sums over nodes: functional i is the sum over n of weights[i, n] times the field at node n.
 
-    With `value` and `direction`, it is value[n] times the field plus its derivative along direction[n] that are summed.
+    With `value` and `direction` the summand is value[n] times the field plus its derivative along direction[n].
     """
 
     x: Float[np.ndarray, "n D"]
@@ -94,13 +95,13 @@ class _NodeSums(NamedTuple):
 
 NodeCovariance = Callable[
     [_NodeSums, slice, slice], np.ndarray
-]  # covariances of one slice of the nodes with another
+]  # gives the covariances of one slice of the nodes with another
 
 
 def grid_error(
     kernel: Kernel, grid: Grid, problems: LocalProblems, approximation: GridApproximation, vecchia: bool
 ) -> GridError:
-    """Return the error of the posterior on `grid`, at the centres of the problems and at grid points by them.
+    """Return the errors of the posterior on `grid`, at the centres of the problems and at the nearest grid points.
 
     With `vecchia`, standard deviations come from the kernel itself, given the nearest observations (`batch/variances.py`).
     """
@@ -122,9 +123,9 @@ def _errors(
     members: Int[np.ndarray, " k"],
     vecchia: bool,
 ) -> Float[np.ndarray, "2 2"]:
-    """Return the errors of the mean and of log std, for the functional at the centre and the field at a grid point by it.
+    """Return the errors of the mean and of log std, for the functional at the centre and the field at a grid point nearby.
 
-    `true` and `ours` are the covariances of the members and, last, of that grid point: the kernel's and the grid's.
+    `true` and `ours` are the kernel's and the grid's covariances of the members and, last, of that grid point.
     """
     k, at = len(members), [0, -1]
     left_out = np.maximum(np.diag(true) - np.diag(ours), 0.0)[:k]
@@ -152,7 +153,7 @@ def _errors(
 
 
 def _solve(matrix: Float[np.ndarray, "k k"], rhs: Float[np.ndarray, "k 2"]) -> Float[np.ndarray, "k 2"]:
-    """Solve by Cholesky, or by least squares where rounding has made the matrix indefinite."""
+    """Solve by Cholesky, or by least squares if rounding has made the matrix indefinite."""
     try:
         return scipy.linalg.cho_solve(scipy.linalg.cho_factor(matrix, lower=True), rhs)
     except np.linalg.LinAlgError:
@@ -165,7 +166,7 @@ def _solve(matrix: Float[np.ndarray, "k k"], rhs: Float[np.ndarray, "k 2"]) -> F
 def _exact(
     grid: Grid, problems: LocalProblems, rows: Int[np.ndarray, " k"], point: Float[np.ndarray, " D"]
 ) -> _NodeSums:
-    """Return the functionals by their own nodes and, last, the value at a point."""
+    """Return the functionals as sums over their quadrature nodes and, last, the value at a point."""
     last = Nodes(point[None, None], np.ones((1, 1)))
     parts = [*quadrature_nodes(grid, problems.data, rows, problems.density), (last, np.array([len(rows)]))]
     derivative = any(nodes.direction is not None for nodes, _ in parts)
@@ -191,7 +192,7 @@ def _exact(
 def stencil_approximation(
     kernel: Kernel, grid: Grid, problems: LocalProblems, p: int, counted: bool
 ) -> GridApproximation:
-    """Approximate the observations by stencils of `p` points per axis, in NumPy: nothing is compiled for a grid."""
+    """Approximate the observations by stencils of `p` points per axis, in NumPy, without compiling for a grid."""
     steps, flat = stencil_offsets(grid, p)
     stencil = steps * np.asarray(grid.spacing)
     between = _kernel_covariance(kernel)(_NodeSums(stencil), slice(None), slice(None))
@@ -243,9 +244,9 @@ def _residual_variance(
 def unseen_variances(
     kernel: Kernel, grid: Grid, data: Data, p: int
 ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-    """Of every observation the residual variance, which stencils of `p` points an axis leave, and the prior variance.
+    """The residual variance of every observation with stencils of `p` points per axis, and its prior variance.
 
-    For any grid, without compiling for it; meant for some tens of observations.
+    For any grid, without compiling; meant for a few tens of observations.
     """
     rows = np.arange(len(data))
     one, at = np.ones(len(data)), np.tile(np.asarray(grid.lower), (len(data), 1))
@@ -300,7 +301,7 @@ def _covariance_of_sums(sums: _NodeSums, entries: NodeCovariance) -> Float[np.nd
 
 
 def _tabulated_covariance(kernel: Kernel, grid: Grid) -> NodeCovariance:
-    """Look up covariances of grid points in those of the first one with all: kernels are even along each axis."""
+    """Look up covariances of grid points in those of the first grid point with all, as kernels are even in each axis."""
     table = kernel_at_differences(kernel, grid.coordinates() - np.asarray(grid.origin))
     strides = np.cumprod((1, *grid.shape[:0:-1]))[::-1]
 

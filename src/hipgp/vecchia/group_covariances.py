@@ -1,6 +1,6 @@
-"""Covariance matrices of groups of observations by coarse quadrature: exact for points, close for lines and areas.
+"""Covariance matrices of groups of observations by coarse quadrature: exact for points, approximate for lines and areas.
 
-Vecchia factors and conditionals (`vecchia/factor.py`) need very many small covariance matrices, not precise ones.
+Vecchia factors and conditionals (`vecchia/factor.py`) need very many small covariance matrices of moderate accuracy.
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from hipgp.weights.covariance import TransposedNodes, gram
 if TYPE_CHECKING:
     from hipgp.model.data import Data
 
-MOST_NODES = 12  # per functional in a covariance of two functionals
+MOST_NODES = 12  # nodes per functional in a covariance of two functionals
 
 
 def coarse_nodes(functional: Functional, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
@@ -28,7 +28,7 @@ def coarse_nodes(functional: Functional, kernel: Kernel, most: int = MOST_NODES)
 
 
 def _coarse_quadrature(functional: Functional, kernel: Kernel, most: int) -> Nodes | Segments:
-    """Return coarse nodes as `coarse_nodes` does; lines that share a quadrature rule stay `Segments`, which are compact."""
+    """Return coarse nodes as `coarse_nodes` does, but lines that share a quadrature rule as compact `Segments`."""
     scale = shortest_lengthscale(kernel, functional.ndim)
     if isinstance(functional, LineIntegrals) and functional.ruled:
         nodes: Nodes | Segments = functional.segments(scale)
@@ -36,13 +36,15 @@ def _coarse_quadrature(functional: Functional, kernel: Kernel, most: int) -> Nod
             nodes = Segments(nodes.start, nodes.delta, nodes.size, *gauss(most))
     else:
         longest = np.argmax(np.max(extents(functional.places()) / scale, axis=1), keepdims=True)
-        count = functional.nodes_of(longest, scale).per  # that of the longest, since trying all is expensive
+        count = functional.nodes_of(
+            longest, scale
+        ).per  # of the longest functional, since trying all is expensive
         scale = scale * max(1.0, count / most)
         nodes = functional.nodes(scale)
         while nodes.per > most:
             scale = scale * max(nodes.per / most, 1.2)
             fewer = functional.nodes(scale)
-            if fewer.per == nodes.per:  # nodes that the user gave, or a fixed number
+            if fewer.per == nodes.per:  # the user gave the nodes, or their number
                 nodes = _merged_nodes(fewer, most)
                 break
             nodes = fewer
@@ -94,7 +96,7 @@ def group_covariances(
 def _point_covariances(
     kernel: Kernel, nodes: Nodes, noise: Float[Array, " N"], index: Int[Array, "T k"], used: Array
 ) -> Float[Array, "T k k"]:
-    """Return what `group_covariances` does for functionals of one node, where there is no sum over nodes."""
+    """Return `group_covariances` of functionals of one node each, without a sum over nodes."""
     at = [x[index] for x in nodes.x[:, 0].T]
     share = jnp.where(used, nodes.weights[index, 0], 0.0)
     between = kernel.evaluate(differences([x[:, :, None] for x in at], [x[:, None, :] for x in at]))
@@ -108,7 +110,7 @@ def coarse_data_nodes(data: "Data", kernel: Kernel, most: int = MOST_NODES) -> N
 
 
 def coarse_data_quadrature(data: "Data", kernel: Kernel, most: int) -> Nodes | Segments:
-    """Return coarse nodes of all observations, or `Segments` where all are lines that share a quadrature rule."""
+    """Return coarse nodes of all observations, or `Segments` if all are lines that share a quadrature rule."""
     if len(data.blocks) == 1:
         return _coarse_quadrature(data.blocks[0].functional, kernel, most)
     return coarse_data_nodes(data, kernel, most)

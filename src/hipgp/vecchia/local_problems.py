@@ -1,7 +1,7 @@
-"""Local problems: some observations, each with its nearest others, small enough to be solved densely.
+"""Local problems: some observations, each with its nearest others, small enough for dense solves.
 
-Observations that are repeated, or crowd within a quarter of a cell, have nearly the same residual, the part of them that the
-grid misses. They are merged and their precisions added up, so that a few observations stand for many.
+Observations that are repeated, or crowd within a quarter of a cell, have nearly equal residuals. They are merged and their
+precisions added, so that a few observations represent many.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from hipgp.model.kernels import Kernel, typical_lengthscale
 from hipgp.model.nodes import Nodes
 from hipgp.vecchia.conditioning_sets import ordered_ends
 
-# local problems and observations in each, the first that PAIRS kernel evaluations allow
+# (number of local problems, observations in each): the first pair within PAIRS kernel evaluations is taken
 SIZES = (
     *((32, 256), (32, 128), (32, 64), (32, 48), (32, 32), (32, 24)),
     *((24, 20), (16, 16), (12, 16), (8, 16), (8, 12), (6, 10), (4, 8), (4, 6)),
@@ -26,26 +26,26 @@ SIZES = (
 PAIRS = 4e6
 TABLE = 2**20  # grid points up to which covariances between them are tabulated
 LOOKUP_COST = 0.25  # the cost of looking up a covariance, relative to computing it
-DENSE = 11  # sizes for which nodes are taken twice as dense as the grid has them
-MERGED_FROM = 8  # observations of one cell from which those of a quarter of it are merged
+DENSE = 11  # number of leading SIZES with nodes twice as dense as on the grid
+MERGED_FROM = 8  # observations in a cell above which those within a quarter of it are merged
 MERGEABLE = (Points, Derivatives, LineIntegrals, BoxAverages, Functionals)
 
 
 class LocalProblems(NamedTuple):
     """Local problems; `members` holds the numbers in `data` of each problem's observations, the central one first.
 
-    Each observation stands for `count` ones, of the `precision` that they have together. `shares` says how these are
-    spread over blocks within which residuals are held jointly. `points` are grid points by the centres.
+    Each observation represents `count` observations with the total `precision`. `shares` holds their shares in the blocks
+    within which residuals are jointly Gaussian. `points` are the grid points nearest to the centres.
     """
 
     data: Data
-    rows: Int[np.ndarray, " n"]  # of all observations
+    rows: Int[np.ndarray, " n"]  # the observations' numbers among all
     precision: Float[np.ndarray, " n"]
     count: Float[np.ndarray, " n"]
     shares: Any  # (n, blocks), sparse, or None
     members: Int[np.ndarray, "c k"]
     points: Float[np.ndarray, "c D"]
-    density: int  # of nodes, where the grid decides on them, to that on the grid
+    density: int  # density of quadrature nodes relative to that on the grid
 
     def pairs(self, grid: Grid) -> float:
         """Count the pairs of nodes of all problems, on a grid."""
@@ -68,8 +68,8 @@ def local_problems(
 ) -> LocalProblems:
     """Choose some observations, half of them with the largest residuals, each with its nearest others.
 
-    `noise` and `residual` are variances, `entries` is the usual length of a row of W, where it is known, and `stencil`
-    its points per node and axis. Observations with the same `block` have their residuals held jointly.
+    `noise` and `residual` are variances, `entries` is the mean length of a row of W, if known, and `stencil` the stencil's
+    points per axis. Observations with the same `block` have jointly Gaussian residuals.
     """
     group = _merge_labels(data, grid)
     first = np.unique(group, return_index=True)[1]
@@ -82,7 +82,7 @@ def local_problems(
         .query(places[centres], min(most, len(places)))[1]
         .reshape(len(centres), -1)
     )
-    # the centre comes first, also where others are as near
+    # the centre comes first, also if others are at the same place
     near = np.array([[i, *row[row != i][: len(row) - 1]] for i, row in zip(centres, near, strict=True)])
     used, members = np.unique(near, return_inverse=True)
     shares = None
@@ -113,7 +113,7 @@ def _centres(shared: Float[np.ndarray, " G"], count: int) -> Int[np.ndarray, " c
 def _affordable(
     grid: Grid, data: Data, rows: Int[np.ndarray, " n"], stencil: int, entries: int | None
 ) -> tuple[tuple[int, int], int]:
-    """Return how many problems of how many observations are affordable, and how dense their nodes may be."""
+    """Return the affordable number of problems and of observations in each, and the density of nodes."""
     some = rows[np.unique(np.linspace(0, len(rows) - 1, 16).astype(int))]
     for density, sizes in ((2, SIZES[:DENSE]), (1, SIZES)):
         nodes = max(part.per for part, _ in quadrature_nodes(grid, data, some, density))
@@ -126,13 +126,13 @@ def _affordable(
 
 
 def _end_points(data: Data, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N 2D"]:
-    """Return where functionals begin and end, in units of `scale`."""
+    """Return both ends of the functionals, in units of `scale`."""
     places = (np.asarray(block.functional.places(), float) / scale for block in data.blocks)
     return np.concatenate([ordered_ends(x[:, 0], x[:, -1]) for x in places])
 
 
 def _merge_labels(data: Data, grid: Grid) -> Int[np.ndarray, " N"]:
-    """Label each observation; those that are repeated, or crowd within a quarter of a cell, share a label."""
+    """Label the observations so that repeated ones, and those that crowd within a quarter of a cell, share a label."""
     numbers, begin = [], 0
     for block in data.blocks:
         numbers.append(_block_merge_labels(block.functional, grid) + begin)
@@ -141,7 +141,7 @@ def _merge_labels(data: Data, grid: Grid) -> Int[np.ndarray, " N"]:
 
 
 def _block_merge_labels(functional: Functional, grid: Grid) -> Int[np.ndarray, " N"]:
-    if type(functional) not in MERGEABLE:  # a user's own kind may differ in what it does not show
+    if type(functional) not in MERGEABLE:  # a user-defined kind may have further fields that differ
         return np.arange(len(functional))
     places = np.asarray(functional.places(), float)
     cells = (places - np.asarray(grid.origin)) / np.asarray(grid.spacing)
@@ -178,7 +178,7 @@ def blocks_with_rows(
 
 
 def _subset(grid: Grid, data: Data, rows: Int[np.ndarray, " n"]) -> Data:
-    """Take some of the observations, in ascending order, without their noise; random nodes are kept as drawn."""
+    """Take some of the observations, in ascending order, without their noise; random nodes stay as drawn."""
     out = []
     for block, numbers, _ in blocks_with_rows(data, rows):
         if _has_random_nodes(block.functional):
@@ -197,7 +197,7 @@ def _has_random_nodes(functional: Functional) -> bool:
 def quadrature_nodes(
     grid: Grid, data: Data, rows: Int[np.ndarray, " n"], density: int
 ) -> Iterator[tuple[Nodes, np.ndarray]]:
-    """Yield the nodes of some observations, `density` times as dense as on the grid where the grid decides on them."""
+    """Yield the nodes of some observations, `density` times as dense as on the grid if they depend on the resolution."""
     for block, numbers, at in blocks_with_rows(data, rows):
         spacing = np.asarray(grid.spacing) / (1 if _has_random_nodes(block.functional) else density)
         yield block.functional.nodes_of(numbers, spacing), at

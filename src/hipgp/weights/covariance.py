@@ -1,8 +1,8 @@
 """Covariances of functionals: k*(u, n) = Cov(f(u), L_n f), k**(n) = Var(L_n f), and Cov(L_n f, L_m f).
 
-All are sums over nodes of the kernel or its derivatives, taken by automatic differentiation at one pair of points.
-For the squared exponential along a straight line the sums have a closed form (paper, section 5.5, does them by Monte
-Carlo); `closed_form` says when it applies.
+All are sums over nodes of the kernel or its derivatives, which come from automatic differentiation at one pair of
+points. For the squared exponential along a straight line the sums have a closed form (the paper, section 5.5, uses Monte
+Carlo); `has_closed_form` in `weights/exact.py` tells where it applies.
 """
 
 import math
@@ -22,7 +22,7 @@ from hipgp.runtime.arrays import AnyArray
 
 
 class TransposedNodes(NamedTuple):
-    """Nodes as `model.nodes.Nodes` has them, axes reversed: functionals are last, so that loops over nodes vectorise."""
+    """The nodes of `model.nodes.Nodes` with axes reversed: functionals are last, so that loops over nodes vectorise."""
 
     x: Float[AnyArray, "D Q ..."]
     weights: Float[AnyArray, "Q ..."]
@@ -74,7 +74,7 @@ def elementwise_covariance(kernel: Kernel, a: TransposedNodes, b: TransposedNode
         k(differences(_node_position(a, q), _node_position(b, r))) * a.weights[q] * b.weights[r]
     )
     count, across = a.x.shape[1] * b.x.shape[1], b.x.shape[1]
-    # Places are counted, not listed: a box may have a thousand nodes, and a million pairs.
+    # Pairs are numbered, not listed: a box may have a thousand nodes, and a million pairs.
     add = lambda i, total: total + one(i // across, i % across)
     first = one(jnp.array(0), jnp.array(0))
     return first if count == 1 else jax.lax.fori_loop(1, count, add, first)
@@ -112,7 +112,7 @@ def _sum_of(term: Callable[[Array, Array], Array], places: list[tuple[int, int]]
 def prior_variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
     """Return k**, the variance of every functional under the prior.
 
-    A pass takes one node with all the others: a GPU spends as long on a pass over few functionals as on its start.
+    One pass takes a node of every functional with all its nodes, so that passes are few and long, as a GPU needs.
     """
     f = transposed_nodes(nodes)
     k = kernel_between_nodes(kernel, f, f)
@@ -126,9 +126,9 @@ def prior_variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
 
 
 def residual_variance(prior: Array, explained: Array, quadratic: Array) -> Array:
-    """Return v = k** - 2 w'k* + w'K w from its three terms, for any weights w; rounding below zero is cut off.
+    """Return v = k** - 2 w'k* + w'K w, the variance of L f - w'u, from its three terms, for any weights w.
 
-    The weights K^-1 k* make it least. Whatever other weights are used, v is the variance of L f - w'u.
+    It is least for the weights K^-1 k*. Negative rounding errors are set to zero.
     """
     return jnp.maximum(prior - 2 * explained + quadratic, 0.0)
 

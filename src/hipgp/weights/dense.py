@@ -16,23 +16,21 @@ from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.progress import Report, silent
 from hipgp.weights.covariance import elementwise_covariance, prior_variances, transposed_nodes
 
-ENTRIES_AT_ONCE = 2**20  # covariances that are computed together
-TESTED = 12  # functionals on which the accuracy of the quadrature is measured
-MOST_NODES = 2**10  # of one functional
-FINEST = 64  # times finer, at which functionals whose nodes are given still have the same number of them
+ENTRIES_AT_ONCE = 2**20  # covariances computed together
+TESTED = 12  # number of functionals on which the accuracy of the quadrature is measured
+MOST_NODES = 2**10  # nodes of one functional
+FINEST = 64  # refinement that shows whether the number of nodes depends on the resolution at all
 
 
 def refine_quadrature(
     kernel: Kernel, functional: Functional, accuracy: float
 ) -> tuple[Functional, np.ndarray, float]:
-    """Return the functional in float64, a spacing of its nodes for `accuracy`, and the error left, measured on some of them.
+    """Return the functional in float64, a node spacing for `accuracy`, and the remaining error measured on a sample.
 
-    Nodes that the user gave, random ones included, are what the functional is: they leave no error.
+    Nodes given by the user, random ones included, define the functional and have no quadrature error.
     """
     exact: Functional = jax.tree.map(lambda a: np.asarray(a, float), functional)
-    longest = int(
-        np.argmax(np.linalg.norm(np.ptp(exact.places(), axis=1), axis=1))
-    )  # decides on the rule of all
+    longest = int(np.argmax(np.linalg.norm(np.ptp(exact.places(), axis=1), axis=1)))  # sets the rule of all
     some = exact.take(np.unique([longest, *np.linspace(0, len(exact) - 1, TESTED).astype(int)]))
     spacing, one = shortest_lengthscale(kernel, functional.ndim), exact.take(np.array([longest]))
     counts = [one.nodes_each(np.arange(1), spacing / finer) for finer in (1, FINEST)]
@@ -43,20 +41,20 @@ def refine_quadrature(
         fine = some.nodes(spacing / 2)
         error = (
             _difference(kernel, coarse, fine) if fine.per > coarse.per else np.inf
-        )  # both have the fewest nodes
+        )  # if the numbers of nodes are equal, both are the smallest rule
         if error <= accuracy or 2 * fine.per > MOST_NODES:
             break
         coarse, spacing = fine, spacing / 2
     if error > accuracy:
         warn_caller(
             f"quadrature with {coarse.per} nodes leaves errors of {error:.2g} in the covariances of "
-            f"{type(functional).__name__} (accuracy {accuracy:g}): the kernel is rough or short for them",
+            f"{type(functional).__name__} (accuracy {accuracy:g}): the kernel is rough, or its lengthscale short for them",
         )
     return exact, spacing, error
 
 
 def _matrix(block: Any, a: list[Nodes], b: list[Nodes], report: Report) -> Float[np.ndarray, "Na Nb"]:
-    """Fill a matrix with `block(rows, columns)` for all pairs of functionals, some rows at a time."""
+    """Fill a matrix with `block(rows, columns)` for all pairs of functionals, in chunks of rows."""
     count, out = sum(map(len, a)), []
     size = max(1, ENTRIES_AT_ONCE // sum(map(len, b)))
     for part in a:
@@ -68,7 +66,7 @@ def _matrix(block: Any, a: list[Nodes], b: list[Nodes], report: Report) -> Float
 
 
 def covariance_matrix(kernel: Kernel, a: list[Nodes], b: list[Nodes], report: Report = silent) -> np.ndarray:
-    """Return the covariances between all functionals of `a` and all of `b`, block after block."""
+    """Return the covariances between all functionals of `a` and all of `b`, computed in blocks."""
     return _matrix(lambda some, other: _covariance_block(kernel, some, other), a, b, report)
 
 

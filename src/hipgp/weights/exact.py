@@ -1,9 +1,9 @@
 """The operator W, and exact weights: the conditional mean of each functional given the field's grid values u.
 
 Given u, a functional L_n f has mean w_n'u and residual variance v_n = Var(L_n f - w_n'u). Exact weights are
-w_n = K^-1 k*_n; each touches the whole grid. They are found by conjugate gradients with the circulant inverse as
-preconditioner (paper, section 3.2), and are differentiable by the implicit rule (paper, appendix B.2; in D dimensions, since
-the derivative is that of the Toeplitz product itself). Local weights are in `weights/stencils.py`.
+w_n = K^-1 k*_n, and each covers the whole grid. They are found by conjugate gradients with the circulant inverse as
+preconditioner (paper, section 3.2), and are differentiable by the implicit rule (paper, appendix B.2; here in D
+dimensions, by differentiating the Toeplitz product itself). Local weights are in `weights/stencils.py`.
 """
 
 import abc
@@ -54,7 +54,7 @@ class ExactWeights(Weights):
 
     rows: Float[Array, "N M"]
     residual: Float[Array, " N"]
-    # solves that did not converge: `residual` is right for the w they found, which is not the best
+    # number of solves that did not converge: their `residual` is that of the weights found, which are not optimal
     unconverged: int = eqx.field(static=True, default=0)
 
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
@@ -98,7 +98,7 @@ def has_closed_form(kernel: Kernel, functional: Functional) -> bool:
 
 
 def closed_form_or_nodes(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegrals | Nodes:
-    """Return the functional itself where its covariances have a closed form, and its nodes otherwise."""
+    """Return the functional itself if its covariances have a closed form, and its nodes otherwise."""
     if has_closed_form(kernel, functional):
         assert isinstance(functional, LineIntegrals)
         return functional
@@ -110,8 +110,8 @@ def grid_covariances(
 ) -> tuple[Array, Array]:
     """Return k*, the covariances with every grid point, (N, M), in `dtype`, and k**, (N,), in float64.
 
-    In closed form where there is one. Places are told from the grid's centre, so that no digit is spent on its distance
-    from zero.
+    They are in closed form if there is one. Places are relative to the grid's centre, so that no digit is lost to its
+    distance from zero.
     """
     centre = 0.5 * (np.asarray(grid.lower) + np.asarray(grid.upper))
     points = jnp.asarray(grid.coordinates() - centre, dtype)
@@ -131,7 +131,7 @@ def conditional_weights(
 ) -> tuple[Array, Array, Solution]:
     """Return exact weights w and residual variances v from k* and k**, with the report of the solve.
 
-    v = k** - 2 w'k* + w'K w is right for any w, converged or not, and least for the exact one.
+    v = k** - 2 w'k* + w'K w holds for any w, converged or not, and is least for the exact one.
     """
     found = solve_grid(toeplitz, cross, tolerance, max_iterations)
     w = found.value

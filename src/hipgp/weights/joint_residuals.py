@@ -3,8 +3,8 @@
 Given the grid's values u, a point has the residual f(x) - w'u. The residuals of two points with the same stencil s have the
 covariance V = k(x, x') - w'K_s w'; those of points in different cells count as independent (Snelson and Ghahramani, AISTATS
 2007). Adding the residual variances alone to the noise is FITC; VFE leaves them out of the noise and subtracts them from the
-bound. PIC matters where the field varies within a cell: several points of one cell then measure the same residual, which
-is predicted from them at another place of that cell.
+bound. PIC matters if the field varies within a cell: the points of a cell then measure the field's residual there, and
+predict it at other places of the cell.
 """
 
 import itertools
@@ -23,10 +23,10 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.weights.stencil_geometry import stencil_offsets
 
-LARGEST_BLOCK = 32  # points taken together; of more, those that lie together in the order given
+LARGEST_BLOCK = 32  # points in a block; the points of a cell with more are split in the order of the data
 PAIRS_AT_ONCE = 2**20
-PAIRS_PER_TARGET = 2**8  # pairs that a target counts for, at the least
-JITTER = 1e-10  # of a variance: points at one place have one residual
+PAIRS_PER_TARGET = 2**8  # least number of pairs that a target is counted with
+JITTER = 1e-10  # relative to the variance: points at the same place have equal residuals
 
 
 class ResidualCovariance(eqx.Module):
@@ -62,7 +62,7 @@ class ResidualRegression(NamedTuple):
 
 
 class _InterpolatedPoints(NamedTuple):
-    """Points with their cells and their weights on the grid."""
+    """Points with the cell that each lies in, and their weights on the grid."""
 
     x: Float[np.ndarray, "N D"]
     cell: Int[np.ndarray, " N"]
@@ -71,7 +71,7 @@ class _InterpolatedPoints(NamedTuple):
 
 
 class CellBlocks(NamedTuple):
-    """The data in blocks whose residuals are held jointly: the points of one cell, or of a part of a crowded cell."""
+    """The data in blocks with jointly Gaussian residuals: the points of one cell, or of a part of a crowded cell."""
 
     kernel: Kernel
     grid: Grid
@@ -126,7 +126,7 @@ class CellBlocks(NamedTuple):
         return ResidualRegression(stacked[0], stacked[1], np.concatenate(variance))
 
     def _parts(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Iterator[tuple[Any, _InterpolatedPoints]]:
-        """Yield the rows of `cross` with their targets, some targets at a time."""
+        """Yield the rows of `cross` with their targets, in chunks of targets."""
         everything = _interpolated(self.kernel, self.grid, self.p, x, matrix)
         cells = self.data.cell[self.order]  # ascending
         first, last = (np.searchsorted(cells, everything.cell, side=side) for side in ("left", "right"))
@@ -175,7 +175,7 @@ class CellBlocks(NamedTuple):
 def cell_blocks(
     kernel: Kernel, grid: Grid, p: int, x: Float[np.ndarray, "N D"], matrix: Any
 ) -> CellBlocks | None:
-    """Group points by cell, `matrix` being their W; None where no cell holds two points."""
+    """Group points by cell, where `matrix` is their W; None if no cell holds two points."""
     data = _interpolated(kernel, grid, p, x, matrix)
     order = np.argsort(data.cell, kind="stable")
     _, first, count = np.unique(data.cell[order], return_index=True, return_counts=True)
@@ -195,7 +195,9 @@ def _interpolated(
     between = (steps[:, None] - steps).reshape(-1, grid.ndim)
     k_stencil = kernel_at_differences(kernel, between).reshape(len(steps), -1)
     w = matrix.data.reshape(len(x), -1)
-    cell = matrix.indices.reshape(w.shape)[:, 0]  # a point on a grid line has two: the one its weights are of
+    cell = matrix.indices.reshape(w.shape)[
+        :, 0
+    ]  # the cell whose stencil the weights belong to, also on grid lines
     return _InterpolatedPoints(x, cell, w, w @ k_stencil)
 
 
@@ -217,5 +219,5 @@ def _block_diagonal(blocks: list[_SameSizeBlocks], count: int) -> Any:
     rows = np.concatenate([np.repeat(b.members, b.members.shape[1], axis=1).ravel() for b in blocks])
     columns = np.concatenate([np.tile(b.members, (1, b.members.shape[1])).ravel() for b in blocks])
     values = np.concatenate([b.covariance.ravel() for b in blocks])
-    kept = values != 0  # of a root, the lower triangles
+    kept = values != 0  # drops the zero upper triangles of Cholesky factors
     return scipy.sparse.csr_array((values[kept], (rows[kept], columns[kept])), shape=(count, count))

@@ -1,14 +1,14 @@
-"""Matrix-free weights of line integrals: W is computed anew in each product and never stored.
+"""Matrix-free weights of line integrals: W is recomputed in each product and never stored.
 
-A line of n cells has n nodes of equal weight, the midpoint rule. Each node is interpolated multilinearly from the 2^D corners
-of its cell, times a gain: between grid points the interpolated field varies less than the field itself. With t the corners'
-shares, k their covariances with the node and K_s those of the corners, the least squares gain is t'k / t'K_s t; it is
-fitted once by a polynomial of the place within the cell.
+A line of n cells has n nodes of equal weight (the midpoint rule). Each node is interpolated multilinearly from the 2^D
+corners of its cell, times a gain, because between grid points the interpolated field varies less than the field itself.
+With t the multilinear shares of the corners, k their covariances with the node and K_s their covariance matrix, the
+least-squares gain is t'k / t'K_s t. A polynomial of the place within the cell is fitted to it once.
 
-Only ten numbers are stored for a line, where a stored row takes a thousand and more: this is for millions of lines through
-tens of millions of cells. Each product costs 2^D gathers a node, and its transpose as many scattered additions, which a GPU
-does well. Where W fits into memory, local weights (`weights/stencils.py`) are as accurate and faster. Residual variances are
-those of these weights against the exact line integrals, computed for some lines and interpolated in their length.
+A line takes ten numbers, while a stored row takes a thousand and more: this is for millions of lines through tens of
+millions of cells. Each product costs 2^D gathers a node, and its transpose as many scatter-adds, which a GPU does well. If
+W fits into memory, local weights (`weights/stencils.py`) are as accurate and faster. Residual variances compare these
+weights with the exact line integrals; they are computed for some lines and interpolated in the length of the others.
 """
 
 import itertools
@@ -37,7 +37,7 @@ NODES_PER_ITERATION = 4  # of the loop along a line, unrolled
 
 
 class MatrixFreeWeights(Weights):
-    """W of straight lines in R batches of n lines of similar length, longest first; the last is padded with empty lines."""
+    """W of straight lines in R batches of n lines, longest first; the last batch is padded with empty lines."""
 
     first: Float[Array, "R D n"]  # the first node, in cells from the grid's origin
     step: Float[Array, "R D n"]  # from one node to the next
@@ -50,7 +50,7 @@ class MatrixFreeWeights(Weights):
     shape: tuple[int, ...] = eqx.field(static=True)
 
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
-        sides = u.reshape(-1, u.shape[-1]).T  # a gather brings all sides of a point at once
+        sides = u.reshape(-1, u.shape[-1]).T  # one gather reads the values of all vectors at a point
 
         def one_batch(_: None, batch: tuple[Array, ...]) -> tuple[None, Array]:
             def add(at: Array, share: Array, total: Array) -> Array:
@@ -80,7 +80,7 @@ class MatrixFreeWeights(Weights):
         return jax.lax.scan(one_batch, zero, batches)[0].T.reshape(*a.shape[:-1], -1)
 
     def _along(self, lines: list[Array], add: Any, total: Array) -> Array:
-        """Fold `add` over the corners and shares of every node: all lines at once, node after node."""
+        """Fold `add` over the corners and shares of every node: all lines in parallel, node by node."""
         first, step, counts = lines
 
         def visit(turn: Array, total: Array) -> Array:
@@ -179,7 +179,7 @@ def _lines(data: Data) -> LineIntegrals:
     for f in parts:
         if not isinstance(f, LineIntegrals) or f.rule != "gauss" or f.nodes_per_ray is not None:
             raise ValueError(
-                'weights: "matrix-free" expected LineIntegrals alone, with their own choice of nodes, got '
+                'weights: "matrix-free" expected LineIntegrals alone, with the default quadrature, got '
                 f'{type(f).__name__}; use weights="local"'
             )
     if len(parts) == 1:

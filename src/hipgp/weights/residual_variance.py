@@ -1,7 +1,8 @@
 """Residual variances of functionals of several nodes, from their rows of W.
 
-The residual variance v = k** - 2 w'k* + w'K w is what the grid misses of a functional. It takes (row length)^2 kernel
-evaluations. Where that is too much for all functionals, it is computed for some of them and interpolated for the rest.
+The residual variance v = k** - 2 w'k* + w'K w is the variance of a functional given the field at the grid points. It
+takes (row length)^2 kernel evaluations. If that is too much for all functionals, it is computed for some of them and
+interpolated for the rest.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from hipgp.model.functionals import Functional
 
 ROWS_AT_ONCE = 64, 1024  # functionals side by side: on a CPU, on a GPU
-PAIR_BUDGET = 1e7  # kernel evaluations spent in all
+PAIR_BUDGET = 1e7  # kernel evaluations in all
 
 
 def residual_variances(
@@ -43,9 +44,9 @@ def residual_variances(
 ) -> np.ndarray:
     """Return v of each functional; `rows` gives columns and values of some rows of W, padded with zeros.
 
-    Past PAIR_BUDGET kernel evaluations, v is computed for as many functionals as fit, spread evenly over the row lengths.
-    Its ratio to `independent`, v as if the residuals of a functional's nodes were independent, is interpolated in the
-    row length for the rest: v is then right in the mean, and to 5 to 10% for one ray.
+    Beyond PAIR_BUDGET kernel evaluations, v is computed for as many functionals as fit, spread evenly over the row
+    lengths. `independent` is v under the assumption that the residuals of a functional's nodes are independent; the ratio
+    of the two is interpolated in the row length for the rest. That is correct in the mean, and to 5 to 10% for one ray.
     """
     n = len(row_lengths)
     order = np.argsort(row_lengths, kind="stable")
@@ -61,7 +62,7 @@ def residual_variances(
         missing = min(most, max(16, round_up_to_power_of_two(len(some)))) - len(some)
         pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
         v = _residual_variances(kernel, jax.tree.map(pad, _zero_padded(part)), pad(points), pad(values))
-        parts.append((v, len(some)))  # not waited for: the next is prepared meanwhile
+        parts.append((v, len(some)))  # asynchronous: the next chunk is prepared while this one is computed
     found = np.concatenate([np.asarray(v)[:count] for v, count in parts])
     if stride == 1:
         out = np.zeros(n)
@@ -75,7 +76,7 @@ def residual_variances(
 
 
 def _zero_padded(nodes: Nodes) -> Nodes:
-    """Add nodes of no weight, up to one of a few sizes, to limit recompilation."""
+    """Add nodes of weight zero up to one of a few sizes, to limit recompilation."""
     missing = round_up_geometrically(nodes.x.shape[1]) - nodes.x.shape[1]
     x = np.pad(nodes.x, ((0, 0), (0, missing), (0, 0)), mode="edge")
     return Nodes(x, np.pad(nodes.weights, ((0, 0), (0, missing))), nodes.value, nodes.direction)

@@ -1,4 +1,4 @@
-"""Where the stencil of a node lies: the p^D grid points around it."""
+"""Stencils: the p^D grid points around a node."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from jaxtyping import Float
 from hipgp.model.grid import Grid
 from hipgp.runtime.arrays import AnyArray
 
-STENCIL = 4  # default p: grid points per axis that each node sees
+STENCIL = 4  # default p, the width of a stencil in grid points per axis
 
 
 def wide_stencil(grid: Grid) -> int:
-    """Return how many points per axis make local weights nearly equal to the exact ones."""
+    """Return a stencil width that makes local weights nearly equal to the exact ones."""
     return 8 if grid.ndim <= 2 else 4
 
 
 def stencil_shape(grid: Grid, p: int) -> tuple[int, ...]:
-    """Return how many points a stencil has along each axis: p, or all of a shorter axis."""
+    """Return the number of points of a stencil along each axis: p, or all points of a shorter axis."""
     return tuple(min(p, n) for n in grid.shape)
 
 
@@ -31,7 +31,8 @@ def stencil_offsets(grid: Grid, p: int) -> tuple[np.ndarray, np.ndarray]:
 def locate_stencils(grid: Grid, x: Float[AnyArray, "n D"], p: int, xp: Any = np) -> tuple[Any, Any]:
     """Return, for each node, its stencil's first point in the grid's flat order, and the node's offset from it in cells.
 
-    `xp` is NumPy or JAX's. Both find the same for a place on a grid line: XLA would make a product of a quotient.
+    `xp` is NumPy or jax.numpy. The position is a product, not a quotient, which XLA would turn into one: so both find the
+    same stencil for a place on a grid line.
     """
     position = (x - xp.asarray(grid.origin)) * xp.asarray(1 / np.asarray(grid.spacing))
     width = np.asarray(stencil_shape(grid, p))

@@ -1,8 +1,8 @@
 """Local weights: each node is interpolated from its stencil, the p^D grid points around it, by simple kriging.
 
 The grid is regular and the kernel stationary, so the covariance K_s of one stencil serves every node, with no FFT and no
-iteration: w = K_s^-1 k(s, x). A functional's row of W is the weighted sum of its nodes' weights; weights that fall on the
-same grid point are added up. Derivatives differentiate k(s, x) at the node.
+iteration: w = K_s^-1 k(s, x). A functional's row of W is the weighted sum of its nodes' weights, in which weights on the
+same grid point are added. Derivatives differentiate k(s, x) at the node.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from hipgp.weights.residual_variance import residual_variances
 from hipgp.weights.stencil_geometry import STENCIL, locate_stencils, stencil_offsets
 
 NODE_CHUNK = 2**14  # nodes whose weights are computed at once
-OUTPUT_PARTS = 8  # arrays that entries come in, so that those that are not needed can be freed
+OUTPUT_PARTS = 8  # arrays into which entries are split, so that unused ones can be freed
 
 
 class WeightRows(NamedTuple):
@@ -56,7 +56,7 @@ class LocalWeights(Weights):
 
     @staticmethod
     def from_rows(rows: WeightRows, dtype: Any, store_transpose: bool = True) -> "LocalWeights":
-        """Lay W out in `dtype`; with `store_transpose`, W' too, which costs memory and makes its products fast."""
+        """Lay out W in `dtype`, and with `store_transpose` also W', which costs memory and makes its products fast."""
         sparse = SparseMatrix.from_csr(rows.csr, dtype, store_transpose)
         return LocalWeights(sparse=sparse, residual=on_device(rows.residual, dtype))
 
@@ -85,7 +85,7 @@ def stencil_weights(
     spacing = jnp.asarray(grid.spacing)
     points = jnp.asarray(stencil_offsets(grid, p)[0]) * spacing
     k_stencil = kernel.evaluate(differences(points.T[:, :, None], points.T[:, None, :]))
-    # Smooth kernels on a fine grid are singular to rounding; this much moves nothing else.
+    # Covariances of smooth kernels on a fine grid are singular to rounding; a jitter of this size affects no others.
     jitter = 10 * jnp.finfo(k_stencil.dtype).eps * jnp.trace(k_stencil)
     factor = jnp.linalg.cholesky(k_stencil + jitter * jnp.eye(len(points)))
     inverse = jax.scipy.linalg.solve_triangular(factor, jnp.eye(len(points)), lower=True)
@@ -94,7 +94,7 @@ def stencil_weights(
     node = None if direction is None else TransposedNodes(at[:, None], at, value, direction.T)
     cross = kernel_between_nodes(kernel, None, node)(differences(points.T[:, :, None], at[:, None, :]))
     variance = kernel_between_nodes(kernel, node, node)(jnp.zeros_like(at))
-    w = inverse.T @ (inverse @ cross)  # two products with a small matrix: half the time of two solves
+    w = inverse.T @ (inverse @ cross)  # two products with a small matrix take half the time of two solves
     explained, quadratic = jnp.sum(w * cross, axis=0), jnp.sum(w * (k_stencil @ w), axis=0)
     return w.T, residual_variance(variance, explained, quadratic)
 
@@ -125,8 +125,8 @@ def local_weight_rows(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL) 
 
 
 def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> WeightRows:
-    """Compute the rows and residual variances of one block of the data, some thousands of nodes at a time."""
-    if getattr(functional, "rule", "gauss") == "monte-carlo":  # drawn once, for all pieces
+    """Compute the rows and residual variances of one block of the data, in chunks of some thousand nodes."""
+    if getattr(functional, "rule", "gauss") == "monte-carlo":  # nodes are drawn once, for all chunks
         drawn = functional.nodes(grid.spacing)
         functional = Functionals(drawn.x, drawn.weights)
     most = node_chunk_size()
@@ -141,7 +141,7 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
         part, independent[rows] = merge_rows(kernel, grid, functional, p, rows, least)
         return part
 
-    first = piece(pieces[0])  # the others find it compiled
+    first = piece(pieces[0])  # compiles the program for the other chunks
     parts = [first, *map_in_threads(piece, ((rows,) for rows in pieces[1:]))]
     csr = concatenate(parts, len(functional), grid.size)
     return WeightRows(
@@ -150,7 +150,7 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
 
 
 def _merging_functions() -> tuple[Callable[..., tuple[Any, np.ndarray]], Callable[..., CSR]]:
-    """Choose how rows of several nodes are merged and concatenated: on the host, or on a GPU where they are computed."""
+    """Choose the functions that merge and concatenate rows of several nodes: on the host, or on the GPU."""
     on_cpu = jax.default_backend() == "cpu"
     return (
         (_merged_rows_on_host, _concatenate_on_host)
@@ -160,7 +160,7 @@ def _merging_functions() -> tuple[Callable[..., tuple[Any, np.ndarray]], Callabl
 
 
 class _FlatNodes(NamedTuple):
-    """The nodes of some functionals in one list, `per` nodes each, padded at the end with nodes of no weight."""
+    """The nodes of some functionals in one list, `per` nodes each, padded at the end with nodes of weight zero."""
 
     x: Float[AnyArray, "n D"]
     value: Float[AnyArray, " n"] | None
@@ -192,7 +192,7 @@ def _block_of_single_nodes(
     pieces: list[Int[np.ndarray, " n"]],
     least: int,
 ) -> WeightRows:
-    """Compute the rows of functionals of one node each: every row has as many entries as a stencil has points."""
+    """Compute the rows of functionals of one node each, whose rows have as many entries as a stencil has points."""
     steps, count = stencil_offsets(grid, p)[1].astype(np.int32), len(functional)
     columns, values = np.empty((count, len(steps)), np.int32), np.empty((count, len(steps)))
     residual = np.empty(count)
@@ -209,7 +209,9 @@ def _block_of_single_nodes(
 
     for _ in map_in_threads(fill, map(launch, pieces)):
         pass
-    kind = np.int64 if values.size >= 2**31 else np.int32  # of another kind than columns, starts are copied
+    kind = (
+        np.int64 if values.size >= 2**31 else np.int32
+    )  # SciPy copies starts whose type differs from the columns'
     starts = np.arange(count + 1, dtype=kind) * len(steps)
     return WeightRows(CSR(columns.ravel(), values.ravel(), starts, grid.size), residual)
 
@@ -217,9 +219,9 @@ def _block_of_single_nodes(
 def _merged_rows_on_host(
     kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
 ) -> tuple[tuple[np.ndarray, Any], Float[np.ndarray, " n"]]:
-    """Compute some rows of W with SciPy, and the residual variances as if those of a functional's nodes were independent.
+    """Compute some rows of W with SciPy, and residual variances that take those of a functional's nodes as independent.
 
-    Weights of one functional's nodes on the same grid point are added up.
+    Weights of one functional's nodes on the same grid point are added.
     """
     x, value, direction, weights, per = _FlatNodes.of(functional.nodes_of(rows, grid.spacing), least)
     begin, w, v = _weights_at(kernel, grid, p, x, value, direction)
@@ -236,9 +238,9 @@ def _merged_rows_on_host(
 def _merged_rows_on_device(
     kernel: Kernel, grid: Grid, functional: Functional, p: int, rows: Int[np.ndarray, " n"], least: int
 ) -> tuple[RowChunk, Float[np.ndarray, " n"]]:
-    """Compute some rows of W where JAX computes and leave them there, with residual variances as `_merged_rows_on_host`.
+    """Compute some rows of W on JAX's device and leave them there, with residual variances as `_merged_rows_on_host`.
 
-    Entries are sorted by row and grid point, and those of one grid point added up.
+    Entries are sorted by row and grid point, and those of one grid point are added.
     """
     if isinstance(functional, LineIntegrals) and functional.ruled:
         lines = functional.segments(grid.spacing, rows)
@@ -256,7 +258,7 @@ def _merged_rows_on_device(
         )
     columns, values, ends, v = found
     starts = np.concatenate([[0], np.asarray(ends)[: len(rows)]])
-    needed = -(-int(starts[-1]) // len(values[0]))  # many less are left than there were nodes
+    needed = -(-int(starts[-1]) // len(values[0]))  # merging leaves far fewer entries than there were
     independent = np.sum(np.asarray(v)[: weights.size].reshape(weights.shape) * weights**2, axis=1)
     return RowChunk(columns[:needed], values[:needed], rows, starts), independent
 
@@ -268,7 +270,9 @@ def _merged_lines(
     """Call `_merged` on the nodes of lines that share a quadrature rule of `per` nodes, padded to `size` nodes."""
     lines = jax.tree.map(jnp.asarray, lines)
     row, nth = jnp.divmod(jnp.arange(size), per)
-    pick = lambda a: jnp.take(a, row, axis=0, mode="clip")  # the last of those filled in has no length
+    pick = lambda a: jnp.take(
+        a, row, axis=0, mode="clip"
+    )  # rows beyond the last read a padding line of length zero
     x = pick(lines.start) + lines.t[nth, None] * pick(lines.delta)
     return _merged(kernel, grid, p, _FlatNodes(x, None, None, lines.c[nth] * pick(lines.size), per))
 
@@ -325,5 +329,5 @@ def _concatenate_on_host(pieces: list[tuple[np.ndarray, Any]], count: int, size:
 
 
 def node_chunk_size() -> int:
-    """Return how many nodes' weights are computed together: more on a GPU, to fill it and to pay for each transfer."""
+    """Return the number of nodes whose weights are computed together: more on a GPU, to use it fully."""
     return NODE_CHUNK if jax.default_backend() == "cpu" else 16 * NODE_CHUNK

@@ -1,14 +1,15 @@
 """The grid covariance K as a hierarchical Toeplitz matrix inside a circulant C on a torus (paper, section 3.2).
 
 K_ij = k(x_i - x_j) on a regular grid is block-Toeplitz, and sits in the corner of a circulant C = F' D F on a torus of
-at least twice the size per axis (paper, algorithms 1 and 2); less will do where the kernel has died away before it comes
-around the torus. With white noise e on the torus, u = R e with
-R = crop . C^(1/2) has covariance R R' = K: the fast whitening. Everything costs one pair of FFTs.
+at least twice the size per axis (paper, algorithms 1 and 2), or of less if the kernel has decayed before it wraps around.
+With white noise e on the torus, u = R e with R = crop . C^(1/2) has covariance R R' = K: the fast whitening. Each product
+costs one pair of FFTs.
 
-**Positive embedding.** C may have negative eigenvalues. Lags beyond the grid's own are free to choose, so the torus is
-grown, and its lags are tried two ways: as they are, or smoothly flattened towards the far side, so that the wrapped
-kernel has no kink there (Matern kernels then need 2 to 8 times fewer points in 3-D). What stays negative is clipped,
-its share of the total reported as `clipped_mass`, and the clipped C *defines* K: R R' = K holds to rounding, always.
+**Positive embedding.** C may have negative eigenvalues. Lags longer than the grid are free to choose, so larger tori are
+tried, each with two choices of lags: the true ones, or lags smoothly flattened towards the far side, so that the wrapped
+kernel has no kink there (Matern kernels then need 2 to 8 times fewer points in 3-D). Remaining negative eigenvalues are
+clipped, their share of the total is reported as `clipped_mass`, and the clipped C *defines* K, so that R R' = K always
+holds to rounding.
 """
 
 import abc
@@ -37,7 +38,7 @@ from hipgp.weights.torus import (
     torus_sizes,
 )
 
-CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which the torus grows no further
+CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which no larger torus is tried
 STEEPEST_DECAY = 1e3
 ROW_AT_ONCE = 2**22  # covariances of the torus' first point computed together
 CHECKED_FROM = (
@@ -50,8 +51,12 @@ class Toeplitz(eqx.Module):
     """K on a grid, through the eigenvalues of its circulant. Vectors are (..., *grid.shape), batched in front."""
 
     torus: eqx.AbstractVar[Torus]
-    eigenvalues: eqx.AbstractVar[Float[Array, "..."]]  # of C, in rfftn's layout, none negative
     clipped_mass: eqx.AbstractVar[float | Array]
+
+    @property
+    @abc.abstractmethod
+    def eigenvalues(self) -> Float[Array, "..."]:
+        """The eigenvalues of C in rfftn's layout, none negative."""
 
     @abc.abstractmethod
     def matmul(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -88,17 +93,17 @@ class Toeplitz(eqx.Module):
     def circulant_inverse(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
         """Apply the corner of C^-1, the paper's preconditioner for K.
 
-        Eigenvalues too small to say anything of K are raised first: that shapes the preconditioner, never the answer.
+        Eigenvalues too small to carry information on K are raised first. This affects the preconditioner only.
         """
         return self._crop(self.filter(1 / jnp.maximum(self.eigenvalues, self._smallest_useful()), v))
 
     def _smallest_useful(self) -> Float[Array, ""]:
-        """Return the eigenvalue below which C^-1 says nothing of K^-1.
+        """Return the eigenvalue below which C^-1 does not approximate K^-1.
 
-        Rounding: where the smallest are below eps of the largest (or the size of those that were clipped), sqrt(eps) of
-        the largest, or noise would be amplified without end. Leakage: a vector on the grid cannot follow a spectrum
-        that falls by more than STEEP from one of the grid's own frequencies to the next, as a smooth kernel's does that
-        is not much shorter than the grid, and K has more there than C.
+        Rounding: if the smallest eigenvalues are below eps of the largest (or the size of the clipped ones), the limit is
+        sqrt(eps) of the largest, so that noise is not amplified without bound. Leakage: a vector on the grid cannot follow
+        a spectrum that falls by more than STEEPEST_DECAY from one frequency of the grid to the next, as for a smooth kernel
+        whose lengthscale is not much shorter than the grid; there K has more variance than C.
         """
         eps, largest = jnp.finfo(self.eigenvalues.dtype).eps, jnp.max(self.eigenvalues)
         clipped = self.clipped_mass * jnp.mean(self.eigenvalues)
@@ -107,7 +112,7 @@ class Toeplitz(eqx.Module):
         for axis, (m, n) in enumerate(zip(self.torus.shape, self.shape, strict=True)):
             along_axis = tuple(slice(m // 2 + 1) if a == axis else 0 for a in range(len(self.shape)))
             line = self.eigenvalues[along_axis]
-            step = -(-m // (n - 1))  # torus frequencies from one of the grid's to the next
+            step = -(-m // (n - 1))  # torus frequencies from one frequency of the grid to the next
             if step < len(line):
                 here, there = line[:-step], line[step:]
                 steep = (here > STEEPEST_DECAY * there) | (there < rounding)
@@ -147,8 +152,12 @@ class TorusToeplitz(Toeplitz):
     """K by transforms of the whole torus."""
 
     torus: Torus
-    eigenvalues: Float[Array, "..."]
+    half: Float[Array, "..."]  # of the eigenvalues: those that a real transform needs
     clipped_mass: float | Array
+
+    @property
+    def eigenvalues(self) -> Float[Array, "..."]:
+        return self.half
 
     def matmul(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
         return self._crop(self.filter(self.eigenvalues, v))
@@ -158,7 +167,9 @@ class TorusToeplitz(Toeplitz):
         return slabs_of(self.shape, self.torus.shape).draw(orthant, key, count)
 
     def astype(self, dtype: Any) -> "TorusToeplitz":
-        return TorusToeplitz(self.torus, self.eigenvalues.astype(dtype), self.clipped_mass)
+        return TorusToeplitz(
+            torus=self.torus, half=self.eigenvalues.astype(dtype), clipped_mass=self.clipped_mass
+        )
 
     def whole(self) -> "TorusToeplitz":
         return self
@@ -186,11 +197,13 @@ class SlabToeplitz(Toeplitz):
         return self.slabs.draw(jnp.sqrt(self.orthant), key, count)
 
     def astype(self, dtype: Any) -> "SlabToeplitz":
-        return SlabToeplitz(self.torus, self.orthant.astype(dtype), self.clipped_mass)
+        return SlabToeplitz(
+            torus=self.torus, orthant=self.orthant.astype(dtype), clipped_mass=self.clipped_mass
+        )
 
     def whole(self) -> TorusToeplitz:
         all_of_them = unfolded(np.asarray(self.orthant), self.torus.shape, self._unfolded_axes, np)
-        return TorusToeplitz(self.torus, on_device(all_of_them), self.clipped_mass)
+        return TorusToeplitz(torus=self.torus, half=on_device(all_of_them), clipped_mass=self.clipped_mass)
 
     @property
     def _unfolded_axes(self) -> range:
@@ -202,16 +215,19 @@ def toeplitz_on_torus(kernel: Kernel, torus: Torus) -> TorusToeplitz:
     lags = tuple(jnp.asarray(a) for a in torus.lags())
     row = kernel.evaluate(jnp.stack(jnp.meshgrid(*lags, indexing="ij")))
     raw = jnp.fft.rfftn(row).real
-    return TorusToeplitz(torus, jnp.maximum(raw, 0.0), _negative_share(raw, [torus.multiplicity()], jnp))
+    return TorusToeplitz(
+        torus=torus,
+        half=jnp.maximum(raw, 0.0),
+        clipped_mass=_negative_share(raw, [torus.multiplicity()], jnp),
+    )
 
 
 @float64_available
 def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0) -> Toeplitz:
     """Return K of `kernel` on `grid`, on the smallest torus whose negative eigenvalues stay below CLIP_TOLERANCE.
 
-    Where none is, within 8 times the least size, the one with the least clipped mass. The least size is twice the grid's,
-    or less where the correlation of grid points that are then as near around the torus, and of all farther apart, stays
-    below `wrap`.
+    If no torus up to 8 times the least size qualifies, the one with the least clipped mass is taken. The least size is
+    twice the grid's, or less if every correlation that then wraps around the torus stays below `wrap`.
     """
     kernel.check_dimension(grid.ndim)
     sizes = torus_sizes(kernel, grid, wrap)
@@ -232,7 +248,9 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
             break
     assert best is not None
     torus, eigenvalues, share = best
-    toeplitz = SlabToeplitz(torus, on_device(np.maximum(eigenvalues, 0.0), dtype), float(share))
+    toeplitz = SlabToeplitz(
+        torus=torus, orthant=on_device(np.maximum(eigenvalues, 0.0), dtype), clipped_mass=float(share)
+    )
     toeplitz = toeplitz if in_slabs(grid.shape, torus.shape)[0] else toeplitz.whole()
     if torus.size >= CHECKED_FROM or jax.default_backend() != "cpu":
         check_first_column(kernel, toeplitz, dtype)

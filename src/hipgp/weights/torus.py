@@ -18,7 +18,7 @@ from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.slabs import in_slabs
 
-WRAPPED = 1e-9  # correlation that may come back around the torus
+WRAPPED = 1e-9  # largest correlation that may wrap around the torus
 FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
 SMALLER_SIZES = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 GROWTH = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
@@ -67,7 +67,7 @@ def _wrapped_lags(m: int, n: int, flattened: bool) -> np.ndarray:
 
 @float64_available
 def smallest_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> tuple[int, ...]:
-    """Return the shape of the smallest torus that `embed` may take, without computing anything of that size."""
+    """Return the shape of the smallest torus that `embed` may take; nothing of that size is computed."""
     return torus_shape(torus_sizes(kernel, grid, wrap), FAR_CORRELATIONS[0])
 
 
@@ -77,7 +77,7 @@ def torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int]
     out = []
     for axis, n in enumerate(grid.shape):
         left = _correlations(kernel, grid, axis, np.arange(n))
-        farther = np.maximum.accumulate(left[::-1])[::-1]  # the largest from here on
+        farther = np.maximum.accumulate(left[::-1])[::-1]  # from this distance on
         smaller = [
             m for m in (fast_size(n, g) for g in SMALLER_SIZES) if farther[min(m - n + 1, n - 1)] < wrap
         ]

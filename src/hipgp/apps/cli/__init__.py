@@ -75,6 +75,12 @@ def fit(
     value: Annotated[str | None, typer.Option(help="Column of measured values.")] = None,
     error: Annotated[str | None, typer.Option(help="Column of their standard errors.")] = None,
     noise: Annotated[float | None, typer.Option(help="One standard error for all.")] = None,
+    link: Annotated[str | None, typer.Option(help="none, exp, softplus or logistic [what suits the likelihood].")] = None,
+    likelihood: Annotated[
+        str | None, typer.Option(help="gaussian, student-t, poisson, negative-binomial, binomial, ... [gaussian].")
+    ] = None,
+    exposure: Annotated[str | None, typer.Option(help="Column of areas, times or populations of counts.")] = None,
+    trials: Annotated[str | None, typer.Option(help="Column of trials, for binomial.")] = None,
     average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
     drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
     kernel: Annotated[str | None, typer.Option(help="Such as Matern32, or 'Matern12 + Matern52' [Matern32].")] = None,
@@ -107,7 +113,7 @@ def fit(
         given |= {"lengthscale": _split(lengthscale, float), "spacing": _split(spacing, float)}
         given |= {
             "shape": _split(shape, int), "value": value, "error": error, "noise": noise, "average": average,
-            "drop_nan": drop_nan, "kernel": kernel, "variance": variance, "trend": trend, "engine": engine, "name": name,
+            "link": link, "likelihood": likelihood, "exposure": exposure, "trials": trials, "drop_nan": drop_nan, "kernel": kernel, "variance": variance, "trend": trend, "engine": engine, "name": name,
             "unit": unit, "axis_unit": axis_unit, "std": std, "samples": samples, "seed": seed,
         }  # fmt: skip
         fitting.fit(tables, output, settings(config, given), overwrite, resume, voice)
@@ -122,6 +128,8 @@ def predict(
     average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
     drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
     std: Annotated[str, typer.Option(help="auto, vecchia, samples or exact.")] = "auto",
+    noisy: Annotated[bool, typer.Option("--noisy", help="Of new measurements, with how the data scatter.")] = False,
+    exposure: Annotated[str | None, typer.Option(help="With --noisy: column of exposures or trials.")] = None,
     overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
 ) -> None:  # fmt: skip
     """Mean and standard deviation of any functional, for every row of a table."""
@@ -135,7 +143,8 @@ def predict(
         check_output(output, overwrite)
         names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
         columns: dict[str, Any] = {k: _split(v) for k, v in names.items()}
-        maps.predict(map, table, output, columns | {"drop_nan": drop_nan, "average": average}, std, voice)
+        columns |= {"drop_nan": drop_nan, "average": average, "noisy": noisy, "scale": exposure}
+        maps.predict(map, table, output, columns, std, voice)
 
 
 @app.command()

@@ -44,6 +44,7 @@ class Columns(NamedTuple):
     second: tuple[str, ...]  # ends of rays; upper corners
     value: str | None
     error: str | None
+    scale: str | None = None  # exposures or trials
 
     @property
     def ndim(self) -> int:
@@ -56,7 +57,7 @@ class Columns(NamedTuple):
         what = {"points": "values at", "rays": "integrals from", "averages": "averages over boxes from",
                 "sky": "integrals from the Sun to"}[self.kind]  # fmt: skip
         to = f" to ({', '.join(self.second)})" if self.second else ""
-        error = f" ± {self.error}" if self.error else ""
+        error = f" ± {self.error}" if self.error else f" of {self.scale}" if self.scale else ""
         unit = (
             "; parallaxes are in mas, distances in kpc, where the file does not say"
             if self.kind == "sky"
@@ -120,7 +121,7 @@ def find(sheet: Sheet, name: str, path: Any = "table") -> str:
 def infer(
     sheet: Sheet, *, coordinates: Sequence[str] = (), start: Sequence[str] = (), end: Sequence[str] = (),
     lower: Sequence[str] = (), upper: Sequence[str] = (), value: str | None = None, error: str | None = None,
-    need_value: bool = True, path: Any = "table",
+    need_value: bool = True, with_error: bool = True, scale: str | None = None, path: Any = "table",
 ) -> Columns:  # fmt: skip
     """The columns that the user names, and otherwise those that their names suggest."""
     names = Names(sheet.frame.columns, path)
@@ -135,9 +136,11 @@ def infer(
         kind, first, second = _by_name(names)
     if kind in ("rays", "averages") and first and len(first) != len(second):
         raise BadInput(f"{path}: expected as many columns for both ends, got {first} and {second}")
-    chosen = names.find(value) if value else _value(sheet, names, set(first + second), need_value)
-    noise = names.find(error) if error else names.first(_errors(chosen))
-    return Columns(kind, first, second, chosen, noise if chosen else None)
+    times = names.find(scale) if scale else None
+    taken = {*first, *second} | ({times} if times else set())
+    chosen = names.find(value) if value else _value(sheet, names, taken, need_value)
+    noise = names.find(error) if error else names.first(_errors(chosen)) if with_error else None
+    return Columns(kind, first, second, chosen, noise if chosen else None, times)
 
 
 def _by_name(names: Names) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

@@ -8,8 +8,17 @@ import numpy as np
 import hipgp as hg
 from hipgp.apps.cli import grids, tables
 from hipgp.apps.cli.console import BadInput, Voice, check_output
-from hipgp.apps.cli.settings import Settings, parse_kernel
+from hipgp.apps.cli.settings import (
+    LIKELIHOODS,
+    Settings,
+    additive,
+    link_of,
+    parse_kernel,
+    scale_of,
+)
 from hipgp.files.labels import Labels
+
+MEANINGS = {"exp": "positive", "softplus": "positive", "logistic": "a probability, between 0 and 1"}
 
 
 class _Loaded(NamedTuple):
@@ -34,7 +43,7 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
         sheet = tables.read_table(path)
         columns = tables.infer(
             sheet, coordinates=s.coordinates, start=s.start, end=s.end, lower=s.lower, upper=s.upper, value=s.value,
-            error=s.error, path=path,
+            error=s.error, with_error=additive(s), scale=scale_of(s), path=path,
         )  # fmt: skip
         voice.note(f"{path}: {columns.described()}")
         units = units.completed(sheet, columns, s.average, path)
@@ -42,17 +51,26 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
         if not np.all(good):
             voice.note(f"{path}: left out {int(np.sum(~good))} rows with empty cells")
         noise = rest[:, 1] if columns.error else s.noise
-        if noise is None:
+        if noise is None and additive(s):
             if not _learns(s):
                 raise BadInput(
                     f"{path}: no column of errors, and nothing is to be learned; give --noise or --error, or leave out "
                     "--lengthscale or --variance of `hipgp fit`"
                 )
             voice.note(f"{path}: no column of errors; the noise is learned")
-        one = hg.observe(functional, rest[:, 0], noise)
+        likelihood = _likelihood(s, rest[:, -1] if columns.scale else None)
+        one = hg.observe(functional, rest[:, 0], noise, likelihood)
         data = one if data is None else data + one
     assert data is not None and columns is not None
     return _Loaded(data, columns, units)
+
+
+def _likelihood(s: Settings, scale: np.ndarray | None) -> hg.Likelihood | None:
+    """The likelihood that is asked for, with the column of its exposures or trials; None for Gaussian noise."""
+    if s.likelihood == "gaussian":
+        return None
+    kind, _, name = LIKELIHOODS[s.likelihood]
+    return getattr(hg, kind)(**({} if scale is None else {name: scale}))
 
 
 def _learns(s: Settings) -> bool:
@@ -75,16 +93,20 @@ def fit(
     kernel = parse_kernel(s.kernel, data.ndim, s)
     trend = None if s.trend == "none" else s.trend
     given = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
-    gp = hg.GP(kernel, given or grids.first(data), s.noise, trend)
+    link = None if link_of(s) == "none" else link_of(s)
+    if link is not None and s.link is None:
+        voice.note(f"link: {link}, which suits {s.likelihood}; the field is {MEANINGS[link]}")
+    gp = hg.GP(kernel, given or grids.first(data), s.noise, trend, link)
     if _learns(s):
         start = "kernel" if s.lengthscale else "data"
         gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress, checkpoint=of_learning)
         assert gp.learned is not None
-        voice.note("learned: " + ", ".join(gp.learned.shown()))
+        others = [f"{name.split('.')[1]} {value:.4g}" for name, value in gp.parameters.items()]
+        voice.note("learned: " + ", ".join([*gp.learned.shown(), *others]))
     if given is None:
         learned = gp.learned
         grid = grids.fitted(data, gp)
-        gp = _with_learned(hg.GP(gp.kernel, grid, gp.noise, trend), learned)
+        gp = _with_learned(hg.GP(gp.kernel, grid, gp.noise, trend, link, gp.parameters), learned)
         voice.note(
             f"grid: {' x '.join(map(str, grid.shape))} points, spacing {', '.join(f'{h:.3g}' for h in grid.spacing)}"
         )
@@ -130,6 +152,8 @@ def _finish(
             "grid",
             "iterations",
             "kl_nats",
+            "rounds",
+            "change_nats",
             "converged",
             "setup_seconds",
             "solve_seconds",

@@ -10,6 +10,7 @@ import hipgp as hg
 from hipgp.apps import plots
 from hipgp.apps.cli import tables
 from hipgp.apps.cli.console import BadInput, Voice
+from hipgp.apps.report import fields_of
 from hipgp.files import io
 from hipgp.model import dates
 from hipgp.model.kernels import describe
@@ -31,14 +32,19 @@ def predict(
         known = {c.lower() for c in sheet.frame.columns}
         if all(a.lower() in known for a in post.labels.axes):
             columns["coordinates"] = post.labels.axes
-    drop, average = columns.pop("drop_nan"), columns.pop("average")
+    drop, average, noisy = (columns.pop(name) for name in ("drop_nan", "average", "noisy"))
+    if columns["scale"] is not None and not noisy:
+        raise BadInput("exposure: expected --noisy with it, as only new measurements have one, got none")
     found = tables.infer(sheet, need_value=False, path=table, **columns)
     voice.note(f"{table}: {found.described()}")
     units = tables.Units(next((u for u in post.labels.axis_units if dates.origin(u) is None), ""))
-    functional, _, good = tables.functional(sheet, found, drop, average, table, units)
-    p = post.predict(functional, std=std, progress=voice.progress)  # type: ignore[arg-type]
+    functional, rest, good = tables.functional(sheet, found, drop, average, table, units)
+    scatter = False if not noisy else _scatter(post, rest[:, -1] if found.scale else None)
+    p = post.predict(functional, std=std, noisy=scatter, progress=voice.progress)  # type: ignore[arg-type]
     frame = sheet.frame.loc[good].reset_index(drop=True)
     frame["mean"], frame["std"] = p.mean, p.std
+    if type(p) is not hg.Prediction:  # skewed: mean and std do not say enough
+        frame["lower95"], frame["upper95"] = p.interval(0.95)
     _write_table(frame, output)
     summary = {
         "output": str(output),
@@ -47,6 +53,18 @@ def predict(
         "mean_std": float(np.mean(p.std)),
     }
     voice.result(f"{len(frame)} predictions written to {output}", summary)
+
+
+def _scatter(post: hg.Posterior, scale: np.ndarray | None) -> Any:
+    """How new measurements scatter: as the data, with the exposures or trials of the table where it has them."""
+    data = post.engine.observations()
+    known = None if data is None else data.blocks[0].likelihood
+    if scale is None:
+        return True
+    named = [name for name in ("exposure", "trials") if known is not None and hasattr(known, name)]
+    if known is None or not named:
+        raise BadInput("exposure: expected none with this map, whose data have neither exposures nor trials")
+    return known.replaced({named[0]: scale})
 
 
 def _write_table(frame: pd.DataFrame, output: pathlib.Path) -> None:
@@ -78,16 +96,10 @@ def sample(path: pathlib.Path, count: int, seed: int, output: pathlib.Path, voic
     voice.result(f"{count} draws written to {output}", {"output": str(output), "shape": list(draws.shape)})
 
 
-def _fields(path: pathlib.Path, post: hg.Posterior) -> dict[str, np.ndarray]:
-    """The arrays on the grid in the file: the mean, and std and draws where they were saved."""
-    stored = io.read(path).fields
-    return {str(name): np.asarray(stored[name]) for name in stored.data_vars} | {"mean": post.mean}
-
-
 def plot(path: pathlib.Path, output: pathlib.Path, voice: Voice) -> None:
     """A picture of the map: a curve, a map, or slices."""
     post = hg.load(path)
-    fig = plots.overview(_fields(path, post), post.grid, post.labels)
+    fig = plots.overview(fields_of(io.read(path), post), post.grid, post.labels)
     if fig is None:
         raise BadInput(
             "plot: expected a map in one, two or three dimensions, got four; take a slice with to_xarray()"
@@ -111,10 +123,13 @@ def info(path: pathlib.Path, voice: Voice) -> None:
         "upper": ", ".join(map(dates.place, post.grid.upper, post.labels.axis_units)),
         "observations": told.get("observations"),
         "kernel": describe(post.kernel, post.labels.axis_units),
+        "link": told.get("link"),
         "noise": post.noise,
         "engine": told.get("engine"),
         "converged": told.get("converged"),
         "kl_nats": told.get("kl_nats"),
+        "rounds": told.get("rounds"),
+        "change_nats": told.get("change_nats"),
         "decisions": told.get("decisions"),
         "kept": ", ".join(kept),
         "created": record.model["provenance"]["created"],

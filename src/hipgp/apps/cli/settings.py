@@ -12,6 +12,19 @@ from hipgp.model.kernels import Kernel, elementary
 TRENDS = ("none", "constant", "linear")
 ENGINES = ("batch", "variational")
 OWN_STD = ("auto", "none")  # what an engine with one way to standard deviations can be told
+LINKS = ("none", "exp", "softplus", "logistic")
+# By name: the class, the link that suits it, and what its --exposure or --trials column is called there.
+LIKELIHOODS = {
+    "gaussian": ("Gaussian", "none", ""),
+    "student-t": ("StudentT", "none", ""),
+    "poisson": ("Poisson", "exp", "exposure"),
+    "negative-binomial": ("NegativeBinomial", "exp", "exposure"),
+    "binomial": ("Binomial", "logistic", "trials"),
+    "bernoulli": ("Bernoulli", "logistic", ""),
+    "gamma": ("Gamma", "exp", ""),
+    "log-normal": ("LogNormal", "exp", ""),
+    "beta": ("Beta", "logistic", ""),
+}
 STDS = ("auto", "vecchia", "samples", "exact", "none")
 
 
@@ -26,6 +39,10 @@ class Settings(NamedTuple):
     value: str | None = None
     error: str | None = None
     noise: float | None = None
+    link: str | None = None
+    likelihood: str = "gaussian"
+    exposure: str | None = None
+    trials: str | None = None
     average: bool = False
     drop_nan: bool = False
     kernel: str = "Matern32"
@@ -62,7 +79,45 @@ def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
             f"std: expected {' or '.join(OWN_STD)} with --engine variational, which has one way to standard deviations, "
             f"got {found.std!r}; leave out --engine to choose how they are computed"
         )
+    _check_likelihood(found)
     return found
+
+
+def _check_likelihood(s: Settings) -> None:
+    """Raise BadInput where link, likelihood and their columns do not go together."""
+    scale = LIKELIHOODS[s.likelihood][2]
+    for name in ("exposure", "trials"):
+        if getattr(s, name) is not None and name != scale:
+            fitting = " or ".join(k for k, v in LIKELIHOODS.items() if v[2] == name)
+            raise BadInput(f"{name}: expected none with --likelihood {s.likelihood}; it goes with {fitting}")
+    if scale == "trials" and s.trials is None:
+        raise BadInput(
+            "trials: expected a column of trials with --likelihood binomial, got none; give --trials NAME"
+        )
+    if not additive(s) and (s.noise is not None or s.error is not None):
+        raise BadInput(
+            f"noise: expected neither --noise nor --error with --likelihood {s.likelihood}, which says itself how values "
+            "scatter; leave them out"
+        )
+    if s.engine == "variational" and (s.likelihood != "gaussian" or link_of(s) != "none"):
+        raise BadInput(
+            "engine: expected batch with a link or a likelihood, got variational; leave out --engine"
+        )
+
+
+def additive(s: Settings) -> bool:
+    """Whether values scatter by noise that is added."""
+    return s.likelihood in ("gaussian", "student-t")
+
+
+def link_of(s: Settings) -> str:
+    """The link that is asked for, or suits the likelihood."""
+    return LIKELIHOODS[s.likelihood][1] if s.link is None else s.link
+
+
+def scale_of(s: Settings) -> str | None:
+    """The column of exposures or trials."""
+    return s.exposure or s.trials
 
 
 def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel:
@@ -132,7 +187,7 @@ _sizes = lambda name, value: tuple(_positive(name, v) for v in _listed(value))
 
 CHECKS: dict[str, Any] = {
     **dict.fromkeys(("coordinates", "start", "end", "lower", "upper"), _names),
-    **dict.fromkeys(("value", "error", "name", "unit", "axis_unit"), _word),
+    **dict.fromkeys(("exposure", "trials", "value", "error", "name", "unit", "axis_unit"), _word),
     **dict.fromkeys(("average", "drop_nan"), _yes_or_no),
     **dict.fromkeys(("noise", "variance", "tolerance"), _positive),
     **dict.fromkeys(("lengthscale", "spacing"), _sizes),
@@ -141,5 +196,7 @@ CHECKS: dict[str, Any] = {
     "kernel": _kernel_name,
     "trend": lambda name, value: one_of(name, value, TRENDS),
     "engine": lambda name, value: one_of(name, value, ENGINES),
+    "link": lambda name, value: one_of(name, value, LINKS),
+    "likelihood": lambda name, value: one_of(name, value, tuple(LIKELIHOODS)),
     "std": lambda name, value: one_of(name, value, STDS),
 }  # fmt: skip

@@ -162,19 +162,19 @@ def functional(
     path: Any = "table",
     units: Units = NO_UNITS,
 ) -> tuple[Any, np.ndarray, np.ndarray]:
-    """The functional of every row, the value and error columns' numbers, and which rows are used; in `units`."""
+    """The functional of every row, the numbers of the value, error and scale columns, and which rows are used; in `units`."""
     extra = [c for c in (columns.value, columns.error) if c]
-    places = [*columns.first, *columns.second]
-    table, good, dated = numbers(sheet, [*places, *extra], drop_nan, path, len(places))
+    places, scale = [*columns.first, *columns.second], [columns.scale] if columns.scale else []
+    table, good, dated = numbers(sheet, [*places, *extra, *scale], drop_nan, path, len(places))
     n = len(columns.first)
-    values = slice(table.shape[1] - len(extra), None)
+    values = slice(len(places), len(places) + len(extra))
     table[:, values] = _converted(sheet, extra, table[:, values], units.of_values(columns, average), path)
     if columns.kind != "sky":  # the sky has units of its own
         plain = [i for i, name in enumerate(places) if name not in dated]
         table[:, plain] = _converted(sheet, [places[i] for i in plain], table[:, plain], (units.axis,), path)
     one, two, rest = table[:, :n], table[:, n : n + len(columns.second)], table[:, n + len(columns.second) :]
-    if columns.error and np.any(rest[:, -1] <= 0):
-        rows = np.flatnonzero(good)[rest[:, -1] <= 0] + 2
+    if columns.error and np.any(rest[:, 1] <= 0):
+        rows = np.flatnonzero(good)[rest[:, 1] <= 0] + 2
         raise BadInput(
             f"{path}: errors must be positive, but column {columns.error!r} has {len(rows)} that are not "
             f"(first: row {rows[0]})"

@@ -1,0 +1,93 @@
+"""HIPGPClassifier: the probability of one of two classes as a field, in scikit-learn's conventions.
+
+>>> import numpy as np
+>>> from hipgp.classifier import HIPGPClassifier
+>>> x = np.linspace(0.0, 1.0, 60)[:, None]
+>>> model = HIPGPClassifier().fit(x, np.where(x[:, 0] > 0.5, "right", "left"))
+>>> model.predict([[0.1], [0.9]]).tolist()
+['left', 'right']
+"""
+
+from typing import Any, Literal, Self
+
+import numpy as np
+from jaxtyping import Float
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from hipgp.engines import Method
+from hipgp.model.counts import Bernoulli
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+
+
+class HIPGPClassifier(ClassifierMixin, BaseEstimator):
+    """Gaussian-process classification into two classes, for 1 to 4 columns and very many rows.
+
+    The probability of the second class is a logistic function of a Gaussian process. Parameters are those of
+    `HIPGPRegressor`; there is no noise. For more classes, `sklearn.multiclass.OneVsRestClassifier(HIPGPClassifier())`.
+
+    Attributes
+    ----------
+    classes_ : the two labels, sorted.
+    regressor_ : the fitted HIPGPRegressor of the probability, with `kernel_`, `grid_`, `gp_` and `posterior_`.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        *,
+        trend: Literal["constant", "linear"] | None = "constant",
+        learn: bool = True,
+        grid: Grid | None = None,
+        points_per_lengthscale: float = 6.0,
+        margin: float = 0.05,
+        max_grid_points: int = 100_000,
+        method: Method | None = None,
+        random_state: int = 0,
+    ):
+        self.kernel = kernel
+        self.trend = trend
+        self.learn = learn
+        self.grid = grid
+        self.points_per_lengthscale = points_per_lengthscale
+        self.margin = margin
+        self.max_grid_points = max_grid_points
+        self.method = method
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn the kernel from X, (N, D), and labels y, (N,), and condition on them."""
+        from hipgp.estimator import HIPGPRegressor
+
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, number = np.unique(y, return_inverse=True)
+        if len(self.classes_) != 2:
+            raise ValueError(
+                f"y: expected labels of two classes, got {len(self.classes_)} class{'es' * (len(self.classes_) > 1)}; for "
+                "more than two use sklearn.multiclass.OneVsRestClassifier(HIPGPClassifier()). Only binary classification "
+                "is supported."
+            )
+        model = HIPGPRegressor(link="logistic", likelihood=Bernoulli(), **self.get_params())
+        self.regressor_ = model.fit(X, number.astype(float))
+        return self
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "N 2"]:
+        """The probability of each class at X, over all that is not known of the field."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        second = np.clip(self.regressor_.predict(X), 0.0, 1.0)
+        return np.stack([1 - second, second], axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likelier class at X."""
+        likelier = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[likelier]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        assert tags.classifier_tags is not None
+        tags.classifier_tags.multi_class = False
+        return tags

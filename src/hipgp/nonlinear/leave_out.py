@@ -1,0 +1,89 @@
+"""Observations predicted from all others, with links and likelihoods: the others' stand-ins stay as they are.
+
+The Gaussian engine leaves a stand-in out and says what the others know of its functional; zeta there has the same distribution
+about a mean that is shifted as much. How y scatters about it is the likelihood's. What the others would say is not found
+anew: each stand-in was made with the one that is left out, which decides little of it.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import ndtri
+
+from hipgp.engines import Prediction
+from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State
+from hipgp.nonlinear.observed import Observed
+from hipgp.scores import LeaveOut
+
+LEAST = 1e-12  # of a probability, so that it has a normal score
+
+
+class LeaveOutObserved(LeaveOut):
+    """The same where predictions are not normal: scores are those of their own distributions."""
+
+    parts: list[tuple[Int[np.ndarray, " n"], Observed]]
+
+    @property
+    def pull(self) -> Float[np.ndarray, " N"]:
+        """Normal scores of the probability integral transform: standard normal where the model is right."""
+        return ndtri(np.clip(self.pit(), LEAST, 1 - LEAST))
+
+    def pit(self) -> Float[np.ndarray, " N"]:
+        """The probability integral transform of each observation; of counts a draw between those of two counts."""
+        return self._each(lambda found, y: found.pit(y))
+
+    def log_density(self) -> Float[np.ndarray, " N"]:
+        """The logarithm of the predictive density, of counts the probability, of each observation; larger is better."""
+        return self._each(lambda found, y: found.log_density(y))
+
+    def crps(self) -> Float[np.ndarray, " N"]:
+        """The continuous ranked probability score of each observation, in units of y; smaller is better."""
+        return self._each(lambda found, y: found.crps(y))
+
+    def coverage(self, level: float = 0.95) -> float:
+        """The share of observations within their central prediction interval of probability `level`."""
+        if not 0 < level < 1:
+            raise ValueError(f"level: expected a probability between 0 and 1, got {level!r}")
+
+        def inside(found: Observed, y: np.ndarray) -> np.ndarray:
+            lower, upper = found.interval(level)
+            return (y >= lower) & (y <= upper)
+
+        return float(np.mean(self._each(inside)))
+
+    def _each(self, of: object) -> Float[np.ndarray, " N"]:
+        out = np.empty(len(self.observed))
+        for rows, found in self.parts:
+            out[rows] = of(found, self.observed[rows])  # type: ignore[operator]
+        return out
+
+
+def left_out(
+    found: LeaveOut, blocks: list[Block], states: list[State], stand_ins: list[StandIn], order: np.ndarray
+) -> LeaveOut:
+    """From the stand-ins that were left out by the Gaussian engine; in the user's order."""
+    count = len(order)
+    observed, mean, std = np.empty(count), np.empty(count), np.empty(count)
+    parts, begin = [], 0
+    for block, state, stand_in in zip(blocks, states, stand_ins, strict=True):
+        own = slice(begin, begin + len(block.y))
+        rows, begin = order[own], own.stop
+        variance = found.std[own] ** 2 - stand_in.noise**2
+        spread = np.sqrt(np.maximum(variance, state.spread**2))  # the others know no more than all do
+        zeta = block.zeta(state)[0] + found.mean[own] - _value(block, state, stand_in)
+        given = Prediction(zeta, spread)
+        given.link, given.scale, given.zeta_mean, given.zeta_std = block.outer, block.scale, zeta, spread  # type: ignore[attr-defined]
+        one = Observed.of(given, block.likelihood, block.noise)
+        observed[rows], mean[rows], std[rows] = block.y, one.mean, one.std
+        parts.append((rows, one))
+    groups = np.empty(count, int)
+    groups[order] = found.groups
+    made = LeaveOutObserved(observed, mean, std, groups, found.std_error)
+    made.parts = parts
+    return made
+
+
+def _value(block: Block, state: State, stand_in: StandIn) -> np.ndarray:
+    """What the stand-in's functional makes of the present mean."""
+    if isinstance(block, Nodal):
+        return np.sum(stand_in.functional.weights * state.mean, axis=1)  # type: ignore[attr-defined]
+    return state.mean
