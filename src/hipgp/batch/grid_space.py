@@ -13,7 +13,7 @@ sums, so that each entry needs two Fourier coefficients of the row sums; for oth
 a sample of the observations. For all other modes the preconditioner assumes data of uniform density on the torus.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -66,6 +66,7 @@ class LowModes(eqx.Module):
 class GridSystem(System):
     """Λ = I + R' G R, the precision of the white noise on the torus given the data."""
 
+    space: ClassVar[str] = "grid"
     toeplitz: TorusToeplitz
     weights: LocalWeights
     noise: Float[Array, " N"]
@@ -121,6 +122,9 @@ class GridSystem(System):
 
     def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
         return (z - self.weights.matmul(field)) / self.noise
+
+    def unknowns_of(self, alpha: Float[Array, "B N"]) -> Float[Array, "B n"]:
+        return self.root_transpose(self.weights.transpose_matmul(alpha))
 
     def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
         """Random signs at every point of the torus, as unknowns."""

@@ -10,7 +10,7 @@ exact one is at most r' N^-1 r / 2 nats, with r the residual (proof in docs/cert
 import abc
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -51,6 +51,7 @@ class Solved(NamedTuple):
 class System(eqx.Module):
     """A symmetric positive system of n unknowns that stands for A^-1: its product, preconditioner and certificate."""
 
+    space: eqx.AbstractClassVar[str]  # "data" or "grid"
     toeplitz: eqx.AbstractVar[Toeplitz]
     weights: eqx.AbstractVar[Weights]
     noise: eqx.AbstractVar[Float[Array, " N"]]  # variances, including residual variances that count as noise
@@ -102,6 +103,10 @@ class System(eqx.Module):
         """A^-1 z, from the solution x for data z, and its field."""
 
     @abc.abstractmethod
+    def unknowns_of(self, alpha: Float[Array, "B N"]) -> Float[Array, "B n"]:
+        """The solution that stands for alpha = A^-1 z."""
+
+    @abc.abstractmethod
     def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
         """Random signs, one for each dimension of the whitened system, and zeros for padding."""
 
@@ -118,6 +123,7 @@ class System(eqx.Module):
 class DataSystem(System):
     """A = W K W' + N, or W K W' + V + N with joint residuals of points (`weights/joint_residuals.py`)."""
 
+    space: ClassVar[str] = "data"
     toeplitz: Toeplitz
     weights: Weights
     noise: Float[Array, " N"]  # variances
@@ -143,6 +149,9 @@ class DataSystem(System):
 
     def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
         return x
+
+    def unknowns_of(self, alpha: Float[Array, "B N"]) -> Float[Array, "B n"]:
+        return alpha
 
     def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
         used = None if self.preconditioner is None else self.preconditioner.rows_used

@@ -17,9 +17,6 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Bool, Float, Int
 
-from hipgp.batch.grid_space import GridSystem
-from hipgp.batch.least_squares import RightHandSides
-from hipgp.batch.systems import System
 from hipgp.engines import Problem
 from hipgp.linalg.krylov import Solution, minimal_residuals
 from hipgp.model.kernels import typical_lengthscale
@@ -33,7 +30,9 @@ from hipgp.vecchia.conditioning_sets import location_features, target_groups
 from hipgp.vecchia.group_covariances import coarse_data_nodes
 
 if TYPE_CHECKING:
+    from hipgp.batch.least_squares import RightHandSides
     from hipgp.batch.posterior import BatchPosterior
+    from hipgp.batch.systems import System
 
 NEAREST = 256  # observations that an added one, or one that is taken away, is conditioned on
 MOST_STEPS = 16  # of minimal residuals, whose directions are all kept
@@ -50,7 +49,7 @@ class Start(NamedTuple):
     def in_order(self, order: Int[np.ndarray, " N"]) -> "Start":
         return Start(self.alpha[order], self.beta, self.of_columns[:, order], self.added[order])
 
-    def of(self, rows: RightHandSides) -> Float[np.ndarray, "B N"]:
+    def of(self, rows: "RightHandSides") -> Float[np.ndarray, "B N"]:
         """Return a first guess for these right-hand sides."""
         own = self.alpha + (self.beta - rows.beta) @ self.of_columns
         return np.concatenate([own[None], rows.scale[:, None] * self.of_columns])
@@ -102,17 +101,17 @@ def _located(problem: Problem) -> tuple[Nodes, Float[np.ndarray, "N F"]]:
 
 
 def guess(
-    system: System,
+    system: "System",
     problem: Problem,
     start: Start,
-    rows: RightHandSides,
+    rows: "RightHandSides",
     z: Array,
     target: Float[np.ndarray, " B"],
 ) -> Guess:
     """Return a first guess for A^-1 z, and the steps it took; `rows` are what z was made of."""
     alpha = on_device(start.of(rows), z.dtype)
-    if isinstance(system, GridSystem):
-        return Guess(system.root_transpose(system.weights.transpose_matmul(alpha)), 0)
+    if system.space == "grid":
+        return Guess(system.unknowns_of(alpha), 0)
     residual = _residual(system, z, alpha)
     if np.any(start.added):
         factor = _factor_of_added(problem, np.asarray(system.noise, float), np.flatnonzero(start.added))
@@ -135,12 +134,12 @@ def _factor_of_added(
 
 
 @bounded_jit()
-def _residual(system: System, z: Array, alpha: Array) -> Array:
+def _residual(system: "System", z: Array, alpha: Array) -> Array:
     return z - system.matmul(alpha)
 
 
 @bounded_jit()
-def _steps(system: System, residual: Array, target: Array) -> Solution:
+def _steps(system: "System", residual: Array, target: Array) -> Solution:
     return minimal_residuals(
         system.matmul, residual, 0.5 / system.noise, target, precondition=system.precondition, most=MOST_STEPS
     )

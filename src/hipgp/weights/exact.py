@@ -29,10 +29,10 @@ from hipgp.weights.covariance import (
     prior_variances,
     residual_variance,
 )
-from hipgp.weights.toeplitz import Toeplitz
 
 if TYPE_CHECKING:
     from hipgp.model.data import Data
+    from hipgp.weights.toeplitz import Toeplitz
 
 
 class Weights(eqx.Module):
@@ -65,7 +65,7 @@ class ExactWeights(Weights):
 
 
 def solve_grid(
-    toeplitz: Toeplitz, rhs: Float[Array, "B M"], tolerance: float = 1e-10, max_iterations: int = 1000
+    toeplitz: "Toeplitz", rhs: Float[Array, "B M"], tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> Solution:
     """Solve K x = rhs by preconditioned conjugate gradients; differentiable in K and rhs by the implicit rule."""
     fixed = jax.lax.stop_gradient(toeplitz)
@@ -127,7 +127,7 @@ def grid_covariances(
 
 
 def conditional_weights(
-    toeplitz: Toeplitz, cross: Array, variance: Array, tolerance: float = 1e-10, max_iterations: int = 1000
+    toeplitz: "Toeplitz", cross: Array, variance: Array, tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> tuple[Array, Array, Solution]:
     """Return exact weights w and residual variances v from k* and k**, with the report of the solve.
 
@@ -141,7 +141,7 @@ def conditional_weights(
 
 
 def exact_weights(
-    kernel: Kernel, toeplitz: Toeplitz, data: "Data", tolerance: float = 1e-10, max_iterations: int = 1000
+    kernel: Kernel, toeplitz: "Toeplitz", data: "Data", tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> ExactWeights:
     """Compute W by one solve per observation, in float64."""
     size = len(data) * toeplitz.torus.grid.size
@@ -166,7 +166,7 @@ def exact_weights(
 @float64_available
 @eqx.filter_jit
 def _conditional_block(
-    kernel: Kernel, toeplitz: Toeplitz, source: LineIntegrals | Nodes, tolerance: float, max_iterations: int
+    kernel: Kernel, toeplitz: "Toeplitz", source: LineIntegrals | Nodes, tolerance: float, max_iterations: int
 ) -> tuple[Array, Array, Solution]:
     cross, variance = grid_covariances(kernel, source, toeplitz.torus.grid)
     return conditional_weights(toeplitz.astype(jnp.float64), cross, variance, tolerance, max_iterations)
