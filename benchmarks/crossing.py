@@ -56,7 +56,7 @@ def simulated_arcs(count: int, shape: int) -> Crossing:
     kernel = hg.Matern32(1.0, LENGTHSCALE)
     arcs = hg.Functionals(great_arcs(count + HELD_OUT, rng), np.full(NODES, 1 / NODES))
     observed, targets = arcs[:count], arcs[count:]
-    rows = local_weight_rows(kernel, grid, hg.observe(observed, np.zeros(count), 1.0), 2)
+    rows = local_weight_rows(kernel, grid, [observed], 2)
     toeplitz = embed(kernel, grid, np.float64, WRAPPED)
     draw = toeplitz.root(jnp.asarray(rng.standard_normal(toeplitz.torus.shape))).ravel()
     truth = rows.matrix @ np.asarray(draw)

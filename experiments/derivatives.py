@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hipgp as hg
-from hipgp.apps import plots
+from hipgp import plots
 
 from . import baselines, systems
 from .outcome import Result

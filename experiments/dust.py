@@ -8,7 +8,7 @@ import numpy as np
 
 import hipgp as hg
 from hipgp.apps.simulate import interpolate
-from hipgp.files.labels import Labels
+from hipgp.model.labels import Labels
 
 from . import baselines, systems
 from .outcome import NOT_POSSIBLE, NOT_RUN, on_gpu, scores

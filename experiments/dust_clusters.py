@@ -16,7 +16,7 @@ import pandas as pd
 from scipy.stats import norm, t
 
 import hipgp as hg
-from hipgp.apps import plots
+from hipgp import plots
 
 from . import dust
 from .outcome import Result

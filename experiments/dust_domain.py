@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 import hipgp as hg
-from hipgp.apps import plots
+from hipgp import plots
 from hipgp.apps.simulate import interpolate
 
 from . import dust, systems

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hipgp as hg
-from hipgp.apps import plots, simulate
-from hipgp.files.labels import Labels
+from hipgp import plots
+from hipgp.apps import simulate
+from hipgp.model.labels import Labels
 
 from . import dust, systems
 from .outcome import NOT_RUN, Result, on_gpu, published

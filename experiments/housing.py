@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hipgp as hg
-from hipgp.apps import plots
-from hipgp.files.labels import Labels
+from hipgp import plots
+from hipgp.model.labels import Labels
 
 from . import baselines, systems
 from .outcome import NOT_POSSIBLE, NOT_RUN, Result, on_gpu, scores

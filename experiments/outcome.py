@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from scipy.stats import norm
 
-from hipgp.apps import plots
+from hipgp import plots
 
 LARGE = 148_000  # bytes of a figure
 NOT_RUN = "not run"  # it would take a GPU, or hours

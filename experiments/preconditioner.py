@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import hipgp as hg
-from hipgp.apps import plots
+from hipgp import plots
 from hipgp.linalg import krylov as solvers
 from hipgp.weights.toeplitz import Toeplitz, embed
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import hipgp as hg
-from hipgp.apps import plots
+from hipgp import plots
 from hipgp.weights import exact as weights
 from hipgp.weights import stencils
 from hipgp.weights.toeplitz import Toeplitz, embed
@@ -111,7 +111,9 @@ def by_stencils(kernel: Any, grid: hg.Grid, places: np.ndarray) -> tuple[float, 
     def whiten() -> np.ndarray:
         toeplitz = embed(kernel, grid)
         data = hg.observe(hg.Points(places), np.zeros(len(places)))
-        local = stencils.LocalWeights.from_rows(stencils.local_weight_rows(kernel, grid, data), np.float64)
+        local = stencils.LocalWeights.from_rows(
+            stencils.local_weight_rows(kernel, grid, data.functionals), np.float64
+        )
         rows = jnp.eye(len(places))
         chunk = len(next(blocks(grid, places)))
         found = [_spread(toeplitz, local, rows[i : i + chunk]) for i in range(0, len(places), chunk)]

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
     from hipgp.classifier import HIPGPClassifier as HIPGPClassifier
     from hipgp.comparison import compare
-    from hipgp.engines import Prediction
     from hipgp.estimator import HIPGPRegressor as HIPGPRegressor
     from hipgp.exact import Exact
     from hipgp.gp import GP
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from hipgp.model.polygons import PolygonAverages
     from hipgp.nonlinear.engine import Linearised
     from hipgp.posterior import Posterior, load
+    from hipgp.predictions import Prediction
     from hipgp.variational.engine import Variational
     from hipgp.vecchia.grid_check import GridTooCoarse
 
@@ -48,7 +48,7 @@ _MODULES = {
     "hipgp.model.functionals": ("BoxAverages", "Derivatives", "Functionals", "LineIntegrals", "Points"),
     "hipgp.gp": ("GP",),
     "hipgp.posterior": ("Posterior", "load"),
-    "hipgp.engines": ("Prediction",),
+    "hipgp.predictions": ("Prediction",),
     "hipgp.model.grid": ("Grid",),
     "hipgp.batch.engine": ("Batch",),
     "hipgp.exact": ("Exact",),
@@ -72,7 +72,7 @@ _MODULES = {
     ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
-_APPS = ("demos", "plots", "report", "simulate")  # modules that are reached as hipgp.plots and so on
+_APPS = ("demos", "report", "simulate")  # modules that are reached as hipgp.report and so on
 
 
 def __getattr__(name: str) -> Any:

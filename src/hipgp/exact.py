@@ -21,26 +21,18 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from hipgp.engines import (
-    DEFAULT_STD,
-    Estimate,
-    FittedPosterior,
-    Gradient,
-    Method,
-    Prediction,
-    Problem,
-    StdOptions,
-    check_std,
-)
+from hipgp.engines import Estimate, FittedPosterior, Gradient, Method, Problem
 from hipgp.learning.parameters import Layout
 from hipgp.model.data import Data, check_differentiable
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.model.packing import Arrays, Json, pack_observations, unpack_observations
+from hipgp.model.packing import pack_observations, unpack_observations
 from hipgp.model.trend import Trend
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions, check_std
 from hipgp.runtime import memory
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress, Report, silent
 from hipgp.scores import LeaveOut, group_numbers, members, without_group
@@ -49,6 +41,7 @@ from hipgp.weights import dense
 MATRICES_AT_PEAK = 4  # N x N arrays in memory at the same time
 # Added to the diagonal, smallest first, if the covariance of draws is singular in float64; relative to the prior variance.
 JITTERS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
+QUICK_PAIRS, QUICK_PRODUCTS = 10**9, 10**11  # covariances and multiplications that take a few seconds
 LOG_2PI = float(np.log(2 * np.pi))
 
 
@@ -88,7 +81,7 @@ class Exact(Method):
         x, std = trend.of_data(data, grid), np.asarray(data.noise_std(noise), float)
         with Progress("factoring", progress) as bar:
             found = [
-                dense.refine_quadrature(kernel, block.functional, self.accuracy) for block in data.blocks
+                dense.refine_quadrature(kernel, functional, self.accuracy) for functional in data.functionals
             ]
             nodes = [functional.nodes(spacing) for functional, spacing, _ in found]
             matrix = dense.covariance_matrix(kernel, nodes, nodes, bar.done)
@@ -154,6 +147,10 @@ class ExactPosterior(FittedPosterior):
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         mean, deviation = self._moments(Points(x), self.trend.of(Points(x), self.grid), std)
         return mean, deviation if std else None
+
+    def quick_points(self) -> tuple[int, int]:
+        n, nodes = len(self.alpha), sum(len(part) * part.per for part in self.nodes)
+        return (0, 0) if self.trend.kind == "columns" else (QUICK_PAIRS // nodes, QUICK_PRODUCTS // n**2)
 
     @float64_available
     def sample(

@@ -12,14 +12,12 @@ import dataclasses
 from typing import Any, Literal
 
 import equinox as eqx
+import numpy as np
 
 from hipgp.batch.engine import Batch
 from hipgp.choices.learn import learned_from, warn_if_undetermined
 from hipgp.choices.problem import settled_grid, settled_method
-from hipgp.engines import (
-    Method,
-    Problem,
-)
+from hipgp.engines import Method, Problem
 from hipgp.learning.learned import Learned
 from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
@@ -30,7 +28,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.links import Link, as_link
 from hipgp.model.trend import Trend
-from hipgp.nonlinear.engine import suited
+from hipgp.nonlinear.engine import Linearised, suited
 from hipgp.nonlinear.learning import learn_linearised
 from hipgp.posterior import Posterior
 from hipgp.runtime.shown import Shown
@@ -103,9 +101,11 @@ class GP(Shown, eqx.Module):
         """
         data = self._in_frame(data)
         frame, data = data.frame, data.plain()
+        if isinstance(method, Linearised):
+            method = suited(method, Batch(), self.link, self.parameters)
         if not (self.link.identity and data.gaussian):
             return self._linearised(data, method, progress, checkpoint, frame)
-        engine, why = settled_method(method, self.kernel, self.grid, data, self.noise, checkpoint)
+        engine, why = settled_method(method, Batch(), self.kernel, self.grid, data, self.noise, checkpoint)
         self._check(data, engine)
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, scaled, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
@@ -141,15 +141,25 @@ class GP(Shown, eqx.Module):
             raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
         how = LearnOptions(start, bounds, key, polish, progress, checkpoint)
         if self.link.identity and data.gaussian:
-            learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, how)
+            learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, Batch(), how)
             parameters: dict[str, float] = {}
         else:
-            method = suited(Batch(), data, self.link, self.parameters)
+            method = Linearised(Batch(), self.link, self.parameters)
             learned, parameters = learn_linearised(method, self._problem_on_grid(data), how)
             warn_if_undetermined(learned.undetermined)
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
         learned = learned._replace(frame=frame)
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
+
+    def plot(self) -> Any:
+        """Draw the prior with matplotlib's pyplot: covariance against distance, and draws. Returns the two axes."""
+        from hipgp.plots.priors import draw_prior
+        from hipgp.plots.style import shown
+
+        lengthscales = [len(np.atleast_1d(part.lengthscale)) for part in self.kernel.parts]
+        ndim = max(lengthscales) if self.grid is None else self.grid.ndim
+        units = () if self.learned is None else self.learned.frame.axes
+        return draw_prior(self.kernel, self.noise, units, max(ndim, len(units)), shown())
 
     def _in_frame(self, data: Any) -> Data:
         """The data in the units in which the kernel was learned, if it was."""
@@ -164,7 +174,7 @@ class GP(Shown, eqx.Module):
         inner = Batch() if method in (None, "auto") else method
         if not isinstance(inner, Method):
             raise ValueError(f"method: expected Batch(...) or Exact(...), got {type(inner).__name__}")
-        engine = suited(inner, data, self.link, self.parameters)
+        engine = suited(inner, Batch(), self.link, self.parameters)
         problem = self._problem_on_grid(data)
         self._check(data, engine)
         return Posterior(engine.condition(problem, progress, checkpoint), self.learned, frame=frame)

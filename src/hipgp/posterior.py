@@ -11,18 +11,8 @@ from jaxtyping import Float
 from hipgp.batch import estimates
 from hipgp.choices import observations
 from hipgp.choices.domain import reaching
-from hipgp.engines import (
-    EVIDENCE_PROBES,
-    Estimate,
-    FittedPosterior,
-    Gradient,
-    Prediction,
-    StdMethod,
-    StdOptions,
-    as_key,
-)
+from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, as_key
 from hipgp.files import io, persistence
-from hipgp.files.labels import AXES, Labels
 from hipgp.files.places import columns as columns_of
 from hipgp.learning.learned import Learned
 from hipgp.model import dates, scaling
@@ -32,7 +22,9 @@ from hipgp.model.frames import Frame, in_units
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.labels import AXES, Labels
 from hipgp.nonlinear.observed import new_observations
+from hipgp.predictions import Prediction, StdMethod, StdOptions
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
@@ -93,6 +85,16 @@ class Posterior(Shown, eqx.Module):
             if any(known) and any(k and g != k for g, k in zip(given, known, strict=True)):
                 raise ValueError(f"{what}: expected {', '.join(known)} like the data, got {', '.join(given)}")
         return dataclasses.replace(self, named=labels)
+
+    def plot(self, ax: Any = None, *, std: bool = True, data: bool = True) -> Any:
+        """Draw the posterior with matplotlib's pyplot, or on `ax`, and return the axes, an array where there are several.
+
+        A curve with its 95% band, maps of mean and standard deviation, or slices of them, predicted on a grid fine enough
+        for a picture, with the data on top. On a given `ax` a map is of the mean alone.
+        """
+        from hipgp import display
+
+        return display.axes(self, ax, std, data)
 
     def to_xarray(self, std: Any = None, samples: Any = None) -> Any:
         """The map as an xarray.Dataset with coordinates and units: the mean, and std and samples if given.

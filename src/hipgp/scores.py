@@ -55,6 +55,51 @@ class LeaveOut(NamedTuple):
         }
 
 
+class Calibration(NamedTuple):
+    """Whether error bars are right, and in words how they are off."""
+
+    right: bool
+    words: str
+
+
+UNSEEN, ERRORS = 0.05, 3.0  # deviations of a share that count as none: so much, or so many standard errors
+
+
+def describe_calibration(pit: Float[np.ndarray, " N"]) -> Calibration:
+    """What probability integral transforms say of error bars: a hump in their histogram, a bowl, a slope, or nothing."""
+    pit = np.clip(np.ravel(pit), 1e-12, 1 - 1e-12)
+    within = lambda share: float(np.mean(np.abs(pit - 0.5) <= share / 2))
+    allowed = lambda share: max(
+        UNSEEN * 2 * np.sqrt(share * (1 - share)), ERRORS * np.sqrt(share * (1 - share) / len(pit))
+    )
+    half, most, above = within(0.5), within(0.95), float(np.mean(pit > 0.5))
+    held = f"50% intervals hold {100 * half:.0f}% of the true values, 95% intervals {100 * most:.0f}%"
+    ratio = float(np.median(np.abs(scipy.special.ndtri(pit)))) / QUARTILE
+    if abs(above - 0.5) > allowed(0.5):
+        return Calibration(
+            False,
+            f"The predictions are off to one side (a slope): {100 * above:.0f}% of the true values lie above.",
+        )
+    if half > 0.5 + allowed(0.5) and most < 0.95 - allowed(0.95):
+        return Calibration(
+            False, f"Most errors are smaller than stated and a few much larger (outliers): {held}."
+        )
+    if half > 0.5 + allowed(0.5) or most > 0.95 + allowed(0.95):
+        return Calibration(
+            False,
+            f"The error bars are too wide (a hump): {held}; a typical error is {ratio:.2f} of the one stated.",
+        )
+    if half < 0.5 - allowed(0.5) or most < 0.95 - allowed(0.95):
+        return Calibration(
+            False,
+            f"The error bars are too narrow (a bowl): {held}; a typical error is {ratio:.2f} of the one stated.",
+        )
+    return Calibration(True, f"The error bars are right (flat): {held}.")
+
+
+QUARTILE = float(scipy.special.ndtri(0.75))  # of the absolute value of a standard normal: its median
+
+
 def group_numbers(groups: Any, count: int) -> Int[np.ndarray, " N"]:
     """The number of each observation's group, counted from 0, from its label; with None every observation is a group."""
     if groups is None:

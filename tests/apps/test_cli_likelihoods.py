@@ -10,10 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import hipgp as hg
-from hipgp.apps import plots
+from hipgp import display
 from hipgp.apps.cli import app
-from hipgp.apps.report import fields_of
-from hipgp.files import io
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 1, (120, 2))
@@ -102,14 +100,12 @@ def test_a_curve_of_a_positive_field_has_a_band_above_zero():
     data = hg.observe(hg.Points(x), RNG.poisson(0.5, 30), likelihood=hg.Poisson())
     gp = hg.GP(hg.Matern32(1.0, 0.3), hg.Grid.cover(0.0, 1.0, shape=32), trend="constant", link="exp")
     post = gp.condition(data, progress=False)
-    post.save("curve", std=post.std())
-    fields = fields_of(io.read("curve"), hg.load("curve"))
+    lower, upper = post.interval(0.95)
     found = post.predict(hg.Points(post.grid.coordinates()))
-    for end, other in zip((fields["lower"], fields["upper"]), found.interval(0.95), strict=True):
+    for end, other in zip((lower, upper), found.interval(0.95), strict=True):
         np.testing.assert_allclose(end, other, rtol=1e-5)
-    figure = plots.overview(fields, post.grid, post.labels)
-    band = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
-    assert band.min() > 0 and np.isclose(band.max(), fields["upper"].max())
+    band = display.figure(post).axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    assert band.min() > 0 and np.isclose(band.max(), upper.max())
 
 
 @pytest.mark.parametrize(

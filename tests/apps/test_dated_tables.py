@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 import hipgp as hg
-from hipgp.apps import plots, report
+from hipgp import display, plots
+from hipgp.apps import report
 from hipgp.apps.cli import app, tables
 from hipgp.apps.cli.console import BadInput
 
@@ -50,7 +51,7 @@ def test_dates_in_files_have_the_answer_of_dates_in_arrays():
     assert "2020-03-01 05:00:00" in said and "lengthscale 4 days" in said
     page = report.page("map.hipgp")
     assert "time from 2020-03-01 05:00:00 to 2020-03-14 05:00:00" in page and "lengthscale 4 days" in page
-    axis = plots.overview({"mean": back.mean}, back.grid, back.labels).axes[0]
+    axis = display.figure(back).axes[0]
     axis.figure.canvas.draw()
     assert axis.get_xlabel() == "time"
     ticks = [label.get_text() for label in axis.get_xticklabels()]
@@ -120,8 +121,8 @@ def test_columns_of_dates_are_found_by_their_names(name):
 
 def test_maps_and_slices_have_dates_along_an_axis():
     grid = hg.Grid.cover((0, 0), (60, 1), shape=(7, 5))
-    labels = hg.files.labels.Labels.of(2, ("time", "depth"), ("days since 2020-03-01", "m"))
-    axis = plots.overview({"mean": np.ones(grid.shape)}, grid, labels).axes[0]
+    labels = hg.model.labels.Labels.of(2, ("time", "depth"), ("days since 2020-03-01", "m"))
+    axis = plots.maps({"mean": np.ones(grid.shape)}, grid, labels).axes[0]
     axis.figure.canvas.draw()
     assert axis.get_xlabel() == "time" and axis.get_ylabel() == "depth [m]"
     assert "Apr" in [label.get_text() for label in axis.get_xticklabels()]

@@ -28,7 +28,7 @@ def system_of(shape, torus_shape, noise=0.005):
     x = grid.coordinates()[rng.permutation(grid.size)[: grid.size - 2]]
     variance = noise * rng.uniform(0.5, 2.0, len(x))
     k = toeplitz.toeplitz_on_torus(kernel, toeplitz.Torus(grid, torus_shape, False))
-    w = stencils.local_weight_rows(kernel, grid, hg.observe(hg.Points(x), np.zeros(len(x))), p=2)
+    w = stencils.local_weight_rows(kernel, grid, [hg.Points(x)], p=2)
     return grid_space.grid_system(k, w, variance, points=True)
 
 
@@ -67,7 +67,7 @@ def test_with_all_modes_and_all_lines_the_preconditioner_is_the_inverse(torus_sh
     kernel = hg.Matern32(1.3, 0.9)
     with jax.enable_x64(True):
         k = toeplitz.toeplitz_on_torus(kernel, toeplitz.Torus(grid, torus_shape, False))
-        w = stencils.local_weight_rows(kernel, grid, hg.observe(hg.LineIntegrals(*ends), np.zeros(40)), p=2)
+        w = stencils.local_weight_rows(kernel, grid, [hg.LineIntegrals(*ends)], p=2)
         system = grid_space.grid_system(k, w, rng.uniform(0.05, 0.2, 40), points=False)
         e = jnp.asarray(rng.standard_normal((3, k.torus.size)))
         x = system.unknowns(system.modes(e, torus_shape))
@@ -131,7 +131,7 @@ def test_the_product_of_w_with_itself(shape, monkeypatch):
     rng = np.random.default_rng(0)
     grid = hg.Grid.cover((0,) * len(shape), (1,) * len(shape), shape=shape)
     data = hg.observe(hg.Points(rng.uniform(size=(40, len(shape)))), np.zeros(40))
-    matrix = stencils.local_weight_rows(hg.Matern32(1.0, 0.2), grid, data).matrix
+    matrix = stencils.local_weight_rows(hg.Matern32(1.0, 0.2), grid, data.functionals).matrix
     precision = rng.uniform(1.0, 9.0, 40)
     monkeypatch.setattr(grid_space, "AT_ONCE", 3 * 4 ** len(shape))
     monkeypatch.setattr(grid_space, "GROUP", 2)

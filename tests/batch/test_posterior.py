@@ -22,9 +22,9 @@ def built_rows(monkeypatch):
     """How many rows of W each call computed."""
     counted, rows_of = [], interpolation.rows_of
 
-    def counting(method, kernel, grid, data, toeplitz):
-        counted.append(len(data))
-        return rows_of(method, kernel, grid, data, toeplitz)
+    def counting(method, kernel, grid, functionals, dtype, toeplitz):
+        counted.append(sum(map(len, functionals)))
+        return rows_of(method, kernel, grid, functionals, dtype, toeplitz)
 
     monkeypatch.setattr(interpolation, "rows_of", counting)
     return counted
@@ -37,6 +37,16 @@ def test_the_weights_of_data_and_of_targets_are_computed_once(built_rows, std):
     assert post.diagnostics["residual"] == "joint" and built_rows == [24]
     post.predict(pair("points", 90, 10)[0], std=std, samples=2)
     assert built_rows == [24, 10]
+
+
+def test_a_map_from_a_file_computes_the_weights_of_its_data_once(built_rows):
+    """For the mean, whose residuals are joint with the data's, and for the system that samples need."""
+    post = pickle.loads(pickle.dumps(hg.GP(ROUGH, GRID).condition(mixture(("points",))[0])))
+    at = pair("points", 90, 10)[0]
+    post.predict(at, std="vecchia")
+    assert built_rows == [24, 10, 24]  # the fit, the targets, and the data they are held jointly with
+    post.predict(at, std="samples", samples=2)
+    assert built_rows == [24, 10, 24, 10]
 
 
 def test_the_grid_needs_no_weights_where_the_nearest_observations_serve(built_rows):

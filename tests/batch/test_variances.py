@@ -24,8 +24,8 @@ def only(monkeypatch):
 
 def without_factor(post):
     """The same posterior before its factor was computed."""
-    factor = Lazy(functools.partial(exact_variances.factor_of, post.engine.lazy_system))
-    return hg.Posterior(dataclasses.replace(post.engine, factor=factor))
+    factor = Lazy(functools.partial(exact_variances.factor_of, post.engine.later.system))
+    return hg.Posterior(dataclasses.replace(post.engine, later=post.engine.later._replace(factor=factor)))
 
 
 @pytest.mark.quick
@@ -111,11 +111,11 @@ def test_the_nearest_observations_serve_where_they_tell_nearly_all(monkeypatch):
     crossing = lambda rows: hg.LineIntegrals(end[rows][::-1], end[rows])
     boxes = lambda rows: hg.BoxAverages(0.9 * end[rows], 0.9 * end[rows] + 0.05)
     seen, asked = np.arange(20), np.arange(20, 30)
-    gp = hg.GP(KERNEL, GRID)
 
     def taken(data, target, samples=64):
-        post = gp.condition(hg.observe(data(seen), np.sin(seen), noise=0.1))
-        return variances.automatic(post.engine, target(asked), samples).choice
+        observed, work = hg.observe(data(seen), np.sin(seen), noise=0.1), lambda: decisions.Work(20, 3, 4000)
+        one_place = variances._from_one_place
+        return decisions.standard_deviations(observed, target(asked), 10, samples, work, one_place).choice
 
     assert taken(points, points) == "vecchia"
     assert taken(rays, rays) == "vecchia"
@@ -123,6 +123,8 @@ def test_the_nearest_observations_serve_where_they_tell_nearly_all(monkeypatch):
     assert taken(boxes, boxes) == "exact"
     assert taken(rays, points) == "exact"
     assert taken(points, rays) == "exact"
+    post = hg.GP(KERNEL, GRID).condition(hg.observe(points(seen), np.sin(seen), noise=0.1))
+    assert variances.automatic(post.engine, rays(asked), 64).choice == "exact"
     monkeypatch.setattr(decisions, "CHEAP", 0.0)
     assert taken(points, rays, samples=2) == "samples"  # fewer products than the factor takes
 

@@ -221,16 +221,16 @@ def test_a_domain_that_no_grid_in_memory_can_serve_says_which_accuracy_it_can(mo
 
 def test_the_choice_of_the_engine(monkeypatch):
     x, y, data = square(60)
-    assert isinstance(method.method_for(KERNEL, data, None).method, hg.Exact)
-    assert "checkpoint" in method.method_for(KERNEL, data, None, "file").reason
+    assert isinstance(method.method_for(hg.Batch(), KERNEL, data, None).method, hg.Exact)
+    assert "checkpoint" in method.method_for(hg.Batch(), KERNEL, data, None, "file").reason
     monkeypatch.setattr(method, "MOST_OBSERVATIONS", 50)
-    assert isinstance(method.method_for(KERNEL, data, None).method, hg.Batch)
-    assert "slower beyond 50" in method.method_for(KERNEL, data, None).reason
+    assert isinstance(method.method_for(hg.Batch(), KERNEL, data, None).method, hg.Batch)
+    assert "slower beyond 50" in method.method_for(hg.Batch(), KERNEL, data, None).reason
     rays = hg.observe(hg.LineIntegrals(x[:30], x[30:]), y[:30], noise=0.1)
     monkeypatch.setattr(method, "MOST_PAIRS", 1e4)
-    assert "quadrature nodes" in method.method_for(hg.Matern12(1.0, 0.1), rays, None).reason
+    assert "quadrature nodes" in method.method_for(hg.Batch(), hg.Matern12(1.0, 0.1), rays, None).reason
     monkeypatch.setattr(memory, "bytes_available", lambda: 10.0)
-    assert "would need" in method.method_for(KERNEL, rays, None).reason
+    assert "would need" in method.method_for(hg.Batch(), KERNEL, rays, None).reason
 
 
 @pytest.mark.parametrize(

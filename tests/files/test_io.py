@@ -188,7 +188,7 @@ HOSTILE = {
     ),
     "an older zarr": ("model/alpha/zarr.json", lambda n: n.update(zarr_format=2), "plain numeric"),
     "a later version": ("zarr.json", lambda n: n["attributes"]["hipgp"].update(version=99), "update hipgp"),
-    "no model": ("zarr.json", lambda n: n["attributes"].update(model="{}"), "without 'grid'"),
+    "no model": ("zarr.json", lambda n: n["attributes"].update(model="{}"), "'grid' is missing"),
     "a strange kernel": (
         "zarr.json",
         lambda n: n["attributes"].update(model=n["attributes"]["model"].replace("Matern32", "os.system")),

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from hipgp.learning.likelihood import Evaluation
-from hipgp.learning.parameters import Bounds
+from hipgp.learning.parameters import Bounds, Evaluation
 from hipgp.learning.scoring import Model, descend, uncertainty
 
 HESSIAN = np.array([[4.0, 1.9], [1.9, 1.0]])

@@ -231,11 +231,16 @@ def test_nodes_lie_in_the_hull_of_the_places(make):
 
 
 def test_mixtures_are_their_parts_one_after_the_other():
-    parts = [make(2, float).ours.nodes(0.3) for make in MAKERS.values()]
+    """Values and slopes, of one node and of several."""
+    parts = [
+        make(2, float).ours.nodes(0.3) for make in (make_points, make_directional, make_lines, make_slopes)
+    ]
     x = np.random.default_rng(21).uniform(0, 1, (6, 2))
-    together = Nodes.concatenate(parts)
-    cross, variance, _ = covariances(OURS[2], x, together)
-    singly = [covariances(OURS[2], x, n) for n in parts]
+    of_nodes = eqx.filter_jit(
+        lambda nodes: (hc.covariance_with_points(OURS[2], x, nodes), hc.prior_variances(OURS[2], nodes))
+    )
+    cross, variance = of_nodes(Nodes.concatenate(parts))
+    singly = [of_nodes(part) for part in parts]
     np.testing.assert_allclose(cross, np.concatenate([s[0] for s in singly]), rtol=0, atol=1e-13)
     np.testing.assert_allclose(variance, np.concatenate([s[1] for s in singly]), rtol=0, atol=1e-13)
 

@@ -53,7 +53,7 @@ def test_weights_bring_the_moments_of_the_true_posterior():
 
     mean, std, _ = dense_nonlinear.moments(np.zeros(3), prior, log_likelihood, lambda f: f)
     found = w @ draws
-    np.testing.assert_allclose(found, mean, atol=0.05)
+    np.testing.assert_allclose(found, mean, atol=0.02)
     np.testing.assert_allclose(np.sqrt(w @ (draws - found) ** 2), std, rtol=0.06)
 
 

@@ -45,5 +45,10 @@ def test_both_come_to_the_same_fixed_point(posteriors):
 
 def test_the_truth_is_within_its_intervals(posteriors):
     x = RNG.uniform(0.1, 0.9, (200, 2))
-    low, high = posteriors[0].predict(hg.Points(x), progress=False).interval(0.95)
-    assert 0.85 < np.mean((truth(x) >= low) & (truth(x) <= high)) <= 1.0
+    found = posteriors[0].predict(hg.Points(x), progress=False)
+
+    def inside(share):
+        low, high = found.interval(share)
+        return np.mean((truth(x) >= low) & (truth(x) <= high))
+
+    assert inside(0.95) > 0.9 and 0.3 < inside(0.5) < 0.9

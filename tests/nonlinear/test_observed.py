@@ -5,9 +5,9 @@ import pytest
 import scipy.stats as st
 
 import hipgp as hg
-from hipgp.engines import Prediction
 from hipgp.nonlinear.observed import Observed, new_observations
 from hipgp.nonlinear.posterior import Transformed
+from hipgp.predictions import Prediction
 
 RNG = np.random.default_rng(0)
 MEAN, STD = np.array([-0.5, 0.3, 1.2]), np.array([0.3, 0.6, 1.0])
@@ -120,8 +120,8 @@ def test_groups_are_left_out_together_and_scored(post):
     alone = rest.predict(hg.Points(X[:7]), noisy=hg.Poisson(2.0))
     np.testing.assert_allclose(left.log_density()[:7].sum(), alone.log_density(COUNTS[:7]).sum(), atol=1.0)
     scores = left.scores()
-    assert set(scores) == {"rmse", "crps", "log_density", "coverage"} and 0.6 < scores["coverage"] <= 1
-    assert np.all((left.pit() > 0) & (left.pit() < 1)) and np.std(left.pull) < 2
+    assert set(scores) == {"rmse", "crps", "log_density", "coverage"} and scores["coverage"] > 0.8
+    assert np.all((left.pit() > 0) & (left.pit() < 1)) and 0.5 < np.std(left.pull) < 1.5
 
 
 def test_a_saved_map_leaves_out_as_before(tmp_path):

@@ -40,7 +40,7 @@ def k(a, b):
 
 def model(x, grid=GRID):
     """W, and the covariance of residuals of points with one stencil, from the dense kernel alone."""
-    rows = local_weight_rows(KERNEL, grid, hg.observe(hg.Points(x), np.zeros(len(x)))).matrix
+    rows = local_weight_rows(KERNEL, grid, [hg.Points(x)]).matrix
     # of the two cells of a point on a grid line, either will do: W's own
     first = np.stack(np.unravel_index(rows.indices.reshape(len(x), -1)[:, 0], grid.shape), axis=-1)
     steps = stencil_offsets(grid, 4)[0]
@@ -142,7 +142,7 @@ def test_crowded_cells_are_cut_and_draws_have_the_covariance(monkeypatch):
     monkeypatch.setattr(residuals, "LARGEST_BLOCK", 5)
     x, _, data = observed()
     post = hg.GP(KERNEL, GRID).condition(data, TIGHT)
-    cells = post.engine.cells.get()
+    cells = post.engine.later.cells.get()
     assert np.max(np.diff(cells.starts)) == 5
     own = post.engine.system.residuals
     eye = np.eye(len(x))

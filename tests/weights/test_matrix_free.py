@@ -35,7 +35,7 @@ def test_multilinear_fields_are_integrated_by_the_midpoint_of_each_step(ndim, av
     monkeypatch.setattr(
         matrix_free, "_interpolation_gain", lambda *given: np.eye(len(matrix_free._basis([0.5] * ndim)))[0]
     )
-    weights = matrix_free_weights(KERNEL, grid, data)
+    weights = matrix_free_weights(KERNEL, grid, data.functionals)
     slope = np.arange(1.0, ndim + 1)
     field = 0.7 + grid.coordinates() @ slope
     start, end = _ends(ndim, 50)
@@ -63,7 +63,7 @@ def test_the_fitted_gain_is_the_one_of_least_error(ndim):
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_transpose_is_the_adjoint_for_every_number_of_sides(ndim):
-    weights = matrix_free_weights(KERNEL, _grid(ndim, 6), _data(ndim, 40))
+    weights = matrix_free_weights(KERNEL, _grid(ndim, 6), _data(ndim, 40).functionals)
     rng = np.random.default_rng(1)
     u, a = rng.standard_normal((3, 2, _grid(ndim, 6).size)), rng.standard_normal((3, 2, 40))
     there, back = weights.matmul(jnp.asarray(u)), weights.transpose_matmul(jnp.asarray(a))
@@ -76,7 +76,7 @@ def test_transpose_is_the_adjoint_for_every_number_of_sides(ndim):
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_residual_variances_are_the_dense_ones_of_these_weights(ndim, monkeypatch):
     grid, count = _grid(ndim, 7), 30
-    weights = matrix_free_weights(KERNEL, grid, _data(ndim, count))
+    weights = matrix_free_weights(KERNEL, grid, _data(ndim, count).functionals)
     w = np.asarray(weights.matmul(jnp.eye(grid.size))).T
     nodes = _data(ndim, count).blocks[0].functional.nodes(grid.spacing)
     lines, points = dense.functionals(nodes.x, nodes.weights), dense.points(grid.coordinates())
@@ -86,7 +86,7 @@ def test_residual_variances_are_the_dense_ones_of_these_weights(ndim, monkeypatc
     expected = own - 2 * np.sum(w * cross, axis=1) + np.sum(w * (w @ on_grid), axis=1)
     np.testing.assert_allclose(weights.residual, expected, rtol=1e-7)
     monkeypatch.setattr("hipgp.weights.residual_variance.PAIR_BUDGET", 1e5)
-    some = np.asarray(matrix_free_weights(KERNEL, grid, _data(ndim, count)).residual)
+    some = np.asarray(matrix_free_weights(KERNEL, grid, _data(ndim, count).functionals).residual)
     assert np.mean(some) == pytest.approx(np.mean(expected), rel=0.2)
 
 
@@ -123,7 +123,7 @@ def test_the_posterior_is_the_dense_one_of_its_own_weights():
     own = k @ w.T @ np.linalg.solve(a, post.engine.data.y)
     np.testing.assert_allclose(post.mean.ravel(), own, atol=1e-7)
     target = hg.LineIntegrals(*_ends(2, 5, seed=9))
-    at = matrix_free_weights(KERNEL, grid, hg.observe(target, np.zeros(5)))
+    at = matrix_free_weights(KERNEL, grid, [target])
     wt = np.asarray(at.matmul(jnp.eye(grid.size))).T
     variance = at.residual + np.diag(wt @ k @ wt.T) - np.diag(wt @ k @ w.T @ np.linalg.solve(a, w @ k @ wt.T))
     np.testing.assert_allclose(post.predict(target, std="exact").std, np.sqrt(variance), rtol=1e-5)
@@ -132,7 +132,7 @@ def test_the_posterior_is_the_dense_one_of_its_own_weights():
 def test_float32_is_float64_rounded():
     grid = _grid(3, 12)
     double, single = (
-        matrix_free_weights(KERNEL, grid, _data(3, 60, dtype=t), t) for t in (float, np.float32)
+        matrix_free_weights(KERNEL, grid, _data(3, 60, dtype=t).functionals, t) for t in (float, np.float32)
     )
     u = np.random.default_rng(0).standard_normal(grid.size)
     with jax.enable_x64(True):
@@ -158,8 +158,8 @@ def test_what_is_no_line_is_refused_with_the_way_out(functional, words):
 
 def test_integrals_and_averages_together_are_refused():
     with pytest.raises(ValueError, match="not both"):
-        matrix_free_weights(KERNEL, _grid(2, 6), _data(2, 5) + _data(2, 5, average=True))
-    both = matrix_free_weights(KERNEL, _grid(2, 6), _data(2, 5) + _data(2, 7))
+        matrix_free_weights(KERNEL, _grid(2, 6), (_data(2, 5) + _data(2, 5, average=True)).functionals)
+    both = matrix_free_weights(KERNEL, _grid(2, 6), (_data(2, 5) + _data(2, 7)).functionals)
     assert both.matmul(jnp.ones(_grid(2, 6).size)).shape == (12,)
 
 
@@ -168,7 +168,7 @@ def test_too_many_stored_weights_are_named_with_the_way_out(monkeypatch):
     held = hg.GP(KERNEL, grid).condition(data).engine.system.weights.sparse
     slices = [s for part in (held.rows, held.transposed) for s in part.slices]
     size = 12 * sum(np.count_nonzero(s.values) for s in slices)  # but for the padding
-    assert matrix_free.stored_bytes(grid, data, 2) == pytest.approx(size, rel=0.5)
+    assert matrix_free.stored_bytes(grid, data.functionals, 2, data.dtype) == pytest.approx(size, rel=0.5)
     monkeypatch.setattr("hipgp.batch.interpolation.MUCH", size / 4)
     with pytest.warns(UserWarning, match="matrix-free"):
         hg.GP(KERNEL, grid).condition(data)

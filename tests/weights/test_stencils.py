@@ -45,7 +45,7 @@ def test_pieces_make_the_same_weights(monkeypatch, where):
     functionals = (Points(x), Derivatives(x, direction=x), *lines, boxes)
     blocks = [observe(f, np.zeros(len(f))) for f in functionals]
     data = sum(blocks[1:], start=blocks[0])
-    whole = stencils.local_weight_rows(hk.Matern32(1.0, 0.2), grid, data)
+    whole = stencils.local_weight_rows(hk.Matern32(1.0, 0.2), grid, data.functionals)
     monkeypatch.setattr(stencils, "NODE_CHUNK", 64)
     if where == "device":
         monkeypatch.setattr(
@@ -53,7 +53,7 @@ def test_pieces_make_the_same_weights(monkeypatch, where):
             "_merging_functions",
             lambda: (stencils._merged_rows_on_device, stencils.concatenate_on_device),
         )
-    parts = stencils.local_weight_rows(hk.Matern32(1.0, 0.2), grid, data)
+    parts = stencils.local_weight_rows(hk.Matern32(1.0, 0.2), grid, data.functionals)
     np.testing.assert_allclose(parts.matrix.toarray(), whole.matrix.toarray(), atol=1e-12)
     np.testing.assert_allclose(parts.residual, whole.residual, atol=1e-12)
 
@@ -63,7 +63,7 @@ def test_weights_of_pieces_on_the_device_make_the_same_products(monkeypatch):
     rng, grid = np.random.default_rng(4), Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(30, 20))
     rays = LineIntegrals((0.0, 0.0), rng.uniform(size=(50, 2)), nodes_per_ray=30)
     data = observe(rays, np.zeros(50))
-    truth = stencils.local_weight_rows(KERNEL_2D, grid, data).matrix.toarray()
+    truth = stencils.local_weight_rows(KERNEL_2D, grid, data.functionals).matrix.toarray()
     monkeypatch.setattr(stencils, "NODE_CHUNK", 64)
     monkeypatch.setattr(
         stencils,
@@ -72,7 +72,7 @@ def test_weights_of_pieces_on_the_device_make_the_same_products(monkeypatch):
     )
     monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: False)
     with jax.enable_x64(True):
-        rows = stencils.local_weight_rows(KERNEL_2D, grid, data)
+        rows = stencils.local_weight_rows(KERNEL_2D, grid, data.functionals)
         assert not rows.csr.on_host
         weights = stencils.LocalWeights.from_rows(rows, np.float64)
         u, a = rng.normal(size=(2, 600)), rng.normal(size=(2, 50))
@@ -110,9 +110,7 @@ def test_numpy_and_jax_place_nodes_alike():
         Grid((0.3, -2.0), (0.1, 1 / 7), (40, 30)),
     ):
         x = grid.coordinates()
-        rows = stencils.local_weight_rows(
-            hk.Matern12(1.0, 0.2), grid, observe(Points(x), np.zeros(len(x)))
-        ).matrix
+        rows = stencils.local_weight_rows(hk.Matern12(1.0, 0.2), grid, [Points(x)]).matrix
         np.testing.assert_array_equal(
             stencils.locate_stencils(grid, x, 4)[0], rows.indices.reshape(len(x), -1)[:, 0]
         )
@@ -129,12 +127,12 @@ def test_residual_variances_past_the_budget_are_interpolated(monkeypatch):
     scale = np.where(np.arange(600) % 2, 1.0, 1e3)
     data = observe(Functionals(nodes.x, nodes.weights * scale[:, None]), np.zeros(600), 0.1)
     kernel = hk.Matern32(1.0, 3.0)
-    whole = stencils.local_weight_rows(kernel, grid, data).residual / scale**2
+    whole = stencils.local_weight_rows(kernel, grid, data.functionals).residual / scale**2
     calls = []
     residuals = residual_variance._residual_variances
     monkeypatch.setattr(residual_variance, "_residual_variances", lambda *a: calls.append(1) or residuals(*a))
     monkeypatch.setattr(residual_variance, "PAIR_BUDGET", 1e6)
-    fast = stencils.local_weight_rows(kernel, grid, data).residual / scale**2
+    fast = stencils.local_weight_rows(kernel, grid, data.functionals).residual / scale**2
     assert len(calls) == 1  # one batch of 512 in place of two
     ratio = fast / whole
     assert 0 < np.sum(ratio != 1) < 600 and np.sum(np.abs(ratio - 1) < 1e-12) < 200

@@ -1,4 +1,4 @@
-"""What stands on the library: pictures, reports, simulated problems, demos and the command line.
+"""Applications of the library: reports, simulated problems, demos and the command line.
 
 Nothing else imports it.
 """

@@ -18,8 +18,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from hipgp import display, plots
 from hipgp import posterior as models
-from hipgp.apps import plots
 from hipgp.files import io
 from hipgp.model import dates
 from hipgp.model.data import Data
@@ -43,7 +43,7 @@ def page(path: str | os.PathLike[str]) -> str:
     """The report of the map in `path`, as HTML."""
     record = io.read(path)
     post = models.load(path)
-    held = fields_of(record, post)
+    held = {str(k): np.asarray(record.fields[k]) for k in record.fields.data_vars} | {"mean": post.mean}
     parts = {
         "TITLE": html.escape(f"{post.labels.name}: {pathlib.Path(path).name}"),
         "WORDS": _in_words(post),
@@ -51,24 +51,13 @@ def page(path: str | os.PathLike[str]) -> str:
             f'<li class="{grade}">{html.escape(text)}</li>' for grade, text in verdicts(post)
         ),
         "DECISIONS": _decisions(post),
-        "PICTURES": "".join(_figure_html(title, fig) for title, fig in pictures(post, held)),
+        "PICTURES": "".join(_figure_html(title, fig) for title, fig in pictures(post)),
         "BROWSER": browser(post, held) if post.grid.ndim == 3 else "",
         "PROVENANCE": html.escape(json.dumps(record.model["provenance"])),
     }
     text = files("hipgp.apps").joinpath(TEMPLATE).read_text(encoding="utf-8")
     # in one pass: a label such as {{PICTURES}} is text, not a place to be filled
     return re.sub("{{(" + "|".join(parts) + ")}}", lambda place: parts[place[1]], text)
-
-
-def fields_of(record: io.Record, post: models.Posterior) -> dict[str, np.ndarray]:
-    """The arrays on the grid in a file: the mean, and std and draws where they were saved.
-
-    A curve of a transformed field has the ends of its intervals beside its std, which would reach beyond the link's range.
-    """
-    held = {str(k): np.asarray(record.fields[k]) for k in record.fields.data_vars} | {"mean": post.mean}
-    if "std" in held and post.grid.ndim == 1 and link_name(post):
-        held["lower"], held["upper"] = post.interval(0.95)
-    return held
 
 
 def link_name(post: models.Posterior) -> str:
@@ -230,11 +219,11 @@ def _residual_verdict(post: models.Posterior) -> list[tuple[str, str]]:
     return out
 
 
-def pictures(post: models.Posterior, held: dict[str, np.ndarray]) -> list[tuple[str, Figure]]:
+def pictures(post: models.Posterior) -> list[tuple[str, Figure]]:
     """The map, the residuals, and how solve and learning converged, each with its title."""
     told = post.diagnostics
     found = [
-        ("The map", plots.overview(held, post.grid, post.labels)),
+        ("The map", display.figure(post) if post.grid.ndim < 4 else None),
     ]
     if (residuals := _fitted_residuals(post)) is not None:
         histogram = plots.standardised(residuals[0] / residuals[1])

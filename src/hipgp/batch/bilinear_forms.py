@@ -20,7 +20,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.buckets import round_up_to_power_of_two
 from hipgp.runtime.programs import bounded_jit
-from hipgp.weights.exact import Weights
+from hipgp.weights.operator import Weights
 from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 from hipgp.weights.stencils import node_chunk_size, stencil_weights
 from hipgp.weights.toeplitz import Toeplitz, TorusToeplitz, toeplitz_on_torus

@@ -3,21 +3,23 @@
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.batch import decisions, interpolation
+from hipgp.batch import decisions, exact_variances, interpolation
 from hipgp.batch.decisions import Decision, all_points
 from hipgp.batch.grid_space import grid_system, largest_unresolved_gain
 from hipgp.batch.interpolation import Rows
 from hipgp.batch.low_rank import Trial, crossing, low_rank
 from hipgp.batch.systems import DataSystem, System
 from hipgp.engines import Problem
+from hipgp.linalg.preconditioner import Preconditioner, Scaling
 from hipgp.runtime.arrays import on_device
+from hipgp.runtime.lazy import Lazy
+from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import run_both
 from hipgp.vecchia import factor as vecchia
-from hipgp.vecchia.factor import ConditioningSets, Vecchia
+from hipgp.vecchia.factor import ConditioningSets
 from hipgp.vecchia.grid_error import GridModel
 from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencil_geometry import wide_stencil
@@ -38,11 +40,13 @@ class Built(NamedTuple):
     grid_model: GridModel  # the grid's approximation of the data
 
 
-def build(problem: Problem, method: "Batch") -> Built:
-    """The linear system of a problem, its data in the order given."""
+def build(problem: Problem, method: "Batch", operators: "_GridOperators | None" = None) -> Built:
+    """The linear system of a problem, its data in the order given; from K and W where these are given."""
     kernel, grid, data, noise, _ = problem
     kernel.check_dimension(grid.ndim)
-    rows, description, near, toeplitz = _rows_beside(problem, method)
+    rows, description, near, toeplitz = _rows_beside(
+        problem, method, operators or _operators(problem, method)
+    )
     variance = np.asarray(data.noise_std(noise), float) ** 2
     residual = np.asarray(rows.residual, float)
     ratio = float(np.mean(residual / variance))
@@ -69,8 +73,7 @@ def build(problem: Problem, method: "Batch") -> Built:
         "preconditioner": decisions.preconditioner(method, where.choice, system.preconditioner_size, trial),
     }
     if method.weights != "exact":
-        functionals = [block.functional for block in data.blocks]
-        taken["stencil"] = decisions.stencil(method, functionals, data.ndim)
+        taken["stencil"] = decisions.stencil(method, data.functionals, data.ndim)
     info = _sizes(problem, toeplitz) | {"weights": description, "residual_to_noise": ratio}
     info |= {name: taken[name].choice for name in ("residual", "space", "product", "preconditioner")}
     info["decisions"] = {name: decision.reason for name, decision in taken.items()}
@@ -91,21 +94,57 @@ def _sizes(problem: Problem, toeplitz: Toeplitz) -> dict[str, Any]:
     }
 
 
-def system_later(problem: Problem, method: "Batch") -> System:
-    """The system of a posterior from a file, built as in a fit."""
-    with jax.enable_x64(True):
-        return build(problem, method).system
+class _GridOperators(NamedTuple):
+    """K on the torus, and the rows of W with a description, of which either is computed once, when it is asked for."""
+
+    toeplitz: Lazy[Toeplitz]
+    rows: Lazy[tuple[Rows, str]]
 
 
-def cells_later(problem: Problem, method: "Batch") -> CellBlocks | None:
-    """The data by grid cell, for a posterior from a file with joint residuals; W is computed without building a system."""
-    embedded = lambda: embed(problem.kernel, problem.grid, problem.data.dtype, WRAPPED)
-    with jax.enable_x64(True):
-        rows, _ = interpolation.rows_of(method, problem.kernel, problem.grid, problem.data, embedded)
-        return interpolation.cells(method, problem, rows)
+def _operators(problem: Problem, method: "Batch") -> _GridOperators:
+    kernel, grid, data, _, _ = problem
+    toeplitz = Lazy(functools.partial(embed, kernel, grid, data.dtype, WRAPPED))
+    return _GridOperators(toeplitz, Lazy(functools.partial(_rows, problem, method, toeplitz)))
 
 
-def _rows_beside(problem: Problem, method: "Batch") -> tuple[Rows, str, ConditioningSets | None, Toeplitz]:
+@float64_available
+def _rows(problem: Problem, method: "Batch", toeplitz: Lazy[Toeplitz]) -> tuple[Rows, str]:
+    kernel, grid, data, _, _ = problem
+    return interpolation.rows_of(method, kernel, grid, data.functionals, data.dtype, toeplitz.get)
+
+
+class Later(NamedTuple):
+    """What follows from a problem and settings. A map from a file computes each part when it is first asked for."""
+
+    system: Lazy[System]
+    cells: Lazy[CellBlocks | None]  # the data by grid cell, where their residuals are joint
+    factor: Lazy[Any]  # of exact standard deviations
+
+
+def later(problem: Problem, method: "Batch", *built: Built) -> Later:
+    """System, cells and factor of a problem; system and cells are there from the start where they are `built`.
+
+    Otherwise W is computed once for both. The cells alone, which the mean takes, need no system.
+    """
+    operators = _operators(problem, method)
+    system = Lazy(functools.partial(_system, problem, method, operators), *(b.system for b in built))
+    cells = Lazy(functools.partial(_cells, problem, method, operators), *(b.cells for b in built))
+    return Later(system, cells, Lazy(functools.partial(exact_variances.factor_of, system)))
+
+
+@float64_available
+def _system(problem: Problem, method: "Batch", operators: _GridOperators) -> System:
+    return build(problem, method, operators).system
+
+
+@float64_available
+def _cells(problem: Problem, method: "Batch", operators: _GridOperators) -> CellBlocks | None:
+    return interpolation.cells(method, problem, operators.rows.get()[0])
+
+
+def _rows_beside(
+    problem: Problem, method: "Batch", operators: _GridOperators
+) -> tuple[Rows, str, ConditioningSets | None, Toeplitz]:
     """W, its description, conditioning sets and K, computed in parallel.
 
     The conditioning sets are None for points, whose sets depend on the noise and residual variances, and if a low-rank
@@ -116,11 +155,10 @@ def _rows_beside(problem: Problem, method: "Batch") -> tuple[Rows, str, Conditio
     beside = beside and not decisions.tries_low_rank(method, lambda: crossing(data, kernel))
     beside = beside and decisions.surely_in_data_space(method, data, grid.size)
     near_whom = lambda: vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if beside else None
-    embedded = functools.cache(lambda: embed(kernel, grid, data.dtype, WRAPPED))
+    embedded, weights = operators.toeplitz.get, operators.rows.get
     if method.weights == "exact":
         embedded()  # W needs it
-    with_w = lambda: interpolation.rows_of(method, kernel, grid, data, embedded)
-    ((rows, description), near), toeplitz = run_both(lambda: run_both(with_w, near_whom), embedded)
+    ((rows, description), near), toeplitz = run_both(lambda: run_both(weights, near_whom), embedded)
     return rows, description, near, toeplitz
 
 
@@ -143,28 +181,25 @@ def _data_system(
         enough = np.inf if method.preconditioner == "low-rank" else decisions.MOST_LEFT
         local = rows if isinstance(rows, WeightRows) else None
         trial = low_rank(kernel, grid, data, variance, local, toeplitz, enough)
-    given = None if trial is None else trial.preconditioner
-    factor, weights = run_both(
-        lambda: _vecchia(problem, method, variance, near) if given is None else given,
+    noise = on_device(variance, data.dtype)
+
+    def root() -> Preconditioner:
+        if trial is not None and trial.preconditioner is not None:
+            return trial.preconditioner
+        if method.neighbours == 0:
+            return Scaling.by(noise)
+        whom = vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if near is None else near
+        return vecchia.vecchia_factor(kernel, whom, variance, data.dtype)
+
+    preconditioner, weights = run_both(
+        root,
         lambda: LocalWeights.from_rows(rows, data.dtype) if isinstance(rows, WeightRows) else rows,
     )
     shared = None if cells is None else cells.covariance(data.dtype)
-    noise = on_device(variance, data.dtype)
     system = DataSystem(
-        toeplitz=toeplitz, weights=weights, noise=noise, preconditioner=factor, residuals=shared
+        toeplitz=toeplitz, weights=weights, noise=noise, preconditioner=preconditioner, residuals=shared
     )
     return system, trial
-
-
-def _vecchia(
-    problem: Problem, method: "Batch", variance: Float[np.ndarray, " N"], near: ConditioningSets | None
-) -> Vecchia | None:
-    kernel, data = problem.kernel, problem.data
-    if method.neighbours == 0:
-        return None
-    if near is None:
-        near = vecchia.choose_conditioning_sets(kernel, data, method.neighbours)
-    return vecchia.vecchia_factor(kernel, near, variance, data.dtype)
 
 
 def _grid_model(

@@ -56,7 +56,7 @@ def work(system: "System", iterations: int) -> Work:
 
 def all_points(data: Data) -> bool:
     """Whether all observations are values at points."""
-    return all(isinstance(block.functional, Points) for block in data.blocks)
+    return all(isinstance(functional, Points) for functional in data.functionals)
 
 
 def weights(method: "Batch") -> Decision[str]:
@@ -215,7 +215,7 @@ def exact_by_factor(work: Work, targets: int, solves: int) -> bool:
     return work.rows <= FACTORED and (shorter or products * work.torus_size <= CHEAP)
 
 
-def exact_by_solves(work: Work, targets: int, samples: int) -> bool:
+def _exact_by_solves(work: Work, targets: int, samples: int) -> bool:
     """Whether to solve for each target: if there are no more targets than samples, or the solves take few products."""
     return targets <= samples or targets * max(1, work.iterations) * work.torus_size <= CHEAP
 
@@ -234,20 +234,22 @@ def standard_deviations(
     deviation to a few percent. They do not for a line given lines that cross it, for values given slopes, and for one kind
     given another. Only then `work` is called.
     """
-    functionals = [*(block.functional for block in data.blocks), target]
+    functionals = [*data.functionals, target]
     kinds = {type(functional) for functional in functionals}
     if kinds == {Points}:
         return Decision("vecchia", "from the nearest observations: points given points")
     if kinds == {LineIntegrals} and from_one_place(functionals):
         return Decision("vecchia", "from the nearest observations: lines given lines from the same place")
-    least = "the nearest observations tell too little of one kind of functional given others"
+    least = "the nearest observations carry too little information on one kind of functional given others"
     if kinds == {LineIntegrals}:
-        least = "the nearest observations tell too little of lines that do not start from one place"
+        least = (
+            "the nearest observations carry too little information on lines that do not start from one place"
+        )
     needed = work()
     rows = f"the factor of a matrix of {needed.rows:,} rows"
     if exact_by_factor(needed, count, samples):
         return Decision("exact", f"exact: {least}, and {rows} is within reach")
-    if exact_by_solves(needed, count, samples):
+    if _exact_by_solves(needed, count, samples):
         solves = f"{count:,} solves of about {needed.iterations} steps each"
         return Decision("exact", f"exact: {least}, and {solves} are no more than samples take, or seconds")
     limit = f"at most {FACTORED:,}" if needed.rows > FACTORED else "it takes more products than the samples"

@@ -7,7 +7,6 @@ trend with a flat prior come from generalised least squares, in the mean and in 
 """
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable
 from numbers import Real
@@ -17,8 +16,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
-from hipgp.batch import decisions, estimates, evidence, exact_variances, interpolation, variances
-from hipgp.batch.build import Built, build, cells_later, system_later
+from hipgp.batch import decisions, estimates, evidence, interpolation, variances
+from hipgp.batch.build import Built, build, later
 from hipgp.batch.checkpoint import Checkpoint
 from hipgp.batch.least_squares import TrendSolution, combine, right_hand_sides, row_tolerances
 from hipgp.batch.ordering import in_order
@@ -31,10 +30,10 @@ from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.packing import Arrays, Json, check_shapes, unpack_observations
+from hipgp.model.packing import check_shapes, unpack_observations
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.checkpoints import fingerprint
-from hipgp.runtime.lazy import Lazy
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse
@@ -200,12 +199,9 @@ class Batch(Method):
         self, problem: Problem, diagnostics: Json, solved: dict[str, Any], *built: Built
     ) -> BatchPosterior:
         """A posterior from the solution of the system, which is built when it is needed, unless it is given."""
-        system = Lazy(functools.partial(system_later, problem, self), *(b.system for b in built))
-        cells = Lazy(functools.partial(cells_later, problem, self), *(b.cells for b in built))
-        factor = Lazy(functools.partial(exact_variances.factor_of, system))
         kernel, grid, data, noise, trend = problem
         given = kernel, grid, noise, self, diagnostics, data.dtype, data, trend
-        return BatchPosterior(*given, system, cells, factor, **solved)
+        return BatchPosterior(*given, later(problem, self, *built), **solved)
 
     @float64_available
     def log_evidence_slope(self, problem: Problem, probes: int, key: Any) -> Slope:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from hipgp.model.data import Data, observe
+from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.runtime import memory
@@ -25,8 +25,8 @@ LEAST = 1024  # least number of places in a chunk
 
 def check_weights(grid: Grid, data: Data, p: int) -> None:
     """Refuse data whose local weights, with stencils of p points per axis, do not fit into memory."""
-    entries = sum(_entries(grid, block.functional, p, data.dtype) for block in data.blocks)
-    lines = all(isinstance(block.functional, LineIntegrals) for block in data.blocks)
+    entries = sum(_entries(grid, functional, p, data.dtype) for functional in data.functionals)
+    lines = all(isinstance(functional, LineIntegrals) for functional in data.functionals)
     advice = 'use Batch(weights="matrix-free")' if lines else "use fewer observations, or Batch(stencil=2)"
     what = f"{len(data):,} observations with {entries:.3g} weights"
     memory.check("data", what, KEPT * entries, advice)
@@ -70,8 +70,7 @@ def _entries(grid: Grid, functional: Functional, p: int, dtype: Any) -> float:
     if functional.single:
         return count * width
     if isinstance(functional, LineIntegrals):
-        as_data = observe(functional, np.zeros(count, dtype))
-        return stored_bytes(grid, as_data, p) / (2 * (np.dtype(dtype).itemsize + 4))
+        return stored_bytes(grid, [functional], p, dtype) / (2 * (np.dtype(dtype).itemsize + 4))
     some = np.linspace(0, count - 1, min(count, 16)).astype(int)
     nodes = np.mean([functional.nodes_each(some[i : i + 1], grid.spacing) for i in range(len(some))])
     return count * float(nodes) + count * width  # neighbouring nodes share grid points, and so entries

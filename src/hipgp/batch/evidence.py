@@ -17,7 +17,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.batch.bilinear_forms import Forms, kernel_gradient
-from hipgp.batch.interpolation import points_per_axis
 from hipgp.batch.systems import DataSystem, System
 from hipgp.engines import Estimate, Gradient, Slope
 from hipgp.learning.parameters import Layout
@@ -39,7 +38,7 @@ LOG_2PI = float(np.log(2 * np.pi))
 def log_evidence(post: "BatchPosterior", probes: int, key: Array) -> Estimate:
     """The log-probability of the data with the trend's coefficients at their best."""
     check_whole("probes", probes, 2)  # the error estimate needs two
-    return evidence_of(post, logarithms(post.system, post.system.random_signs(probes, key))[0])
+    return _evidence_of(post, logarithms(post.system, post.system.random_signs(probes, key))[0])
 
 
 def differentiable(method: "Batch") -> "Batch":
@@ -69,7 +68,7 @@ def slope(post: "BatchPosterior", signs: Float[Array, "B n"], tolerance: float =
     if bound:
         residual = system.weights.residual
         of_residual, of_noise = 1 / system.noise, of_noise - residual / system.noise**2
-    p = points_per_axis(post.method, data)
+    p = post.method.points_per_axis(data)
     of_kernel = kernel_gradient(
         post.kernel, post.grid, data, p, system.toeplitz, system.weights, forms, of_residual
     )
@@ -83,7 +82,7 @@ def slope(post: "BatchPosterior", signs: Float[Array, "B n"], tolerance: float =
         return sum(jax.tree.leaves(pull), start=from_noise)
 
     values = -0.5 * np.asarray(jax.grad(total)(jnp.asarray(layout.pack(post.kernel, post.noise))))
-    return Slope(evidence_of(post, logs), Gradient(tuple(layout.names()), values))
+    return Slope(_evidence_of(post, logs), Gradient(tuple(layout.names()), values))
 
 
 @bounded_jit()
@@ -96,7 +95,7 @@ def _forms(
     return Forms(jnp.concatenate([alpha[None], g]), jnp.concatenate([alpha[None], h]), weight)
 
 
-def evidence_of(post: "BatchPosterior", logs: Float[np.ndarray, " B"]) -> Estimate:
+def _evidence_of(post: "BatchPosterior", logs: Float[np.ndarray, " B"]) -> Estimate:
     system, count = post.system, len(post.data)
     rest = np.asarray(post.data.y, float) - post.trend.of_data(post.data, post.grid) @ post.beta
     fit = float(rest @ np.asarray(post.alpha, float))

@@ -21,14 +21,14 @@ from hipgp.runtime.lazy import Lazy
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.progress import Report, silent
-from hipgp.weights.exact import Weights
+from hipgp.weights.operator import Weights
 
 if TYPE_CHECKING:
     from hipgp.batch.posterior import BatchPosterior
     from hipgp.batch.simulation import GridTarget
 
 
-class PriorCovariances(NamedTuple):
+class _PriorCovariances(NamedTuple):
     """Prior covariances of some functionals, through the grid, in float64."""
 
     w: Float[Array, "t M"]
@@ -47,7 +47,7 @@ def exact_variance(
     """The variances of targets with these trend columns, in chunks."""
     (weights, joint), system, count = target, post.system, len(columns)
     factor = (
-        post.factor.get(report)
+        post.later.factor.get(report)
         if exact_by_factor(work(system, post.diagnostics["iterations"]), count, count)
         else None
     )
@@ -67,14 +67,14 @@ def exact_variance(
 
 
 @bounded_jit()
-def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> PriorCovariances:
+def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> _PriorCovariances:
     system, weights = in_float64(system), in_float64(weights)
     w = weights.transpose_matmul(jax.nn.one_hot(rows, len(weights.residual), dtype=jnp.float64))
     field = system.toeplitz.flat_matmul(w)
-    return PriorCovariances(w, field, jnp.sum(w * field, axis=-1), system.weights.matmul(field))
+    return _PriorCovariances(w, field, jnp.sum(w * field, axis=-1), system.weights.matmul(field))
 
 
-def _by_solves(post: "BatchPosterior", seen: PriorCovariances) -> tuple[np.ndarray, np.ndarray]:
+def _by_solves(post: "BatchPosterior", seen: _PriorCovariances) -> tuple[np.ndarray, np.ndarray]:
     """c' A^-1 c and X' A^-1 c."""
     # The error of c'A^-1 c is at most r'N^-1 r, twice the bound, so the tolerance is relative to the prior variance.
     target = 1e-6 * np.asarray(seen.prior)
@@ -95,7 +95,7 @@ def _explained(system: Any, cross: Array, alpha: Array) -> Array:
 
 
 def _by_factor(
-    factor: np.ndarray, post: "BatchPosterior", seen: PriorCovariances
+    factor: np.ndarray, post: "BatchPosterior", seen: _PriorCovariances
 ) -> tuple[np.ndarray, np.ndarray]:
     """c' A^-1 c and X' A^-1 c from A's Cholesky factor."""
     solve = lambda b: scipy.linalg.solve_triangular(factor, b, lower=True, check_finite=False)
@@ -104,7 +104,7 @@ def _by_factor(
 
 
 def _by_grid_factor(
-    factor: Any, post: "BatchPosterior", seen: PriorCovariances
+    factor: Any, post: "BatchPosterior", seen: _PriorCovariances
 ) -> tuple[np.ndarray, np.ndarray]:
     """c' A^-1 c and X' A^-1 c from the LU factors of I + G K; W' A^-1 = (I + G K)^-1 W' N^-1."""
     solve = lambda b: scipy.linalg.lu_solve(factor, np.asarray(b).T, check_finite=False)

@@ -7,7 +7,7 @@ rho of the solve, KL = rho' Λ^-1 rho / 2 <= rho' rho / 2, and
 
     A^-1 z = N^-1 (z - W field),    field = R Λ^-1 R' W' N^-1 z.
 
-**The preconditioner.** Λ is ill-conditioned because of the few modes with the largest eigenvalues of the prior. `LowModes`
+**The preconditioner.** Λ is ill-conditioned because of the few modes with the largest eigenvalues of the prior. `_LowModes`
 holds the block of Λ among these, densely inverted. For points that block replaces G by the diagonal matrix of its row
 sums, so that each entry needs two Fourier coefficients of the row sums; for other functionals it uses the modes as seen by
 a sample of the observations. For all other modes the preconditioner assumes data of uniform density on the torus.
@@ -42,7 +42,7 @@ MODES_AT_ONCE = 64
 GROUP, AT_ONCE = 8, 2**15  # rows of W in one dense product; rows of products in memory at once
 
 
-class LowModes(eqx.Module):
+class _LowModes(eqx.Module):
     """The modes with the largest prior eigenvalues, and the inverse of the block of Λ among them.
 
     A mode's coefficient has two places among the unknowns, because rfftn keeps some modes together with their mirror
@@ -72,7 +72,7 @@ class GridSystem(System):
     noise: Float[Array, " N"]
     stencil: SlicedEllpack | None  # G for points, None for other functionals
     density: Float[Array, ""]  # mean of G over the torus
-    low: LowModes
+    low: _LowModes
 
     residuals: None = None  # residuals count as independent noise
 
@@ -164,19 +164,19 @@ def grid_system(
 
 def _of_points(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
-) -> tuple[SlicedEllpack, float, LowModes]:
+) -> tuple[SlicedEllpack, float, _LowModes]:
     """G, its mean over the torus, and the dense block of modes, for points."""
     torus, product = toeplitz.torus, _product(matrix, 1 / noise)
     row_sums = np.maximum(np.asarray(product.sum(axis=1)), 0.0)
     density = float(np.sum(row_sums)) / torus.size
-    modes = _largest(toeplitz, point_modes(torus), LEAST_GAIN / max(density, 1e-300))
+    modes = _largest(toeplitz, _point_modes(torus), LEAST_GAIN / max(density, 1e-300))
     low = _low(toeplitz, modes, _looked_up(torus, row_sums, modes))
     return sliced_ellpack(CSR.from_scipy(product), toeplitz.eigenvalues.dtype), density, low
 
 
 def _of_lines(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
-) -> tuple[None, float, LowModes]:
+) -> tuple[None, float, _LowModes]:
     """None for G, which would be dense, its mean over the torus, and the dense block of modes, for lines and areas."""
     torus, modes = toeplitz.torus, _largest(toeplitz, LINE_MODES, 0.0)
     products, count = _integrated(torus, matrix, noise, modes), len(modes.q)
@@ -184,7 +184,7 @@ def _of_lines(
     return None, density, _low(toeplitz, modes, products)
 
 
-def point_modes(torus: Torus) -> int:
+def _point_modes(torus: Torus) -> int:
     """The number of pairs of modes in the dense block."""
     return int(np.clip(torus.size // 200, *POINT_MODES))
 
@@ -195,7 +195,7 @@ def largest_unresolved_gain(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) 
     The number of steps grows with its square root.
     """
     eigenvalues = np.sort(np.asarray(toeplitz.whole().eigenvalues, float), axis=None)[::-1]
-    largest = eigenvalues[min(point_modes(toeplitz.torus), len(eigenvalues) - 1)]
+    largest = eigenvalues[min(_point_modes(toeplitz.torus), len(eigenvalues) - 1)]
     return float(np.sum(1 / noise)) / toeplitz.torus.size * largest
 
 
@@ -237,7 +237,7 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
     return scipy.sparse.csr_array(scipy.sparse.diags_array(every, offsets=offsets, shape=(size, size)))  # type: ignore[arg-type]
 
 
-class Modes(NamedTuple):
+class _Modes(NamedTuple):
     """Modes in rfftn's layout, one of each mirror pair: each has a cosine, and those with a distinct mirror also a sine."""
 
     q: Int[np.ndarray, "r D"]
@@ -248,7 +248,7 @@ class Modes(NamedTuple):
         return np.any(self.q != self.mirror, axis=1)
 
 
-def _largest(toeplitz: Toeplitz, most: int, least: float) -> Modes:
+def _largest(toeplitz: Toeplitz, most: int, least: float) -> _Modes:
     """The modes with the largest eigenvalues, down to `least`; their number is rounded up, to limit recompilation."""
     eigenvalues, shape = np.asarray(toeplitz.eigenvalues, float), toeplitz.torus.shape
     order = np.argsort(-eigenvalues, axis=None, kind="stable")[:most]
@@ -257,10 +257,10 @@ def _largest(toeplitz: Toeplitz, most: int, least: float) -> Modes:
     mirror = -q % np.asarray(shape)
     here, there = (np.ravel_multi_index(tuple(k.T), shape) for k in (q, mirror))
     first = (q[:, -1] != mirror[:, -1]) | (here <= there)
-    return Modes(q[first], mirror[first])
+    return _Modes(q[first], mirror[first])
 
 
-def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: Modes) -> Float[np.ndarray, "k k"]:
+def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: _Modes) -> Float[np.ndarray, "k k"]:
     """Sums over the grid of G's row sums times products of two modes, which are cosines and sines themselves."""
     padded = np.zeros(torus.shape)
     padded[tuple(slice(n) for n in torus.grid.shape)] = row_sums.reshape(torus.grid.shape)
@@ -272,7 +272,7 @@ def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: Modes) ->
     return np.block([[cosines, mixed[:, paired]], [mixed[:, paired].T, sines[np.ix_(paired, paired)]]])
 
 
-def _integrated(torus: Torus, matrix: Any, noise: np.ndarray, modes: Modes) -> Float[np.ndarray, "k k"]:
+def _integrated(torus: Torus, matrix: Any, noise: np.ndarray, modes: _Modes) -> Float[np.ndarray, "k k"]:
     """Sums over a sample of the observations of products of two modes as the observations see them."""
     count = matrix.shape[0]
     some = np.sort(np.random.default_rng(0).permutation(count)[:LINES])
@@ -303,7 +303,7 @@ def _waves(torus: Torus, q: Int[np.ndarray, "r D"]) -> np.ndarray:
     return out
 
 
-def _low(toeplitz: Toeplitz, modes: Modes, products: Float[np.ndarray, "k k"]) -> LowModes:
+def _low(toeplitz: Toeplitz, modes: _Modes, products: Float[np.ndarray, "k k"]) -> _LowModes:
     """The places of the modes' coefficients among the unknowns, and the inverse of the block of Λ there."""
     eigenvalues, paired = toeplitz.eigenvalues, modes.paired
     both = (modes.q[:, -1] == modes.mirror[:, -1]) & paired  # rfftn keeps both of the pair
@@ -318,7 +318,7 @@ def _low(toeplitz: Toeplitz, modes: Modes, products: Float[np.ndarray, "k k"]) -
     inverse = _inverse(matrix) if len(scale) else matrix
     places = np.concatenate([places, places[:, paired] + eigenvalues.size], axis=1)
     as_dtype = lambda a: on_device(a, eigenvalues.dtype)
-    return LowModes(on_device(places, np.int32), as_dtype(shares), as_dtype(inverse))
+    return _LowModes(on_device(places, np.int32), as_dtype(shares), as_dtype(inverse))
 
 
 def _inverse(matrix: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "r r"]:

@@ -10,13 +10,13 @@ far cheaper. That is accurate enough for sums over many nodes, and the certifica
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.low_rank import IdentityPlusLowRank
 from hipgp.linalg.pivoted_cholesky import PartialCholesky, pivoted_cholesky
+from hipgp.linalg.preconditioner import Preconditioner
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, shortest_lengthscale, typical_lengthscale
@@ -45,34 +45,25 @@ FEWEST = 1024  # observations: with fewer, the solve takes less time than the fa
 MOST = 250_000  # observations: with more, the factor has too few columns
 
 
-class LowRank(eqx.Module):
+class LowRank(Preconditioner):
     """P = N + F F', with N^(-1/2) P N^(-1/2) = I + L L'; its root S, S'S = P^-1, is (I + L L')^(-1/2) N^(-1/2)."""
 
     scale: Float[Array, " N"]  # N^(1/2)
     inner: IdentityPlusLowRank
-    description: str = eqx.field(static=True)
+    log_determinant: Float[Array, ""]
+
+    @property
+    def description(self) -> str:
+        return f"{self.inner.vectors.shape[1]} columns"
 
     def precondition(self, r: Float[Array, "... N"]) -> Float[Array, "... N"]:
-        """Return P^-1 r."""
         return self.inner.solve(r / self.scale) / self.scale
 
     def whiten(self, r: Float[Array, "... N"]) -> Float[Array, "... N"]:
-        """Return S r."""
         return self.inner.inverse_root_matmul(r / self.scale)
 
     def whiten_transpose(self, v: Float[Array, "... N"]) -> Float[Array, "... N"]:
-        """Return S' v."""
         return self.inner.inverse_root_matmul(v) / self.scale
-
-    @property
-    def rows_used(self) -> None:
-        """No row of S is padding."""
-        return None
-
-    @property
-    def log_determinant(self) -> Float[Array, ""]:
-        """log|P|."""
-        return 2 * jnp.sum(jnp.log(self.scale)) + self.inner.log_determinant
 
 
 class Trial(NamedTuple):
@@ -122,7 +113,7 @@ def crossing(data: Data, kernel: Kernel) -> bool:
     Their box must also hold no more lengthscales (area, volume) than the factor may have columns, since each takes a
     column or more.
     """
-    if not FEWEST <= len(data) <= MOST or all(block.functional.single for block in data.blocks):
+    if not FEWEST <= len(data) <= MOST or all(functional.single for functional in data.functionals):
         return False
     ends = coarse_data_quadrature(data, kernel, MOST_NODES).ends()
     first, last = (np.asarray(end, float) / typical_lengthscale(kernel, data.ndim) for end in ends)
@@ -156,7 +147,9 @@ def low_rank(
     columns = found.factor.shape[1]
     inner = IdentityPlusLowRank.from_factor(found.factor, data.dtype)
     scale = on_device(np.sqrt(variance), data.dtype)
-    return Trial(LowRank(scale, inner, f"{columns} columns"), columns, covariances.left(found))
+    logs = 2 * jnp.sum(jnp.log(scale)) + inner.log_determinant
+    made = LowRank(scale=scale, inner=inner, log_determinant=logs)
+    return Trial(made, columns, covariances.left(found))
 
 
 def _promised(covariances: _Covariances, most: int) -> float:
@@ -183,7 +176,7 @@ def _covariances(
 ) -> _Covariances:
     coarser = _coarser(kernel, grid)
     if coarser is not grid or rows is None:
-        rows = local_weight_rows(kernel, coarser, data, STENCIL)
+        rows = local_weight_rows(kernel, coarser, data.functionals, STENCIL)
         toeplitz = embed(kernel, coarser, np.float64, WRAPPED)
     nodes = coarse_data_nodes(data, kernel, DIAGONAL_NODES)
     diagonal = np.asarray(_prior_variances(kernel, nodes)) / variance  # includes the residual variances

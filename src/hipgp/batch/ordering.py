@@ -4,7 +4,7 @@ Products with W gather grid values for each observation. In the order of a space
 in the cache.
 
 >>> import numpy as np
->>> along_curve(np.array([[0.0, 0.0], [9.0, 9.0], [1.0, 0.0], [9.0, 8.0]])).tolist()
+>>> _along_curve(np.array([[0.0, 0.0], [9.0, 9.0], [1.0, 0.0], [9.0, 8.0]])).tolist()
 [0, 2, 3, 1]
 """
 
@@ -16,7 +16,7 @@ from hipgp.model.data import Data, Observations
 BITS = 21  # bits of a place on the curve, over all axes
 
 
-def along_curve(places: Float[np.ndarray, "N D"]) -> Int[np.ndarray, " N"]:
+def _along_curve(places: Float[np.ndarray, "N D"]) -> Int[np.ndarray, " N"]:
     """The order of places along Morton's curve, by the interleaved bits of their coordinates."""
     n, ndim = places.shape
     bits = BITS // ndim
@@ -46,7 +46,7 @@ def in_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
     blocks, orders, begin = [], [], 0
     for block in data.blocks:
         places = np.asarray(block.functional.places(), float)
-        order = along_curve(places[:, 0] if places.shape[1] == 1 else places.mean(axis=1))
+        order = _along_curve(places[:, 0] if places.shape[1] == 1 else places.mean(axis=1))
         taken = block.functional[order]
         if type(taken) is type(block.functional):  # a user-defined functional may not support reordering
             noise = None if block.noise is None else block.noise[order]

@@ -21,22 +21,13 @@ from hipgp.batch.leave_out import leave_out
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
 from hipgp.batch.systems import System, draws_at_once, solve
 from hipgp.batch.updating import start_from
-from hipgp.engines import (
-    DEFAULT_STD,
-    EVIDENCE_PROBES,
-    Estimate,
-    FittedPosterior,
-    Gradient,
-    Prediction,
-    Problem,
-    StdOptions,
-    as_key,
-)
-from hipgp.model.data import Data, observe
+from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, Problem, as_key
+from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
-from hipgp.model.packing import Arrays, Json, pack_observations
+from hipgp.model.packing import pack_observations
 from hipgp.model.trend import Trend
-from hipgp.runtime.lazy import Lazy
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
@@ -44,8 +35,10 @@ from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencils import LocalWeights, WeightRows
 
 if TYPE_CHECKING:
+    from hipgp.batch.build import Later
     from hipgp.batch.engine import Batch
 
+QUICK_POINTS = 250_000  # given points, on the CPU: a few seconds
 # arrays that a file holds
 SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance", "order", "alpha_of_columns")
 
@@ -75,11 +68,7 @@ class BatchPosterior(FittedPosterior):
     method: "Batch"
     data: Data
     trend: Trend
-    lazy_system: Lazy[System] = eqx.field(
-        static=True
-    )  # posteriors from files build it only when they need it
-    cells: "Lazy[CellBlocks | None]" = eqx.field(static=True)  # the data by grid cell, if residuals are joint
-    factor: Lazy[Any] = eqx.field(static=True)  # the factored matrix of exact standard deviations
+    later: "Later" = eqx.field(static=True)  # posteriors from files build the system only when they need it
     alpha: Float[Array, " N"]
     field: Float[Array, " M"]  # posterior mean on the grid, without the trend
     beta: Float[np.ndarray, " p"]
@@ -95,7 +84,7 @@ class BatchPosterior(FittedPosterior):
     @property
     def system(self) -> System:
         """The linear system of the data."""
-        return self.lazy_system.get()
+        return self.later.system.get()
 
     def grid_mean(self) -> Float[np.ndarray, "..."]:
         total = np.asarray(self.field) + self.trend.on_grid(self.grid) @ self.beta
@@ -165,9 +154,9 @@ class BatchPosterior(FittedPosterior):
         method = self.method
         if method.weights == "matrix-free" and not isinstance(functional, LineIntegrals):
             method = dataclasses.replace(method, weights="local")
-        data = observe(functional, np.zeros(len(functional), self.data.dtype))
         toeplitz = lambda: self.system.toeplitz
-        return interpolation.rows_of(method, self.kernel, self.grid, data, toeplitz)[0]
+        asked = self.kernel, self.grid, [functional], np.result_type(self.dtype, functional.dtype)
+        return interpolation.rows_of(method, *asked, toeplitz)[0]
 
     @float64_available
     def on_device(self, target: Target) -> GridTarget:
@@ -186,7 +175,7 @@ class BatchPosterior(FittedPosterior):
     def _cells_beside(self, functional: Functional) -> CellBlocks | None:
         """The data by cell, if the residuals of these functionals and of the data are correlated."""
         joint = self.diagnostics.get("residual") == "joint" and isinstance(functional, Points)
-        return self.cells.get() if joint else None
+        return self.later.cells.get() if joint else None
 
     @float64_available
     def _mean(self, target: Target) -> Float[np.ndarray, " T"]:
@@ -225,6 +214,15 @@ class BatchPosterior(FittedPosterior):
             return mean, None
         columns = self.trend.of(Points(x), self.grid)
         return mean, np.sqrt(variances.vecchia_variance(self, Points(x), columns))
+
+    def quick_points(self) -> tuple[int, int]:
+        if (
+            self.trend.kind == "columns"
+            or not decisions.all_points(self.data)
+            or self.method.weights != "local"
+        ):
+            return 0, 0
+        return QUICK_POINTS, QUICK_POINTS
 
     def observations(self) -> Data:
         return self.data

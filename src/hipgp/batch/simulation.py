@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.programs import bounded_jit
-from hipgp.weights.exact import Weights
 from hipgp.weights.joint_residuals import ResidualRegression
+from hipgp.weights.operator import Weights
 
 if TYPE_CHECKING:
     from hipgp.batch.systems import System

@@ -18,13 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.batch.low_rank import LowRank
 from hipgp.linalg import krylov
 from hipgp.linalg.krylov import CGState
+from hipgp.linalg.preconditioner import Preconditioner
 from hipgp.runtime.programs import bounded_jit
-from hipgp.vecchia.factor import Vecchia
-from hipgp.weights.exact import Weights
 from hipgp.weights.joint_residuals import ResidualCovariance
+from hipgp.weights.operator import Weights
 from hipgp.weights.toeplitz import Toeplitz
 
 if TYPE_CHECKING:
@@ -127,15 +126,15 @@ class DataSystem(System):
     toeplitz: Toeplitz
     weights: Weights
     noise: Float[Array, " N"]  # variances
-    preconditioner: Vecchia | LowRank | None
+    preconditioner: Preconditioner
     residuals: ResidualCovariance | None = None
 
     @property
     def preconditioner_size(self) -> str | None:
-        return None if self.preconditioner is None else self.preconditioner.description
+        return self.preconditioner.description
 
     def precondition(self, r: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return r / self.noise if self.preconditioner is None else self.preconditioner.precondition(r)
+        return self.preconditioner.precondition(r)
 
     def kl_bound(self, r: Float[Array, "B n"]) -> Float[Array, " B"]:
         return 0.5 * jnp.sum(r**2 / self.noise, axis=-1)
@@ -154,27 +153,20 @@ class DataSystem(System):
         return alpha
 
     def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
-        used = None if self.preconditioner is None else self.preconditioner.rows_used
+        used = self.preconditioner.rows_used
         rows = jnp.ones_like(self.noise) if used is None else used
         return jax.random.rademacher(key, (probes, len(rows)), rows.dtype) * rows
 
     def whitened_matmul(self, v: Float[Array, "B k"]) -> Float[Array, "B k"]:
         """S A S' v."""
-        product = self.matmul(self.root_transpose(v))
-        if self.preconditioner is None:
-            return product / jnp.sqrt(self.noise)
-        return self.preconditioner.whiten(product)
+        return self.preconditioner.whiten(self.matmul(self.root_transpose(v)))
 
     def root_transpose(self, v: Float[Array, "B k"]) -> Float[Array, "B N"]:
-        """S' v, where S is N^(-1/2) without a preconditioner."""
-        if self.preconditioner is None:
-            return v / jnp.sqrt(self.noise)
+        """S' v."""
         return self.preconditioner.whiten_transpose(v)
 
     @property
     def whitener_log_determinant(self) -> Float[Array, ""]:
-        if self.preconditioner is None:
-            return jnp.sum(jnp.log(self.noise))
         return self.preconditioner.log_determinant
 
 

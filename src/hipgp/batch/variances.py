@@ -26,13 +26,13 @@ from jaxtyping import Array, Float, Int
 from hipgp.batch.decisions import Decision, standard_deviations, work
 from hipgp.batch.simulation import GridTarget, simulate
 from hipgp.batch.systems import System, draws_at_once, solve
-from hipgp.engines import DEFAULT_STD
 from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import typical_lengthscale
 from hipgp.model.nodes import Nodes
+from hipgp.predictions import DEFAULT_STD
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
 from hipgp.vecchia import conditioning_sets as neighbours
@@ -53,7 +53,7 @@ FEW, NEIGHBOURS = 4096, (512, 256)  # 512 neighbours for up to FEW targets, 256 
 EXTRA_SIMULATIONS = 16  # simulations without a solve for each one with a solve
 
 
-class LocalConditional(NamedTuple):
+class _LocalConditional(NamedTuple):
     """Conditionals of functionals given their nearest observations, or the nearest clusters of observations."""
 
     conditionals: Conditionals
@@ -69,7 +69,7 @@ class LocalConditional(NamedTuple):
         return self.conditionals.mean(data)
 
 
-def local_conditional(post: "BatchPosterior", functional: Functional) -> LocalConditional:
+def _local_conditional(post: "BatchPosterior", functional: Functional) -> _LocalConditional:
     """The conditional of each functional given its nearest observations.
 
     Crowded noisy points are aggregated first (`vecchia/aggregation.py`), since thirty of them cover a small region.
@@ -85,7 +85,7 @@ def local_conditional(post: "BatchPosterior", functional: Functional) -> LocalCo
         if clusters is not None:
             nodes, spread = clusters_as_points(x, clusters, noise)
     near = _near(nodes, targets, scale)
-    return LocalConditional(vecchia.conditionals(post.kernel, nodes, spread, targets, near), clusters, noise)
+    return _LocalConditional(vecchia.conditionals(post.kernel, nodes, spread, targets, near), clusters, noise)
 
 
 def _near(nodes: Nodes, targets: Nodes, scale: np.ndarray) -> Groups:
@@ -130,7 +130,7 @@ def vecchia_variance(
     post: "BatchPosterior", functional: Functional, columns: Float[np.ndarray, "T p"]
 ) -> Float[np.ndarray, " T"]:
     """The variance of each functional given its nearest observations; `columns` holds its trend columns."""
-    local = local_conditional(post, functional)
+    local = _local_conditional(post, functional)
     gap = columns - local.mean(post.trend.of_data(post.data, post.grid).T).T
     return local.variance + post.trend_variance(gap)
 
@@ -147,8 +147,8 @@ def sampled_variance(
 ) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, " T"]]:
     """The variance by `count` simulations, and its Monte Carlo standard error; `target` is `functional` on the grid."""
     check_whole("samples", count, 2)  # the error estimate needs two
-    single = all(f.single for f in (functional, *(block.functional for block in post.data.blocks)))
-    local = local_conditional(post, functional) if single else None
+    single = all(f.single for f in (functional, *post.data.functionals))
+    local = _local_conditional(post, functional) if single else None
     of_exact, of_vecchia = [], []  # squared errors of the two predictors
     for y, truth in _simulations(post, target, count, key):
         solved = solve(post.system, y, post.method.tolerance, post.method.max_iterations)
@@ -179,7 +179,7 @@ def _simulations(
 
 
 def _squared_error(
-    local: LocalConditional, y: Float[Array, "s N"], truth: Float[np.ndarray, "s T"]
+    local: _LocalConditional, y: Float[Array, "s N"], truth: Float[np.ndarray, "s T"]
 ) -> Float[np.ndarray, "s T"]:
     """The squared error of the Vecchia predictor."""
     return (truth - local.mean(np.asarray(y, float))) ** 2

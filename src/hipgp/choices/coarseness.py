@@ -5,10 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hipgp.choices.grid import grid_for
-from hipgp.engines import Method
 from hipgp.learning.learned import Learned
-from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 
 SHORTEST = 0.3  # the shortest lengthscale that learning tries on a grid, in units of its spacing
@@ -34,14 +31,13 @@ def too_coarse(
     learned: Learned,
     names: list[str],
     grid: Grid,
-    data: Data,
-    method: Method,
     again: Callable[[], Learned],
+    grid_needed: Callable[[Learned], str],
 ) -> tuple[str | None, list[str]]:
     """A warning that the grid is too coarse to learn on, or None, and the parameters that the data do not determine.
 
-    `again` learns without the grid's bound. If the lengthscale meets a bound even then, the grid is not the cause. `method`
-    is the engine for which a finer grid is chosen.
+    `again` learns without the grid's bound. If the lengthscale meets a bound even then, the grid is not the cause.
+    `grid_needed` describes the grid that the kernel found then would need.
     """
     free = again()
     if set(names) & set(free.undetermined):
@@ -50,7 +46,7 @@ def too_coarse(
     wanted = ", ".join(f"{name} {values[name]:.3g}" for name in names)
     spacing = ", ".join(f"{h:.3g}" for h in grid.spacing)
     try:
-        cost = grid_for(method, free.kernel, data, data.noise_std(free.noise)).reason
+        cost = grid_needed(free)
     except ValueError as error:
         cost = f"no grid that fits into memory would do ({error})"
     message = (

@@ -22,7 +22,6 @@ from hipgp.model.kernels import Kernel, shortest_lengthscale
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
-from hipgp.vecchia.grid_check import by_cell
 from hipgp.vecchia.grid_error import grid_error, stencil_approximation, unseen_variances
 from hipgp.vecchia.local_problems import local_problems
 from hipgp.weights.torus import WRAPPED, smallest_torus
@@ -137,9 +136,9 @@ def _error(
     """Errors of mean and std due to the grid; residuals of points are joint if the batch engine would treat them so."""
     problems = local_problems(kernel, grid, data, variance, None, stencil)
     view = stencil_approximation(kernel, grid, problems, stencil, True)
-    plain = all(isinstance(block.functional, Points) for block in data.blocks)
+    plain = all(isinstance(functional, Points) for functional in data.functionals)
     if plain and SHARED[0] < share < SHARED[1]:
-        problems = problems._replace(shares=by_cell(view))
+        problems = problems._replace(shares=view.by_cell())
     found = grid_error(kernel, grid, problems, view, plain)
     return found.mean, found.std
 

@@ -2,12 +2,13 @@
 
 import functools
 
-from hipgp.batch.engine import Batch
 from hipgp.choices.coarseness import at_grid_bound, too_coarse
 from hipgp.choices.domain import learning_grid
-from hipgp.learning import search
+from hipgp.choices.grid import grid_for
+from hipgp.engines import Method
 from hipgp.learning.learned import Learned, in_unit
-from hipgp.learning.units import LearnOptions
+from hipgp.learning.search import learn
+from hipgp.learning.units import LearnOptions, scaled_task
 from hipgp.model import scaling
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
@@ -19,9 +20,18 @@ from hipgp.weights.torus import WRAPPED, check_torus
 
 
 def learned_from(
-    kernel: Kernel, grid: Grid | None, data: Data, noise: float | None, trend: Trend, how: LearnOptions
+    kernel: Kernel,
+    grid: Grid | None,
+    data: Data,
+    noise: float | None,
+    trend: Trend,
+    method: Method,
+    how: LearnOptions,
 ) -> Learned:
-    """Learn kernel and noise; without a grid the spacing of the data bounds the lengthscale."""
+    """Learn kernel and noise; without a grid the spacing of the data bounds the lengthscale.
+
+    `method` is the engine whose log evidence the last steps go up, and which a grid has to suit.
+    """
     if how.polish and grid is None:
         raise ValueError(
             "polish: expected a GP with a grid, on which the exact bound is computed, got one without; give "
@@ -29,34 +39,21 @@ def learned_from(
         )
     bounding = learning_grid(data) if grid is None else grid
     scaling.warn_if_far_from_zero(data, bounding, trend, None)
-    scaling.check_learnable(data)
-    given = kernel if how.start == "kernel" else None  # otherwise its variance is not used
-    unit = scaling.exponent(given, data, noise)
-    given, scaled, noise = scaling.scaled(given, data, noise, -unit)
-    method = Batch()
+    task = scaled_task(kernel, data, noise, how)
     if how.polish:  # only the exact bound is computed on the grid
         check_torus(kernel, bounding, WRAPPED)
-    find = functools.partial(
-        search.learn,
-        kernel if given is None else given,
-        data=scaled,
-        noise=noise,
-        trend=trend,
-        method=method,
-        start=how.start,
-        user_bounds=scaling.scaled_bounds(how.bounds, -unit),
-        seed=how.key,
-        progress=how.progress,
-    )
-    learned = find(grid=bounding, polish=False if grid is None else how.polish, checkpoint=how.checkpoint)
+    find = functools.partial(learn, task.kernel, data=task.data, noise=task.noise, trend=trend, method=method)
+    unpolished = task.how._replace(polish=False)
+    learned = find(grid=bounding, how=unpolished if grid is None else task.how)
     undetermined = learned.undetermined
     if grid is not None and (names := at_grid_bound(learned, grid, how.bounds)):
-        freely = lambda: find(grid=learning_grid(data), polish=False)
-        message, undetermined = too_coarse(learned, names, grid, scaled, method, freely)
+        freely = lambda: find(grid=learning_grid(data), how=unpolished._replace(checkpoint=None))
+        needed = lambda free: grid_for(method, free.kernel, task.data, task.data.noise_std(free.noise)).reason
+        message, undetermined = too_coarse(learned, names, grid, freely, needed)
         if message is not None:
             warn_caller(message, GridTooCoarse)
     warn_if_undetermined(undetermined)
-    return in_unit(learned, unit)
+    return in_unit(learned, task.unit)
 
 
 def warn_if_undetermined(names: list[str]) -> None:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hipgp.batch.engine import Batch
 from hipgp.engines import Method
 from hipgp.exact import MATRICES_AT_PEAK, Exact
 from hipgp.model.data import Data
@@ -36,18 +35,20 @@ class ChosenMethod(NamedTuple):
     reason: str
 
 
-def method_for(kernel: Kernel, data: Data, noise: float | None, checkpoint: Any = None) -> ChosenMethod:
-    """Choose the exact engine if it is as fast as the batch engine and fits into memory."""
+def method_for(
+    batch: Method, kernel: Kernel, data: Data, noise: float | None, checkpoint: Any = None
+) -> ChosenMethod:
+    """Choose the exact engine if it is as fast as the `batch` engine and fits into memory."""
     count = len(data)
     if checkpoint is not None:
-        return ChosenMethod(Batch(), "batch: a checkpoint is kept, and the exact engine writes none")
+        return ChosenMethod(batch, "batch: a checkpoint is kept, and the exact engine writes none")
     if count > MOST_OBSERVATIONS:
         reason = f"batch: {count:,} observations, and the exact engine is slower beyond {MOST_OBSERVATIONS:,}"
-        return ChosenMethod(Batch(), reason)
+        return ChosenMethod(batch, reason)
     needed = MATRICES_AT_PEAK * 8.0 * count**2
     if not memory.fits(needed):
         reason = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
-        return ChosenMethod(Batch(), reason)
+        return ChosenMethod(batch, reason)
     accuracy = _accuracy(kernel, data, noise)
     pairs = _nodes(kernel, data, accuracy) ** 2
     if pairs > MOST_PAIRS:
@@ -55,7 +56,7 @@ def method_for(kernel: Kernel, data: Data, noise: float | None, checkpoint: Any 
             f"batch: the exact engine would need {pairs:.2g} covariances between quadrature nodes of "
             f"{count:,} observations, and is slower beyond {MOST_PAIRS:.2g}"
         )
-        return ChosenMethod(Batch(), reason)
+        return ChosenMethod(batch, reason)
     reason = f"exact: {count:,} observations, for which no grid is needed and the exact engine is as fast"
     return ChosenMethod(Exact(accuracy), reason)
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from hipgp.batch.engine import Batch
 from hipgp.choices.domain import map_grid
 from hipgp.choices.grid import grid_for
 from hipgp.choices.method import method_for
@@ -17,15 +16,24 @@ AUTO = "auto"
 
 
 def settled_method(
-    method: Any, kernel: Kernel, grid: Grid | None, data: Data, noise: float | None, checkpoint: Any
+    method: Any,
+    batch: Method,
+    kernel: Kernel,
+    grid: Grid | None,
+    data: Data,
+    noise: float | None,
+    checkpoint: Any,
 ) -> tuple[Method, Facts]:
-    """The engine, and the reason if it was chosen: for "auto", and without both a method and a grid."""
+    """The engine, and the reason if it was chosen: for "auto", and without both a method and a grid.
+
+    `batch` is the batch engine as it is used where nothing is said of it.
+    """
     kernel.check_dimension(data.ndim)
     check_differentiable(kernel.differentiable, data)
     if method is None:
-        method = Batch() if grid is not None else AUTO
+        method = batch if grid is not None else AUTO
     if isinstance(method, str) and method == AUTO:
-        chosen = method_for(kernel, data, noise, checkpoint)
+        chosen = method_for(batch, kernel, data, noise, checkpoint)
         return chosen.method, {"engine_chosen": chosen.reason}
     if not isinstance(method, Method):
         shown = repr(method) if isinstance(method, str) else type(method).__name__

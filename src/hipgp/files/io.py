@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hipgp.files.labels import FIELDS, Labels
 from hipgp.model.grid import Grid
+from hipgp.model.labels import FIELDS, Labels
 from hipgp.runtime import archive
 from hipgp.runtime.archive import atomic as atomic  # for what else is written: tables, pictures, reports
 

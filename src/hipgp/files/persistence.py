@@ -14,7 +14,8 @@ import numpy as np
 from hipgp.engines import FittedPosterior, Method
 from hipgp.model.frames import Frame
 from hipgp.model.grid import Grid
-from hipgp.model.packing import Arrays, Json, kernel_from_json, kernel_to_json, plain
+from hipgp.model.packing import kernel_from_json, kernel_to_json
+from hipgp.runtime.plain import Arrays, Json, plain
 
 if TYPE_CHECKING:
     from hipgp.learning.learned import Learned
@@ -52,15 +53,18 @@ def unpack(arrays: Arrays, model: Json) -> "tuple[FittedPosterior, Learned | Non
         kernel.check_dimension(grid.ndim)
         learned = None if model["learned"] is None else _learned_from_json(model["learned"])
         _check_described(model)
-        method = _method(model["engine"]).of_settings(model["settings"])
+        method = _method(model["engine"], model["settings"])
         return method.unpack(kernel, grid, model["noise"], arrays, model), learned
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"map: expected a complete model, got one without {error}") from None
 
 
-def _method(engine: str) -> type[Method]:
+def _method(engine: str, settings: Json) -> Method:
+    """The settings of an engine, which may hold another one's under "method"."""
     module, name = ENGINES[engine]
-    return getattr(importlib.import_module(module), name)
+    if isinstance(inner := settings.get("method"), dict):
+        settings = settings | {"method": _method(inner["name"], inner["settings"])}
+    return getattr(importlib.import_module(module), name).of_settings(settings)
 
 
 def _check_described(model: Json) -> None:

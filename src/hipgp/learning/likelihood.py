@@ -14,7 +14,7 @@ the derivative at fixed coefficients is the total one. One pass over the groups 
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from hipgp.learning.parameters import Layout
+from hipgp.learning.parameters import Evaluation, Layout
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
 from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel, typical_lengthscale
@@ -62,18 +62,6 @@ class Terms(eqx.Module):
     def count(self) -> int:
         """The number of observations in the groups."""
         return int(np.sum(self.used[..., -self.own :]))
-
-
-class Evaluation(NamedTuple):
-    """The negative log-likelihood per observation in the log-parameters: value, gradient, Fisher information."""
-
-    value: float
-    gradient: Float[np.ndarray, " q"]
-    information: Float[np.ndarray, "q q"]
-
-    @property
-    def finite(self) -> bool:
-        return all(bool(np.all(np.isfinite(part))) for part in self)
 
 
 def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: int, seed: int) -> Terms:

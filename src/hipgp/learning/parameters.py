@@ -1,4 +1,4 @@
-"""Kernel parameters and noise as one vector of logarithms for optimisers, with names and bounds."""
+"""Kernel parameters and noise as one vector of logarithms for optimisers, with names and bounds; values at one vector."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,6 +13,18 @@ from hipgp.model.kernels import Kernel, Product, Stationary
 from hipgp.runtime.arrays import AnyArray
 
 WIDE = 100.0  # bounds of other kinds of parameters, as a factor of their starting values
+
+
+class Evaluation(NamedTuple):
+    """The negative log-likelihood per observation in the log-parameters: value, gradient, Fisher information."""
+
+    value: float
+    gradient: Float[np.ndarray, " q"]
+    information: Float[np.ndarray, "q q"]
+
+    @property
+    def finite(self) -> bool:
+        return all(bool(np.all(np.isfinite(part))) for part in self)
 
 
 class Layout(eqx.Module):

@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.engines import Slope
-from hipgp.learning.likelihood import Evaluation
-from hipgp.learning.parameters import Bounds
+from hipgp.learning.parameters import Bounds, Evaluation
 
 FLATTEST = 1e-8  # least eigenvalue of the second derivatives, relative to the largest
 LEAST_CURVED = 0.2  # least curvature along a step, relative to the expected one, in Powell's damping

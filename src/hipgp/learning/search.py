@@ -20,9 +20,10 @@ from jaxtyping import Float, Int
 
 from hipgp.engines import Method, Problem, Slope
 from hipgp.learning.learned import Learned
-from hipgp.learning.likelihood import Evaluation, Terms, evaluate, prepare
-from hipgp.learning.parameters import Bounds, Layout, bounds
+from hipgp.learning.likelihood import Terms, evaluate, prepare
+from hipgp.learning.parameters import Bounds, Evaluation, Layout, bounds
 from hipgp.learning.scoring import Model, Report, climb, descend, uncertainty
+from hipgp.learning.units import LearnOptions
 from hipgp.model.data import Data, Observations
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
@@ -56,16 +57,11 @@ def learn(
     noise: float | None,
     trend: Trend,
     method: Method,
-    *,
-    start: str = "data",
-    user_bounds: dict[str, Any] | None = None,
-    seed: int = 0,
-    polish: bool | None = None,
-    progress: bool = True,
-    checkpoint: Any = None,
+    how: LearnOptions,
 ) -> Learned:
-    """Learn kernel and noise with their uncertainty; `start` is "data" (search) or "kernel" (start at its values)."""
+    """Learn kernel and noise with their uncertainty; `how.start` is "data" (search) or "kernel" (start at its values)."""
     began = time.perf_counter()
+    start, user_bounds, seed, polish, progress, checkpoint = how
     data, order = _in_fixed_order(data)
     task = _Task.of(kernel, grid, data, noise, trend.in_order(order), start, user_bounds or {}, seed)
     stages = _stages(data)
@@ -232,7 +228,7 @@ def _learned(
 
 def _stages(data: Data) -> list[tuple[int, int, int]]:
     """The stages that use more data than the one before."""
-    stages = STAGES if all(block.functional.single for block in data.blocks) else EXPENSIVE_STAGES
+    stages = STAGES if all(functional.single for functional in data.functionals) else EXPENSIVE_STAGES
     before = [0, *(count for count, _, _ in stages)]
     return [stage for stage, seen in zip(stages, before, strict=False) if len(data) > seen]
 

@@ -1,15 +1,10 @@
-"""Learning in a unit of y in which no number overflows, and the answer in the user's own."""
+"""What is learned from, in a unit of y in which no number overflows."""
 
 from typing import Any, NamedTuple
 
-from hipgp.engines import Method
-from hipgp.learning.learned import Learned, in_unit
-from hipgp.learning.search import learn
 from hipgp.model import scaling
 from hipgp.model.data import Data
-from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.trend import Trend
 
 
 class LearnOptions(NamedTuple):
@@ -23,32 +18,21 @@ class LearnOptions(NamedTuple):
     checkpoint: Any = None
 
 
-def learn_in_unit(
-    kernel: Kernel,
-    grid: Grid,
-    data: Data,
-    noise: float | None,
-    trend: Trend,
-    method: Method,
-    how: LearnOptions,
-) -> Learned:
-    """Kernel and noise learned from data whose numbers may be of any size."""
+class ScaledTask(NamedTuple):
+    """A kernel, data and options of learning, y and all that goes with it divided by 2^unit."""
+
+    kernel: Kernel
+    data: Data
+    noise: float | None
+    how: LearnOptions
+    unit: int
+
+
+def scaled_task(kernel: Kernel, data: Data, noise: float | None, how: LearnOptions) -> ScaledTask:
+    """The task in a unit in which no number overflows; `in_unit` takes what was learned back to the data's own."""
     scaling.check_learnable(data)
     given = kernel if how.start == "kernel" else None  # otherwise its variance is not used
     unit = scaling.exponent(given, data, noise)
     scaled, data, noise = scaling.scaled(given, data, noise, -unit)
-    learned = learn(
-        kernel if scaled is None else scaled,
-        grid,
-        data,
-        noise,
-        trend,
-        method,
-        start=how.start,
-        user_bounds=scaling.scaled_bounds(how.bounds, -unit),
-        seed=how.key,
-        polish=how.polish,
-        progress=how.progress,
-        checkpoint=how.checkpoint,
-    )
-    return in_unit(learned, unit)
+    bounds = scaling.scaled_bounds(how.bounds, -unit)
+    return ScaledTask(kernel if scaled is None else scaled, data, noise, how._replace(bounds=bounds), unit)

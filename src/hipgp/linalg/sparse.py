@@ -34,7 +34,7 @@ ROWS_AT_ONCE = 2**16
 LAYOUT_BYTES = 44  # bytes per entry that a GPU needs to transpose and lay out a matrix
 
 
-class EllpackSlice(eqx.Module):
+class _EllpackSlice(eqx.Module):
     """Rows padded to one width, stored as columns; `row_parts` lists (columns per row, rows) of equally split rows."""
 
     columns: Int[Array, "w C"]
@@ -56,7 +56,7 @@ def _on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def _sum_over_entries(ellpack: EllpackSlice, x: Float[Array, "n *b"]) -> Float[Array, "C *b"]:
+def _sum_over_entries(ellpack: _EllpackSlice, x: Float[Array, "n *b"]) -> Float[Array, "C *b"]:
     """Sum a slice's products over its first axis, on a GPU."""
     if x.ndim == 1:
         return jnp.sum(ellpack.values * jnp.take(x, ellpack.columns, mode="clip"), axis=0)
@@ -66,7 +66,7 @@ def _sum_over_entries(ellpack: EllpackSlice, x: Float[Array, "n *b"]) -> Float[A
     return jax.lax.optimization_barrier(total)
 
 
-def _sum_over_entries_in_passes(ellpack: EllpackSlice, x: Float[Array, " n"]) -> Float[Array, " C"]:
+def _sum_over_entries_in_passes(ellpack: _EllpackSlice, x: Float[Array, " n"]) -> Float[Array, " C"]:
     """Sum a slice's products over its first axis, ENTRIES_PER_PASS at a time: three times as fast as one reduction on a CPU."""
     entry = lambda columns, values: values * jnp.take(x, columns, mode="clip")
     take = lambda begin, size: [
@@ -82,7 +82,7 @@ def _sum_over_entries_in_passes(ellpack: EllpackSlice, x: Float[Array, " n"]) ->
 class SlicedEllpack(eqx.Module):
     """A sparse matrix in sliced ELLPACK format: y = A x as gathers."""
 
-    slices: tuple[EllpackSlice, ...]
+    slices: tuple[_EllpackSlice, ...]
     # for each row the index of its sum among the sums of all slices and a final zero; None if they are in order
     position: Int[Array, " m"] | None
     long_rows: (
@@ -266,7 +266,7 @@ class _SliceLayout(NamedTuple):
 
 def _slices(
     csr: CSR, pieces: _RowPieces, classes: list[tuple[int, int, np.ndarray]], dtype: Any
-) -> tuple[EllpackSlice, ...]:
+) -> tuple[_EllpackSlice, ...]:
     """Fill the slices of the classes (width, rows, members) of row pieces; all classes wider than WIDTH share one slice."""
     apart, wide = [[c] for c in classes if c[0] <= WIDTH], [c for c in classes if c[0] > WIDTH]
     empty = [_slice_layout(pieces, some) for some in (*apart, wide) if some]
@@ -276,7 +276,7 @@ def _slices(
     found = _filled_on_device(
         csr.columns, csr.values, begins, counts, tuple(c.height for c in empty), np.dtype(dtype)
     )
-    return tuple(EllpackSlice(*arrays, c.row_parts) for arrays, c in zip(found, empty, strict=True))
+    return tuple(_EllpackSlice(*arrays, c.row_parts) for arrays, c in zip(found, empty, strict=True))
 
 
 def _slice_layout(pieces: _RowPieces, classes: list[tuple[int, int, np.ndarray]]) -> _SliceLayout:
@@ -291,13 +291,13 @@ def _slice_layout(pieces: _RowPieces, classes: list[tuple[int, int, np.ndarray]]
     return _SliceLayout(np.concatenate(begins), np.concatenate(counts), height, folds)
 
 
-def _filled_on_host(csr: CSR, empty: _SliceLayout, dtype: Any) -> EllpackSlice:
+def _filled_on_host(csr: CSR, empty: _SliceLayout, dtype: Any) -> _EllpackSlice:
     height, each = empty.height, np.arange(empty.height)[:, None]
     ready = len(empty.begin) * height
     # rows of one length are in place already
     if np.all(empty.count == height) and np.array_equal(empty.begin, np.arange(0, ready, height)):
         across = lambda a, kind: on_device(contiguous_transpose(a[:ready].reshape(-1, height), kind))
-        return EllpackSlice(across(csr.columns, np.int32), across(csr.values, dtype), empty.row_parts)
+        return _EllpackSlice(across(csr.columns, np.int32), across(csr.values, dtype), empty.row_parts)
     columns = np.empty((height, len(empty.begin)), np.int32)
     values = np.empty(columns.shape, dtype)
 
@@ -310,7 +310,7 @@ def _filled_on_host(csr: CSR, empty: _SliceLayout, dtype: Any) -> EllpackSlice:
 
     for _ in map_in_threads(fill, ((first,) for first in range(0, columns.shape[1], ROWS_AT_ONCE))):
         pass
-    return EllpackSlice(on_device(columns), on_device(values), empty.row_parts)
+    return _EllpackSlice(on_device(columns), on_device(values), empty.row_parts)
 
 
 @eqx.filter_jit

@@ -90,6 +90,11 @@ class Data(Shown, eqx.Module):
         return sum(len(block.y) for block in self.blocks)
 
     @property
+    def functionals(self) -> list[Functional]:
+        """What was observed, a block each."""
+        return [block.functional for block in self.blocks]
+
+    @property
     def frame(self) -> Frame:
         """The units of the axes and of the field, set by the first block; the others are converted to them."""
         return Frame(self.units, self.blocks[0].field_unit)

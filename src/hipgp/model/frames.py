@@ -1,15 +1,17 @@
 """Units of functionals, and the unit of the field that follows from them."""
 
 import dataclasses
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from hipgp.model.coordinates import Units, conversion
 from hipgp.model.dates import origin
-from hipgp.model.functionals import Derivatives, Functional, Functionals, replaced
 
-F = TypeVar("F", bound=Functional)
+if TYPE_CHECKING:
+    from hipgp.model.functionals import Functional
+
+F = TypeVar("F", bound="Functional")
 PLACES = ("x", "start", "end", "lower", "upper", "positions", "vertices")  # the fields that hold coordinates
 
 
@@ -37,23 +39,18 @@ def in_units(functional: F, units: Units) -> tuple[F, float]:
         elif field.name == "direction" and values is not None:
             found[field.name] = by * values  # a step of one in the old unit
     if functional.measure != 1:  # an area is a product of lengths along the axes
-        return replaced(type(functional), functional, found), float(
-            np.prod(by)
-        ) if functional.measure else 1.0
+        return functional.with_fields(found), float(np.prod(by)) if functional.measure else 1.0
     if np.ptp(by) > 0:
         raise ValueError(
             "functional: expected one unit of length along all axes for integrals along lines, got "
             f"{', '.join(map(repr, functional.units))}; give average=True, or the same unit for all"
         )
-    return replaced(type(functional), functional, found), float(by[0])
+    return functional.with_fields(found), float(by[0])
 
 
-def field_unit(functional: Functional, unit: str) -> str:
+def field_unit(functional: "Functional", unit: str) -> str:
     """The unit of the field if measurements through `functional` are in `unit`."""
-    slope = isinstance(functional, Derivatives) or (
-        isinstance(functional, Functionals) and functional.direction is not None
-    )
-    if not unit or not (functional.measure or slope):
+    if not unit or not (functional.measure or functional.derivative):
         return unit
     if len(set(functional.units)) != 1:
         axes = ", ".join(repr(u) for u in functional.units) or "plain numbers"
@@ -64,4 +61,4 @@ def field_unit(functional: Functional, unit: str) -> str:
     import astropy.units as u
 
     length = u.Unit("d" if origin(functional.units[0]) else functional.units[0])
-    return str(u.Unit(unit) * length if slope else u.Unit(unit) / length**functional.measure)
+    return str(u.Unit(unit) * length if functional.derivative else u.Unit(unit) / length**functional.measure)

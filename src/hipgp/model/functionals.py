@@ -13,7 +13,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import equinox as eqx
 import numpy as np
@@ -58,7 +58,11 @@ class Functional(eqx.Module):
         """These functionals with their coordinates taken to be in `units`, one for each axis, such as `post.units`."""
         if units and len(units) != self.ndim:
             raise ValueError(f"units: expected one for each of {self.ndim} axes, got {len(units)}")
-        return replaced(type(self), self, {"units": tuple(units) if any(units) else ()})
+        return self.with_fields({"units": tuple(units) if any(units) else ()})
+
+    def with_fields(self, values: dict[str, Any]) -> Self:
+        """A copy with other values in some fields, without checking again."""
+        return _replaced(type(self), self, values)
 
     def finer(self) -> "Functional":
         """These functionals with the default quadrature, in which the resolution alone sets the number of nodes."""
@@ -127,10 +131,10 @@ def _taken(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
             f"index: expected at least one functional to be picked, got none of {len(functional)}"
         )
     held = {field.name: getattr(functional, field.name) for field in dataclasses.fields(kind)}
-    return replaced(kind, functional, {k: v[rows] for k, v in held.items() if isinstance(v, np.ndarray)})
+    return _replaced(kind, functional, {k: v[rows] for k, v in held.items() if isinstance(v, np.ndarray)})
 
 
-def replaced(kind: type[F], functional: F, values: dict[str, Any]) -> F:
+def _replaced(kind: type[F], functional: F, values: dict[str, Any]) -> F:
     """A copy, as an instance of `kind`, with other values in some fields; nothing is checked again."""
     out = object.__new__(kind)
     for field in dataclasses.fields(kind):

@@ -14,9 +14,7 @@ from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
 from hipgp.model.polygons import PolygonAverages
 from hipgp.model.trend import Trend
-
-Arrays = dict[str, np.ndarray]
-Json = dict[str, Any]
+from hipgp.runtime.plain import Arrays, Json
 
 # The arguments of each kind of functional: array arguments, and other settings.
 FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -152,17 +150,6 @@ def check_shapes(arrays: Arrays, shapes: dict[str, tuple[int, ...]]) -> None:
             )
         if not np.all(np.isfinite(arrays[name])):
             raise ValueError(f"map: expected finite numbers in {name}, got NaN or infinity")
-
-
-def plain(value: Any) -> Any:
-    """Convert to types that JSON can hold: NumPy scalars and arrays to numbers and lists, tuples to lists."""
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
-        return np.asarray(value).tolist()
-    return value
 
 
 def pack_observations(data: Data, trend: Trend) -> tuple[Arrays, Json]:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from hipgp.model.arguments import as_float
 from hipgp.model.coordinates import Units, as_places, conversion
-from hipgp.model.functionals import Functional, replaced
+from hipgp.model.functionals import Functional
 from hipgp.model.nodes import Nodes
 from hipgp.model.polygon_rule import rule, trapezoids
 
@@ -84,7 +84,7 @@ class PolygonAverages(Functional):
             - np.repeat(np.cumsum(count) - count, count)
         )
         rings = np.stack([number, self.rings[at, 1]], axis=1)
-        return replaced(PolygonAverages, self, {"vertices": self.vertices[at], "rings": rings})
+        return self.with_fields({"vertices": self.vertices[at], "rings": rings})
 
     @property
     def dtype(self) -> np.dtype:

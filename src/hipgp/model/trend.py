@@ -45,7 +45,7 @@ class Trend(eqx.Module):
     def of_data(self, data: "Data", grid: Grid) -> Float[np.ndarray, "N p"]:
         """The trend's columns for the observations."""
         if self.columns is None:
-            return np.concatenate([self.of(block.functional, grid) for block in data.blocks])
+            return np.concatenate([self.of(functional, grid) for functional in data.functionals])
         if len(self.columns) != len(data):
             raise ValueError(f"trend: expected one row per observation, {len(data)}, got {len(self.columns)}")
         return self.columns

@@ -12,7 +12,7 @@ E log p(y | eta) in the mean of zeta.
 """
 
 import abc
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,13 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.engines import FittedPosterior, StdOptions
 from hipgp.model.data import Observations
 from hipgp.model.functionals import Functional, Functionals, Points
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.links import LINKS, Link
 from hipgp.nonlinear.expectations import Terms, averaged_jit, likelihood_terms, matched_jit
-from hipgp.nonlinear.nodes import NodeReader
+from hipgp.predictions import StdOptions
+
+if TYPE_CHECKING:
+    from hipgp.engines import FittedPosterior
+    from hipgp.nonlinear.nodes import NodeReader
 
 LEAST = 0.05  # least curvature, relative to the positive one
 FAINT = 1e-12  # least curvature, relative to the largest of the block
@@ -80,7 +83,7 @@ class Block(eqx.Module):
         """The means at the block's nodes after the engine's solve, and the functional's value there."""
 
     @abc.abstractmethod
-    def refreshed(self, state: State, post: FittedPosterior, reader: NodeReader | None) -> State:
+    def refreshed(self, state: State, post: "FittedPosterior", reader: "NodeReader | None") -> State:
         """The state with the standard deviations of this posterior and unchanged means."""
 
     def terms(self, state: State) -> Terms:
@@ -107,10 +110,10 @@ class Block(eqx.Module):
 class Found(NamedTuple):
     """The engine's result for a block: the posterior, the means of the block's functionals, and alpha = A^-1 (y - X beta)."""
 
-    post: FittedPosterior
+    post: "FittedPosterior"
     mean: Float[np.ndarray, " N"]
     alpha: Float[np.ndarray, " N"]
-    reader: NodeReader | None
+    reader: "NodeReader | None"
 
 
 class Direct(Block):
@@ -132,7 +135,7 @@ class Direct(Block):
     def moved(self, state: State, stand_in: StandIn, found: Found) -> tuple[np.ndarray, np.ndarray]:
         return found.mean, found.mean
 
-    def refreshed(self, state: State, post: FittedPosterior, reader: NodeReader | None) -> State:
+    def refreshed(self, state: State, post: "FittedPosterior", reader: "NodeReader | None") -> State:
         std = np.asarray(post.predict(self.target, StdOptions(columns=self.columns)).std, float)
         return State(state.mean, std, std)
 
@@ -167,7 +170,7 @@ class Nodal(Block):
         weights = stand_in.functional.weights  # type: ignore[attr-defined]
         return mean, np.sum(weights * mean, axis=1)
 
-    def refreshed(self, state: State, post: FittedPosterior, reader: NodeReader | None) -> State:
+    def refreshed(self, state: State, post: "FittedPosterior", reader: "NodeReader | None") -> State:
         shape = self.weights.shape
         if reader is None:
             std = post.at_points(self.places.reshape(-1, self.places.shape[2]), True)[1]
@@ -202,7 +205,7 @@ def zeta_spread(outer: Link, scale: np.ndarray, eta: np.ndarray, of_eta: np.ndar
     return spread
 
 
-def node_means(post: FittedPosterior, reader: NodeReader | None, places: np.ndarray) -> np.ndarray:
+def node_means(post: "FittedPosterior", reader: "NodeReader | None", places: np.ndarray) -> np.ndarray:
     """The mean of f at each node."""
     if reader is not None:
         return reader.means(post, places)

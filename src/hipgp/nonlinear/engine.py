@@ -12,17 +12,15 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Int
 
-from hipgp.batch.engine import Batch
 from hipgp.batch.ordering import in_order
 from hipgp.engines import FittedPosterior, Method, Problem
-from hipgp.exact import Exact
 from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import Functional, Functionals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import Link, as_link
-from hipgp.model.packing import Arrays, Json, check_shapes, unpack_data
+from hipgp.model.packing import check_shapes, unpack_data
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of
 from hipgp.nonlinear.importance import pareto_facts
@@ -39,16 +37,17 @@ from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior
 from hipgp.nonlinear.resuming import Kept
 from hipgp.runtime.checkpoints import fingerprint
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 
-INNER: dict[str, type[Method]] = {kind.name: kind for kind in (Batch, Exact)}
+INNER = ("batch", "exact")  # engines of Gaussian problems that give residuals, and values at points
 
 
 class Linearised(Method):
     """Settings of the iterated linearisation of link and likelihoods.
 
-    - `method`: the engine that solves each round's Gaussian problem, `Batch(...)` or `Exact(...)`.
+    - `method`: the engine that solves each round's Gaussian problem, `Batch(...)` or `Exact(...)`; None for `Batch()`.
     - `tolerance`: nats; the rounds end when q moves by less.
     - `max_rounds`: largest number of rounds; a warning follows if they have not converged by then.
     - `draws`: number of posterior draws that give standard deviations at many nodes of lines and boxes.
@@ -58,7 +57,7 @@ class Linearised(Method):
 
     name: ClassVar[str] = "linearised"
     linear: ClassVar[bool] = False
-    method: Method = eqx.field(default_factory=Batch)
+    method: Method | None = None
     link: Link = eqx.field(default_factory=lambda: as_link(None))
     parameters: dict[str, float] = eqx.field(default_factory=dict, static=False)
     tolerance: float = eqx.field(static=True, default=0.01)
@@ -67,7 +66,7 @@ class Linearised(Method):
     importance: int = eqx.field(static=True, default=0)
 
     def __check_init__(self) -> None:
-        if not isinstance(self.method, Method) or self.method.name not in INNER:
+        if self.method is not None and getattr(self.method, "name", None) not in INNER:
             raise ValueError(
                 f"method: expected Batch(...) or Exact(...) with a link or a likelihood, got {type(self.method).__name__}, "
                 "which takes Gaussian noise and no link"
@@ -80,8 +79,14 @@ class Linearised(Method):
                     f"{name}: expected a whole number of at least {least}, got {getattr(self, name)!r}"
                 )
 
+    @property
+    def inner(self) -> Method:
+        """The engine that solves each round's Gaussian problem."""
+        assert self.method is not None, "`suited` gives the one that is used where nothing is said"
+        return self.method
+
     def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
-        self.method.check(kernel, grid, functional)
+        self.inner.check(kernel, grid, functional)
         if not self.link.identity and functional.derivative:
             raise ValueError(
                 f'functional: expected no derivatives of a field with link="{self.link.name}", got '
@@ -96,7 +101,7 @@ class Linearised(Method):
         kept = None if checkpoint is None else Kept(checkpoint, fingerprint(self, problem))
         with Progress("linearising", progress) as bar:
             result, prepared = self.rounds(problem, bar, kept=kept)
-        warn_if_unsettled(result, Settings(self.method, self.tolerance, self.max_rounds))
+        warn_if_unsettled(result, Settings(self.inner, self.tolerance, self.max_rounds))
         last = result.rounds[-1]
         info = {
             "engine": self.name,
@@ -123,7 +128,7 @@ class Linearised(Method):
     ) -> tuple[Result, "Prepared"]:
         """Iterate to the fixed point from the states `begin`, from a checkpoint, or from a constant field."""
         prepared = self.prepare(problem)
-        settings = Settings(self.method, self.tolerance, self.max_rounds)
+        settings = Settings(self.inner, self.tolerance, self.max_rounds)
 
         def report(number: int, nats: float) -> None:
             bar.update(
@@ -196,16 +201,12 @@ class Linearised(Method):
         }
         return own | {
             "link": self.link.name,
-            "method": {"name": self.method.name, "settings": self.method.settings()},
+            "method": {"name": self.inner.name, "settings": self.inner.settings()},
         }
 
     @classmethod
     def of_settings(cls, settings: Json) -> "Linearised":
-        inner = settings["method"]
-        if inner["name"] not in INNER:
-            raise ValueError(f"method: expected one of {', '.join(INNER)}, got {inner['name']!r}")
-        method = INNER[inner["name"]].of_settings(inner["settings"])
-        return cls(**{**settings, "method": method, "link": as_link(settings["link"])})
+        return cls(**{**settings, "link": as_link(settings["link"])})
 
     @float64_available
     def unpack(
@@ -229,16 +230,15 @@ class Linearised(Method):
             states.append(State(*(np.asarray(arrays[f"state{number}_{n}"], float) for n in State._fields)))
             stand_ins.append(_stand_in_of(block, block.stand_in(like, False), arrays, f"stand_in{number}"))
         inner = Problem(kernel, grid, Data(tuple(s.observations for s in stand_ins)), None, prepared.trend)
-        post = self.method.refit(inner, SOLVE * self.tolerance)
+        post = self.inner.refit(inner, SOLVE * self.tolerance)
         return self._posterior(problem, prepared, post, states, stand_ins, model["diagnostics"])
 
 
-def suited(method: Any, data: Any, link: Link, parameters: dict[str, float]) -> Any:
-    """The method itself for a linear Gaussian problem; otherwise the iteration with that method or those settings."""
-    if not isinstance(method, Method) or not isinstance(data, Data) or (link.identity and data.gaussian):
-        return method
+def suited(method: Method, usual: Method, link: Link, parameters: dict[str, float]) -> Linearised:
+    """The iteration around a method, or with its settings; `usual` is the engine inside where these say none."""
     if isinstance(method, Linearised):
-        return dataclasses.replace(method, link=link, parameters=parameters)
+        inner = usual if method.method is None else method.method
+        return dataclasses.replace(method, method=inner, link=link, parameters=parameters)
     return Linearised(method, link, parameters)
 
 
@@ -254,11 +254,11 @@ class Prepared:
 
     def start(self) -> list[State]:
         """The states of a constant field: the most likely one if the trend has a constant, zero otherwise."""
-        level = likeliest_level(self.blocks) if self.trend.kind in ("constant", "linear") else 0.0
+        level = _likeliest_level(self.blocks) if self.trend.kind in ("constant", "linear") else 0.0
         return [b.start(level) for b in self.blocks]
 
 
-def likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
+def _likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
     """The constant f of highest likelihood, by Newton's method with steps of at most 2."""
     level = 0.0
     for _ in range(rounds):

@@ -8,7 +8,7 @@ half its squared length in the metric of q's precision.
 
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Found, StandIn, State
-from hipgp.nonlinear.nodes import NodeReader
+
+if TYPE_CHECKING:
+    from hipgp.nonlinear.nodes import NodeReader
 
 STEPS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.06, 0.03, 0.01)  # step lengths of the search
 CALM = 1.0  # nats: below this size of a step the true curvature and new standard deviations are used
@@ -71,7 +73,7 @@ class Given(NamedTuple):
     kernel: Kernel
     grid: Grid
     trend: Trend
-    reader: NodeReader | None
+    reader: "NodeReader | None"
     settings: Settings
 
 

@@ -7,26 +7,29 @@ alternate until no parameter changes by more than a few percent.
 
 import dataclasses
 import time
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import scipy  # its submodules are imported when they are first used
 
 from hipgp.engines import Problem
-from hipgp.learning.learned import Learned
+from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.parameters import Layout
-from hipgp.learning.units import LearnOptions, learn_in_unit
+from hipgp.learning.search import learn
+from hipgp.learning.units import LearnOptions, scaled_task
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.nonlinear.blocks import Block, State
-from hipgp.nonlinear.engine import Linearised, Prepared
 from hipgp.nonlinear.expectations import likelihood_terms
 from hipgp.nonlinear.resuming import Kept, packed, unpacked
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    from hipgp.nonlinear.engine import Linearised, Prepared
 
 TURNS = 10
 ROUNDS, NATS = 12, 0.5  # of the linearisation in one turn: it is not the last
@@ -61,7 +64,7 @@ class Turn(NamedTuple):
 
 
 @float64_available
-def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) -> Answer:
+def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) -> Answer:
     """Kernel, noise and likelihood parameters where they are unknown."""
     began = time.perf_counter()
     free_noise = any(_takes_noise(block) and block.noise is None for block in problem.data.blocks)
@@ -83,7 +86,7 @@ def learn_linearised(method: Linearised, problem: Problem, how: LearnOptions) ->
     return Answer(learned, turn.parameters)
 
 
-def _first(method: Linearised, problem: Problem, how: LearnOptions, free_noise: bool) -> Turn:
+def _first(method: "Linearised", problem: Problem, how: LearnOptions, free_noise: bool) -> Turn:
     """Where learning begins."""
     kernel, grid, data, noise, _ = problem
     parameters = dict(method.parameters)
@@ -103,7 +106,7 @@ def _first(method: Linearised, problem: Problem, how: LearnOptions, free_noise: 
 
 
 def _turned(
-    turn: Turn, method: Linearised, problem: Problem, how: LearnOptions, free_noise: bool, bar: Progress
+    turn: Turn, method: "Linearised", problem: Problem, how: LearnOptions, free_noise: bool, bar: Progress
 ) -> tuple[Turn, Learned]:
     """The linearisation with what is known, then the likelihoods' parameters, then the kernel."""
     kernel, noise, parameters = turn.kernel, turn.noise, turn.parameters
@@ -115,7 +118,9 @@ def _turned(
     bar.update(f"turn {turn.number + 1}, kernel")
     stand_in = Data(tuple(s.observations for s in result.stand_ins))
     quick = how._replace(start=turn.start, polish=False, progress=False, checkpoint=None)
-    learned = learn_in_unit(kernel, problem.grid, stand_in, None, prepared.trend, method.method, quick)
+    task = scaled_task(kernel, stand_in, None, quick)
+    given = task.kernel, problem.grid, task.data, task.noise, prepared.trend, method.inner, task.how
+    learned = in_unit(learn(*given), task.unit)
     return Turn(turn.number + 1, learned.kernel, noise, parameters, states, "kernel"), learned
 
 
@@ -131,7 +136,7 @@ def _keep(kept: Kept, turn: Turn) -> None:
     )
 
 
-def _resumed(kept: Kept, method: Linearised, problem: Problem, first: Turn) -> Turn:
+def _resumed(kept: Kept, method: "Linearised", problem: Problem, first: Turn) -> Turn:
     """The turn that a checkpoint holds, or the first one."""
     own = dataclasses.replace(method, parameters=first.parameters)
     told = kept.load(own.prepare(problem._replace(noise=first.noise)).blocks, *NEEDED)
@@ -165,7 +170,7 @@ def _takes_noise(block: object) -> bool:
 
 def _fitted(
     data: Data,
-    prepared: Prepared,
+    prepared: "Prepared",
     states: list[State],
     free_noise: float | None,
     noise: float | None,

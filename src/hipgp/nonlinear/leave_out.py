@@ -1,24 +1,24 @@
-"""Observations predicted from all others, with links and likelihoods: the others' stand-ins stay as they are.
+"""Leave-one-out and leave-group-out predictions with links and likelihoods, from the stand-ins of the fit.
 
-The Gaussian engine leaves a stand-in out and says what the others know of its functional; zeta there has the same distribution
-about a mean that is shifted as much. How y scatters about it is the likelihood's. What the others would say is not found
-anew: each stand-in was made with the one that is left out, which decides little of it.
+The Gaussian engine predicts the functional of a stand-in from all other stand-ins, which shifts the mean of zeta by as much;
+the likelihood adds the scatter of y. The other stand-ins are not made again without the observation that is left out, since
+it has little influence on them.
 """
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtri
 
-from hipgp.engines import Prediction
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State
 from hipgp.nonlinear.observed import Observed
+from hipgp.predictions import Prediction
 from hipgp.scores import LeaveOut
 
 LEAST = 1e-12  # of a probability, so that it has a normal score
 
 
 class LeaveOutObserved(LeaveOut):
-    """The same where predictions are not normal: scores are those of their own distributions."""
+    """Leave-out predictions that are not normal, with scores of their predictive distributions."""
 
     parts: list[tuple[Int[np.ndarray, " n"], Observed]]
 

@@ -3,20 +3,22 @@
 The weights of all nodes are kept between rounds. For few nodes the engine's predictions at points are used instead.
 """
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 import scipy.sparse
 from jaxtyping import Float
 
-from hipgp.engines import FittedPosterior, as_key
-from hipgp.model.data import observe
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
 from hipgp.weights.stencil_geometry import STENCIL
 from hipgp.weights.stencils import local_weight_rows
+
+if TYPE_CHECKING:
+    from hipgp.engines import FittedPosterior
 
 FEW = 2**14  # nodes up to which the engine predicts them as points
 
@@ -43,12 +45,12 @@ class Draws(NamedTuple):
 class NodeReader:
     """Interpolation of the nodes of several blocks, with the same sparse matrix in every round."""
 
-    def __init__(self, kernel: Kernel, grid: Grid, trend: Trend, count: int, key: Any = 0):
-        self.kernel, self.grid, self.trend, self.count, self.key = kernel, grid, trend, count, key
+    def __init__(self, kernel: Kernel, grid: Grid, trend: Trend, count: int):
+        self.kernel, self.grid, self.trend, self.count = kernel, grid, trend, count
         self.kept: dict[int, tuple[Any, np.ndarray, np.ndarray]] = {}
         self.last: tuple[Any, np.ndarray] | None = None
 
-    def means(self, post: FittedPosterior, places: Float[np.ndarray, "N Q D"]) -> Float[np.ndarray, "N Q"]:
+    def means(self, post: "FittedPosterior", places: Float[np.ndarray, "N Q D"]) -> Float[np.ndarray, "N Q"]:
         matrix, columns, _ = self._of(places)
         beta = np.asarray(post.beta)  # type: ignore[attr-defined]
         field = np.asarray(post.grid_mean(), float).ravel() - self.trend.on_grid(self.grid) @ beta
@@ -62,15 +64,15 @@ class NodeReader:
         level = drawn.mean(axis=1, keepdims=True) if columns.shape[1] else 0.0
         return np.asarray((drawn - level) @ matrix.T + level).reshape(len(drawn), *places.shape[:2])
 
-    def draws(self, post: FittedPosterior, places: Float[np.ndarray, "N Q D"]) -> Draws:
+    def draws(self, post: "FittedPosterior", places: Float[np.ndarray, "N Q D"]) -> Draws:
         matrix, _, residual = self._of(places)
         values = self.on_grid(post) @ matrix.T
         return Draws(np.asarray(values), residual, (places.shape[0], places.shape[1]))
 
-    def on_grid(self, post: FittedPosterior) -> Float[np.ndarray, "S M"]:
+    def on_grid(self, post: "FittedPosterior") -> Float[np.ndarray, "S M"]:
         """Draws on the grid minus the posterior mean, from the same key in every round."""
         if self.last is None or self.last[0] is not post:
-            drawn = post.sample(self.count, as_key(self.key)).reshape(self.count, -1)
+            drawn = post.sample(self.count, jax.random.key(0)).reshape(self.count, -1)
             self.last = post, np.asarray(drawn, float) - np.asarray(post.grid_mean(), float).ravel()
         return self.last[1]
 
@@ -81,7 +83,7 @@ class NodeReader:
         if id(places) not in self.kept:
             points = Points(places.reshape(-1, places.shape[2]))
             p = STENCIL if self.grid.ndim <= 2 else 2
-            rows = local_weight_rows(self.kernel, self.grid, observe(points, np.zeros(len(points))), p)
+            rows = local_weight_rows(self.kernel, self.grid, [points], p)
             columns = self.trend.of(points, self.grid)
             self.kept[id(places)] = rows.matrix, columns, np.asarray(rows.residual, float)
         return self.kept[id(places)]

@@ -1,4 +1,4 @@
-"""New observations: the distribution of y over what is not known of the field and over how y scatters about it.
+"""The predictive distribution of new observations y: uncertainty of the field and the likelihood's scatter together.
 
 p(y) = E p(y | eta) with eta = scale g(zeta), zeta normal. The expectation is a trapezoidal sum over zeta, which converges
 exponentially once its step is below the width of the likelihood in zeta; the step is chosen so.
@@ -6,7 +6,7 @@ exponentially once its step is below the width of the likelihood in zeta; the st
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +14,17 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
-from hipgp.engines import FittedPosterior, Prediction
 from hipgp.model.arguments import as_float
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Censored, Gaussian
 from hipgp.model.links import LINKS, Link
 from hipgp.nonlinear.expectations import EDGE
+from hipgp.predictions import Prediction
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
+
+if TYPE_CHECKING:
+    from hipgp.engines import FittedPosterior
 
 REACH = 6.5  # standard deviations of zeta on either side
 FEWEST, MOST, MOST_OF_QUANTILES = 65, 4097, 257  # nodes of the sum
@@ -59,7 +62,7 @@ class Observed(Prediction):
 
     @float64_available
     def log_density(self, y: Any) -> np.ndarray:
-        """log p(y) of a value of each; of counts the log probability."""
+        """log p(y) for a value of each observation; for counts the log probability."""
         given = self._given(y)
 
         def summed(rows: np.ndarray, z: np.ndarray, logs: np.ndarray) -> np.ndarray:
@@ -262,7 +265,7 @@ def common_likelihood(likelihoods: list[Likelihood]) -> Likelihood:
 
 
 def new_observations(
-    found: Prediction, engine: FittedPosterior, noisy: Any, noise: Any, of_data: Any
+    found: Prediction, engine: "FittedPosterior", noisy: Any, noise: Any, of_data: Any
 ) -> Prediction:
     """`found` with the scatter of new observations: that of the data for `noisy=True`, or a likelihood's.
 

@@ -7,20 +7,22 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtri
 
-from hipgp.engines import DEFAULT_STD, Estimate, FittedPosterior, Prediction, StdOptions
+from hipgp.engines import Estimate, FittedPosterior
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Functionals, Points
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import LINKS, Link
-from hipgp.model.packing import Arrays, Json, pack_observations
+from hipgp.model.packing import pack_observations
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, StandIn, State, is_one_sign, node_means, zeta_spread
 from hipgp.nonlinear.expectations import averaged_jit, matched_jit, spread_jit
 from hipgp.nonlinear.leave_out import left_out
 from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.observed import Observed, common_likelihood
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut, group_numbers

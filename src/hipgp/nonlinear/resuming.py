@@ -1,4 +1,4 @@
-"""Checkpoints of the rounds, and of learning with them: a run that was killed goes on to the same answer."""
+"""Checkpoints of the rounds and of learning, from which an interrupted run resumes and reaches the same result."""
 
 import os
 import pathlib

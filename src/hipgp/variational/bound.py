@@ -59,11 +59,11 @@ class Problem(eqx.Module):
         return Problem(source, kernel, whitening, y, variance, counts, batches, residual)
 
     def minibatches(self, rng: np.random.Generator | None = None) -> Iterator[Selection]:
-        """All observations once; in their own order, or shuffled by `rng`."""
+        """Minibatches of all observations, in order, or shuffled by `rng`."""
         return minibatches(self.counts, self.batches, rng)
 
     def numbers(self, selection: Selection) -> Array:
-        """Where the selected observations are in `y`."""
+        """The places of the selected observations in `y`."""
         return selection.flat(starts_of(self.counts))
 
 

@@ -17,9 +17,9 @@ from hipgp.engines import Problem as GPProblem
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.packing import Arrays, Json
 from hipgp.runtime import memory
 from hipgp.runtime.checkpoints import fingerprint
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
@@ -223,7 +223,7 @@ class Variational(Method):
         return stored_exact(source, kernel, whitening, counts, max(1, -(-len(data) // self.batch_size)))
 
     def _on_demand(self, kernel: Kernel, grid: Grid, data: Data) -> WeightSource:
-        functionals = [b.functional for b in data.blocks]
+        functionals = data.functionals
         if self.weights == "local":
             return local_source(grid, functionals, self.stencil)
         dtype = self.solve_dtype(data.dtype)

@@ -104,7 +104,7 @@ class Gaussian(eqx.Module):
 
 
 def gaussian(blocks: Blocks, mean: Float[Array, " T"], precision: Float[Array, "B n n"]) -> Gaussian:
-    """q with this mean and these precisions, which are factored."""
+    """q with this mean and these precisions; factors the precisions."""
     return Gaussian(blocks, mean, precision, _cholesky(precision))
 
 

@@ -125,7 +125,8 @@ def natural_gradient(
 
     q = standard(blocks)
     first = _Natural(q, q, np.asarray(step), np.zeros(()), np.zeros(epochs))
-    last = run(keeper, "natural gradients", first, problem, epochs, rng, update, end)
+    shuffled = lambda: problem.minibatches(rng)
+    last = run(keeper, "natural gradients", first, shuffled, epochs, update, end)
     return last.q, last.trace.tolist()
 
 
@@ -191,7 +192,8 @@ def dual_ascent(
         return _Ascent(now.dual, np.zeros(()), noted(now.trace, epoch, bound))
 
     first = _Ascent(_Dual(standard(blocks), jnp.zeros(len(problem.y))), np.zeros(()), np.zeros(epochs))
-    last = run(keeper, "dual ascent", first, problem, epochs, rng, update, end)
+    shuffled = lambda: problem.minibatches(rng)
+    last = run(keeper, "dual ascent", first, shuffled, epochs, update, end)
     return last.dual.q, last.trace.tolist()
 
 

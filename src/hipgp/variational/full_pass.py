@@ -45,7 +45,7 @@ def full_pass(q: Gaussian, problem: Problem, blocks: bool = False, keeper: Keepe
 
     precision = q.blocks.identity() if blocks else None
     first = _Sums(np.zeros(()), -q.mean, precision, _plain(NO_SOLVES))
-    found = run(keeper, "pass with blocks" if blocks else "pass", first, problem, 1, None, add)
+    found = run(keeper, "pass with blocks" if blocks else "pass", first, problem.minibatches, 1, add)
     bound = float(found.expected) - float(divergence(q))
     return _FullPass(bound, found.gradient, found.precision, found.solves)
 

@@ -36,7 +36,7 @@ class LogParameters(NamedTuple):
         return LogParameters(logs, jnp.log(noise))
 
     def as_kernel(self) -> Kernel:
-        """The kernel itself, in plain NumPy."""
+        """The kernel with NumPy parameters."""
         return jax.tree.map(lambda a: np.asarray(jnp.exp(a)), self.kernel)
 
 
@@ -45,7 +45,7 @@ def expected_log_likelihood(
 ) -> tuple[Array, Terms]:
     """The part of the bound that depends on `logs`, which the KL divergence of the whitened q does not.
 
-    `known` says which observations have a noise of their own. The solve for the weights is differentiated by the
+    `known` marks the observations that were given a noise. The solve for the weights is differentiated by the
     implicit rule (paper, appendix B.2), and the Toeplitz root and product as they are, which is right in any dimension.
     """
     kernel = jax.tree.map(jnp.exp, logs.kernel)
@@ -106,7 +106,7 @@ def learn(
         return now._replace(expected=np.zeros(()), waiting=np.asarray(False), trace=trace)
 
     first = _begin(logs, blocks_of(on_torus.whitening), np.zeros(epochs + 1))
-    last = run(keeper, "learning", first, problem, epochs + 1, rng, update, end)
+    last = run(keeper, "learning", first, lambda: problem.minibatches(rng), epochs + 1, update, end)
     keeper.leave("parameters", (last.logs, last.trace))
     return last.logs, last.trace.tolist()
 
@@ -162,7 +162,7 @@ def _adam() -> "optax.GradientTransformation":
 
 
 def _outgrown(logs: LogParameters, whitening: Whitening) -> bool:
-    """Whether the kernel has become too long for its torus."""
+    """Whether the kernel's lengthscale has become too long for its torus."""
     if not isinstance(whitening, ToeplitzWhitening):
         return False
     return float(whitening.rebuilt(logs.as_kernel()).toeplitz.clipped_mass) > CLIPPED

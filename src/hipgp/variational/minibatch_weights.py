@@ -1,4 +1,4 @@
-"""The weights of a minibatch's observations: stored from the start, or computed when asked for.
+"""The weights of a minibatch's observations, stored from the start or computed on demand.
 
 They are stored where the hyperparameters are fixed and the memory allows. Computed when asked for, they can be
 differentiated in the kernel, and N x M memory is never needed.
@@ -6,7 +6,7 @@ differentiated in the kernel, and N x M memory is never needed.
 
 import abc
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,16 +20,18 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments
 from hipgp.runtime.arrays import AnyArray, on_device
-from hipgp.variational.whitening import Whitening
 from hipgp.weights.exact import (
     ExactWeights,
-    Weights,
     closed_form_or_nodes,
     grid_covariances,
     has_closed_form,
 )
+from hipgp.weights.operator import Weights
 from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 from hipgp.weights.stencils import LocalWeights, local_weight_rows, stencil_weights
+
+if TYPE_CHECKING:
+    from hipgp.variational.whitening import Whitening
 
 STORED = 2**30  # bytes of stored weights without a GPU; with one, a third of its memory
 
@@ -41,7 +43,7 @@ class Selection(NamedTuple):
     mask: Any
 
     def flat(self, starts: tuple[int, ...]) -> Array:
-        """Their numbers among all observations, given those of each block's first one."""
+        """The selected observations' numbers among all, given the number of each block's first observation."""
         return jnp.concatenate([s + i for s, i in zip(starts, self.index, strict=True)])
 
 
@@ -54,7 +56,7 @@ class SolveSummary(NamedTuple):
     unconverged: Any
 
     def merged(self, other: "SolveSummary", share: float) -> "SolveSummary":
-        """Of both together, where `other` has this share of the solves."""
+        """Merge two summaries, where `other` has this share of the solves."""
         return SolveSummary(
             max(int(self.most_iterations), int(other.most_iterations)),
             (1 - share) * float(self.mean_iterations) + share * float(other.mean_iterations),
@@ -64,7 +66,7 @@ class SolveSummary(NamedTuple):
 
     @staticmethod
     def of(rows: "WeightRows", mask: Any) -> "SolveSummary":
-        """Of the solves for these rows, without the padding."""
+        """The summary of the solves for these rows, without the padding."""
         most = jnp.max(jnp.where(mask, rows.iterations, 0))
         mean = jnp.sum(mask * rows.iterations) / jnp.sum(mask)
         error = jnp.max(jnp.where(mask, rows.error, 0.0))
@@ -82,7 +84,7 @@ def starts_of(counts: tuple[int, ...]) -> tuple[int, ...]:
 def minibatches(
     counts: tuple[int, ...], batches: int, rng: np.random.Generator | None = None
 ) -> Iterator[Selection]:
-    """All observations in `batches` equal selections; shuffled where a generator is given."""
+    """Split all observations into `batches` equal selections, shuffled if a generator is given."""
     index, mask = [], []
     for count in counts:
         width = -(-count // batches)
@@ -115,8 +117,8 @@ class WeightSource(eqx.Module):
     """Gives the weights of any observations, which are numbered within the blocks of the data."""
 
     @abc.abstractmethod
-    def weights(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> WeightRows:
-        """The weights of the observations at `index`, block after block."""
+    def weights(self, kernel: Kernel, whitening: "Whitening", index: tuple[Array, ...]) -> WeightRows:
+        """The weights of the observations at `index`, ordered by block."""
 
 
 class _ExactOnDemand(WeightSource):
@@ -131,7 +133,7 @@ class _ExactOnDemand(WeightSource):
     max_iterations: AnyArray
     dtype: Any = eqx.field(static=True)
 
-    def weights(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> WeightRows:
+    def weights(self, kernel: Kernel, whitening: "Whitening", index: tuple[Array, ...]) -> WeightRows:
         found = [
             grid_covariances(
                 kernel, b[i] if isinstance(b, Segments) else _picked(b, i), self.grid, self.dtype
@@ -144,7 +146,7 @@ class _ExactOnDemand(WeightSource):
 
 
 def _picked(block: Any, index: Array) -> Any:
-    """Some rows of every array in `block`."""
+    """The selected rows of every array in `block`."""
     return jax.tree.map(lambda a: jnp.asarray(a)[index], block)
 
 
@@ -157,17 +159,17 @@ class _Placed(eqx.Module):
 
 
 class _LocalOnDemand(WeightSource):
-    """Weights from the p^D grid points around each node, when asked for."""
+    """Weights from the p^D grid points around each node, computed on demand."""
 
     grid: Grid
     blocks: tuple[_Placed, ...]
     p: int = eqx.field(static=True)
 
-    def weights(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> WeightRows:
+    def weights(self, kernel: Kernel, whitening: "Whitening", index: tuple[Array, ...]) -> WeightRows:
         found = [self._of(kernel, whitening, _picked(b, i)) for b, i in zip(self.blocks, index, strict=True)]
         return _unsolved(*(jnp.concatenate([f[a] for f in found]) for a in (0, 1)))
 
-    def _of(self, kernel: Kernel, whitening: Whitening, block: _Placed) -> tuple[Array, Array]:
+    def _of(self, kernel: Kernel, whitening: "Whitening", block: _Placed) -> tuple[Array, Array]:
         n, count = block.start.shape
         each = lambda a: None if a is None else jnp.repeat(a, count, axis=0)  # for every node of a functional
         offset, nodes = block.offset.reshape(n * count, -1), block.nodes
@@ -191,7 +193,7 @@ class StoredWeights(WeightSource):
     )  # of local weights: columns and values of each row
     starts: tuple[int, ...] = eqx.field(static=True)
 
-    def weights(self, kernel: Kernel, whitening: Whitening, index: tuple[Array, ...]) -> WeightRows:
+    def weights(self, kernel: Kernel, whitening: "Whitening", index: tuple[Array, ...]) -> WeightRows:
         every = Selection(index, None).flat(self.starts)
         v = self.stored.residual[every].astype(float)
         if isinstance(self.stored, ExactWeights):
@@ -211,7 +213,7 @@ def exact_source(
     max_iterations: int,
     dtype: Any = np.float64,
 ) -> WeightSource:
-    """Weights by a solve for each observation, in `dtype`, when they are asked for."""
+    """Weights by a solve for each observation, in `dtype`, computed on demand."""
     limits = np.asarray(tolerance), np.asarray(max_iterations)
     return _ExactOnDemand(grid, tuple(_on_device(kernel, f, grid) for f in functionals), *limits, dtype)
 
@@ -230,7 +232,7 @@ def _on_device(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegr
 
 
 def local_source(grid: Grid, functionals: list[Functional], p: int) -> WeightSource:
-    """Weights from the p^D grid points around each node, when they are asked for."""
+    """Weights from the p^D grid points around each node, computed on demand."""
     blocks = []
     for functional in functionals:
         nodes = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes(grid.spacing))
@@ -241,7 +243,7 @@ def local_source(grid: Grid, functionals: list[Functional], p: int) -> WeightSou
 
 
 def storage_limit() -> int:
-    """How many numbers the stored weights may be."""
+    """The largest number of stored weights."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return STORED // 8
@@ -249,7 +251,7 @@ def storage_limit() -> int:
 
 
 def stored_exact(
-    source: WeightSource, kernel: Kernel, whitening: Whitening, counts: tuple[int, ...], batches: int
+    source: WeightSource, kernel: Kernel, whitening: "Whitening", counts: tuple[int, ...], batches: int
 ) -> tuple[StoredWeights, SolveSummary]:
     """The weights of all observations from `source`, kept in float64: products with R' of weights rounded to less lose digits."""
     w, order, v, solves = [], [], np.zeros(sum(counts)), NO_SOLVES
@@ -269,7 +271,7 @@ def stored_exact(
 
 @eqx.filter_jit
 def compiled_weights(
-    source: WeightSource, kernel: Kernel, whitening: Whitening, index: tuple[Any, ...]
+    source: WeightSource, kernel: Kernel, whitening: "Whitening", index: tuple[Any, ...]
 ) -> WeightRows:
     """`source.weights`, compiled."""
     return source.weights(kernel, whitening, index)
@@ -277,7 +279,7 @@ def compiled_weights(
 
 def stored_local(kernel: Kernel, grid: Grid, data: Data, p: int, dtype: Any) -> StoredWeights:
     """Local weights of all observations, their rows padded to the longest so that any of them can be looked up."""
-    rows = local_weight_rows(kernel, grid, data, p)
+    rows = local_weight_rows(kernel, grid, data.functionals, p)
     counts, matrix = rows.csr.row_lengths, rows.matrix
     inside = np.arange(counts.max()) < counts[:, None]
     columns, values = np.zeros(inside.shape, np.int32), np.zeros(inside.shape, dtype)

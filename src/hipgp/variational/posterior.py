@@ -9,13 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.engines import DEFAULT_STD, Estimate, FittedPosterior, Prediction, StdOptions, check_std
+from hipgp.engines import Estimate, FittedPosterior
 from hipgp.model.data import check_differentiable, check_inside
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.packing import Arrays, Json, check_shapes
+from hipgp.model.packing import check_shapes
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions, check_std
 from hipgp.runtime.memory import numbers_at_once
+from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
 from hipgp.variational.bound import Problem
@@ -164,7 +166,7 @@ def restored(
 
 
 def _check_options(how: StdOptions) -> None:
-    """Raise a ValueError where something is asked for that this engine has no use for."""
+    """Raise a ValueError for options that this engine does not support."""
     check_std(how, "variational", ("auto",))
     if how.columns is not None:
         raise ValueError(

@@ -29,10 +29,10 @@ def solve_facts(solves: SolveSummary) -> dict[str, Any]:
 
 
 def verdict(facts: dict[str, Any], nats: float, pcg_error: float) -> dict[str, Any]:
-    """Whether the fit converged; where it did not, `message` says why and what to try."""
-    said = []
+    """Whether the fit converged; if not, `message` gives the reasons and what to try."""
+    reasons = []
     if facts["pcg_relative_error_max"] > pcg_error:
-        said.append(
+        reasons.append(
             f"{facts['pcg_unconverged']} solves for the weights stopped short, at relative errors up to "
             f"{facts['pcg_relative_error_max']:.1e}: raise max_iterations, or use weights='local'"
         )
@@ -42,12 +42,12 @@ def verdict(facts: dict[str, Any], nats: float, pcg_error: float) -> dict[str, A
             if facts["direct"]
             else "raise epochs or batch_size, or use direct=True"
         )
-        said.append(f"the mean is about {facts['mean_gap_nats']:.2g} nats short of the optimum: {advice}")
+        reasons.append(f"the mean is about {facts['mean_gap_nats']:.2g} nats short of the optimum: {advice}")
     if facts.get("clipped_mass", 0.0) > 1e-3:
-        said.append(
+        reasons.append(
             f"the embedding clipped {facts['clipped_mass']:.1e} of the covariance: the lengthscale is long for the grid"
         )
-    return {"converged": not said, "message": "; ".join(said) or "converged"}
+    return {"converged": not reasons, "message": "; ".join(reasons) or "converged"}
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ generator; a resumed fit draws the orders of the epochs before it once more, and
 import os
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -16,12 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from hipgp.runtime.checkpoints import read_arrays, write_arrays
-from hipgp.variational.bound import Problem
-from hipgp.variational.minibatch_weights import Selection
 
 EVERY = 20.0  # seconds between two writes
 
 State = TypeVar("State")
+Minibatch = TypeVar("Minibatch")
 
 
 class Keeper:
@@ -50,7 +49,7 @@ class Keeper:
         return int(self.saved["epoch"]), int(self.saved["minibatch"]), state
 
     def keep(self, stage: str, epoch: int, minibatch: int, state: Any) -> None:
-        """Write the state, if the last writing is EVERY seconds ago."""
+        """Write the state if the last write was EVERY seconds ago."""
         if self.path is None or time.perf_counter() - self.written < EVERY:
             return
         position = {"stage": stage, "epoch": epoch, "minibatch": minibatch, "seconds": self.seconds}
@@ -59,11 +58,11 @@ class Keeper:
         self.written = time.perf_counter()
 
     def leave(self, name: str, found: Any) -> None:
-        """Hold what a stage found beside the states to come."""
+        """Keep the result of a stage in the file, beside the states of later stages."""
         self.found |= _numbered(f"found {name}", found)
 
     def left(self, name: str, like: State) -> State | None:
-        """What a stage found before the fit was stopped; None where it had not come to its end."""
+        """The result of a stage that ended before the fit was interrupted; None otherwise."""
         return self._restored(f"found {name}", like, self.found) if f"found {name} 0" in self.found else None
 
     def remove(self) -> None:
@@ -102,18 +101,20 @@ def run(
     keeper: Keeper,
     stage: str,
     first: State,
-    problem: Problem,
+    minibatches: Callable[[], Iterator[Minibatch]],
     epochs: int,
-    rng: np.random.Generator | None,
-    step: Callable[[State, Selection, int, int], State],
+    step: Callable[[State, Minibatch, int, int], State],
     end: Callable[[State, int], State] = lambda state, epoch: state,
 ) -> State:
-    """The state after `epochs` epochs: a step for each minibatch, given the epoch and its number there, and an end to each epoch."""
+    """The state after `epochs` epochs: a step for each minibatch, given the epoch and its number there, and an end to each epoch.
+
+    `minibatches` begins an epoch each time that it is called.
+    """
     begun, done, state = keeper.begin(stage, first)
     for _ in range(begun):
-        next(problem.minibatches(rng))  # draws the order of an epoch that is done
+        next(minibatches())  # draws the order of an epoch that is done
     for epoch in range(begun, epochs):
-        for number, selection in enumerate(problem.minibatches(rng)):
+        for number, selection in enumerate(minibatches()):
             if number >= done:
                 state = step(state, selection, epoch, number)
                 keeper.keep(stage, epoch, number + 1, state)

@@ -32,7 +32,7 @@ class Whitening(eqx.Module):
     @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array that the white noise lives on."""
+        """The shape of the array of white noise."""
 
     @abc.abstractmethod
     def root(self, e: Float[Array, "... T"]) -> Float[Array, "... M"]:
@@ -61,7 +61,7 @@ class Whitening(eqx.Module):
 
     @abc.abstractmethod
     def rebuilt(self, kernel: Kernel) -> "Whitening":
-        """The same root for another kernel; differentiable in its parameters."""
+        """This root for another kernel, differentiable in its parameters."""
 
     @property
     def size(self) -> int:

@@ -24,6 +24,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
+from hipgp.linalg.preconditioner import Preconditioner
 from hipgp.linalg.sparse import BlockRows, SparseMatrix
 from hipgp.model.differences import kernel_at_differences
 from hipgp.model.kernels import Kernel, typical_lengthscale
@@ -70,7 +71,7 @@ class Conditionals(NamedTuple):
         return (rows @ y.T).T
 
 
-class Vecchia(eqx.Module):
+class Vecchia(Preconditioner):
     """The Vecchia factor S with A^-1 ~ S'S, its rows in any order, and the approximation of log|A|."""
 
     factor: SparseMatrix | BlockRows | AggregatedFactor
@@ -84,21 +85,14 @@ class Vecchia(eqx.Module):
         """Return the size of the factor in words."""
         return self.neighbours + ("" if self.clusters is None else f" of {int(self.clusters)} clusters")
 
-    def precondition(self, r: Float[Array, "... N"]) -> Float[Array, "... N"]:
-        """Return S'S r, which approximates A^-1 r."""
-        return self.factor.transpose_matmul(self.factor.matmul(r))
-
     def whiten(self, r: Float[Array, "... N"]) -> Float[Array, "... k"]:
-        """Return S r."""
         return self.factor.matmul(r)
 
     def whiten_transpose(self, v: Float[Array, "... k"]) -> Float[Array, "... N"]:
-        """Return S' v."""
         return self.factor.transpose_matmul(v)
 
     @property
     def rows_used(self) -> Float[Array, " k"] | None:
-        """Return 1 for each row of S and 0 for padding; None if there is no padding."""
         if not isinstance(self.factor, BlockRows):
             return None
         return jnp.any(self.factor.values != 0, axis=2).ravel().astype(self.factor.values.dtype)
@@ -242,7 +236,12 @@ def vecchia_factor(
     inner = _factor_rows(kernel, means, ungrouped(means), noise_of_means, np.float64)
     logs = np.sum(np.log(noise)) - np.sum(np.log(noise_of_means)) + inner.log_determinant
     factor = AggregatedFactor.of(inner.matrix(), clusters, noise, dtype)
-    return Vecchia(factor, jnp.asarray(logs, dtype), inner.neighbours, jnp.asarray(len(means)))
+    return Vecchia(
+        factor=factor,
+        log_determinant=jnp.asarray(logs, dtype),
+        neighbours=inner.neighbours,
+        clusters=jnp.asarray(len(means)),
+    )
 
 
 @one_blas_thread
@@ -271,7 +270,8 @@ def _factor_of_groups(
         if groups.group_size > 1
         else SparseMatrix.from_scipy(found.matrix(), dtype)
     )
-    return Vecchia(factor, jnp.asarray(found.log_determinant, dtype), found.neighbours)
+    logs = jnp.asarray(found.log_determinant, dtype)
+    return Vecchia(factor=factor, log_determinant=logs, neighbours=found.neighbours)
 
 
 class _FactorRows(NamedTuple):

@@ -7,7 +7,6 @@ large, finer grids are tried until one is fine enough.
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from jaxtyping import Float
 
 from hipgp.model.data import Data
@@ -74,7 +73,7 @@ def _merging_helps(
     """
     if not model.vecchia_std or model.block is not None or np.max(problems.count) == 1:
         return False
-    merged = problems._replace(count=np.ones_like(problems.count), shares=by_cell(approximation))
+    merged = problems._replace(count=np.ones_like(problems.count), shares=approximation.by_cell())
     return _excess(grid_error(kernel, grid, merged, approximation, vecchia=True)) <= 1
 
 
@@ -97,7 +96,7 @@ def _fine_enough(
             approximation = stencil_approximation(
                 kernel, grid, problems, model.stencil, model.residual_as_noise
             )
-            shared = problems if model.block is None else problems._replace(shares=by_cell(approximation))
+            shared = problems if model.block is None else problems._replace(shares=approximation.by_cell())
             now = _excess(grid_error(kernel, grid, shared, approximation, model.vecchia_std)) / MARGIN
             if now <= 1:
                 return grid
@@ -117,13 +116,6 @@ def _halved(kernel: Kernel, grid: Grid) -> Grid:
     return Grid(grid.origin, np.asarray(grid.spacing) / parts, tuple(int(n) for n in shape))
 
 
-def by_cell(approximation: GridApproximation) -> Any:
-    """Return the membership of observations in cells, as blocks with jointly Gaussian residuals."""
-    cell = np.unique(approximation.columns[:, 0], return_inverse=True)[1]
-    entries = np.ones(len(cell)), (np.arange(len(cell)), cell)
-    return scipy.sparse.csr_array(entries, shape=(len(cell), int(np.max(cell)) + 1))
-
-
 def warn_if_coarse(facts: dict[str, Any], grid: Grid, data: Data, residual: str, stencil: int) -> None:
     """Warn at the user's line if the grid is too coarse."""
     if "grid_needed" not in facts:
@@ -133,7 +125,7 @@ def warn_if_coarse(facts: dict[str, Any], grid: Grid, data: Data, residual: str,
         message += "; or merge observations of nearly the same place into their weighted means"
     if grid.ndim > 2 and stencil == 2:
         message += "; or try Batch(stencil=4)"
-    if residual != "joint" and all(isinstance(block.functional, Points) for block in data.blocks):
+    if residual != "joint" and all(isinstance(functional, Points) for functional in data.functionals):
         message += '; or try Batch(residual="joint")'
     warn_caller(message, GridTooCoarse)
 

@@ -80,6 +80,12 @@ class GridApproximation(NamedTuple):
         columns, values = rows.csr.padded_rows(problems.rows)
         return GridApproximation(columns, values, counted, residual)
 
+    def by_cell(self) -> Any:
+        """Return the membership of observations in cells, as blocks with jointly Gaussian residuals."""
+        cell = np.unique(self.columns[:, 0], return_inverse=True)[1]
+        entries = np.ones(len(cell)), (np.arange(len(cell)), cell)
+        return scipy.sparse.csr_array(entries, shape=(len(cell), int(np.max(cell)) + 1))
+
 
 class _NodeSums(NamedTuple):
     """Functionals as sums over nodes: functional i is the sum over n of weights[i, n] times the field at node n.
@@ -210,7 +216,7 @@ def stencil_approximation(
     fill = lambda a: np.pad(a, ((0, 0), (0, most - a.shape[1])))
     stacked = [np.concatenate([fill(a) for a in found]) for found in (columns, values)]
     approximation = GridApproximation(stacked[0], stacked[1], counted)
-    if all(block.functional.single for block in problems.data.blocks):
+    if all(functional.single for functional in problems.data.functionals):
         return approximation  # residual variances are the difference of the covariances
     every = [
         _residual_variance(kernel, grid, problems.data, approximation, row)

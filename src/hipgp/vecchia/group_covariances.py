@@ -106,7 +106,7 @@ def _point_covariances(
 
 def coarse_data_nodes(data: "Data", kernel: Kernel, most: int = MOST_NODES) -> Nodes:
     """Return coarse nodes of all observations."""
-    return Nodes.concatenate([coarse_nodes(block.functional, kernel, most) for block in data.blocks])
+    return Nodes.concatenate([coarse_nodes(functional, kernel, most) for functional in data.functionals])
 
 
 def coarse_data_quadrature(data: "Data", kernel: Kernel, most: int) -> Nodes | Segments:

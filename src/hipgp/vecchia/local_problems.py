@@ -127,7 +127,7 @@ def _affordable(
 
 def _end_points(data: Data, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N 2D"]:
     """Return both ends of the functionals, in units of `scale`."""
-    places = (np.asarray(block.functional.places(), float) / scale for block in data.blocks)
+    places = (np.asarray(functional.places(), float) / scale for functional in data.functionals)
     return np.concatenate([ordered_ends(x[:, 0], x[:, -1]) for x in places])
 
 

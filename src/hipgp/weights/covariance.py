@@ -7,7 +7,7 @@ Carlo); `has_closed_form` in `weights/exact.py` tells where it applies.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,11 @@ from jax.scipy.special import erf
 from jaxtyping import Array, Float
 
 from hipgp.model.differences import differences
-from hipgp.model.kernels import Kernel, SquaredExponential
-from hipgp.model.nodes import Nodes
 from hipgp.runtime.arrays import AnyArray
+
+if TYPE_CHECKING:
+    from hipgp.model.kernels import Kernel, SquaredExponential
+    from hipgp.model.nodes import Nodes
 
 
 class TransposedNodes(NamedTuple):
@@ -30,7 +32,7 @@ class TransposedNodes(NamedTuple):
     direction: Float[AnyArray, "D ..."] | None
 
 
-def transposed_nodes(nodes: Nodes) -> TransposedNodes:
+def transposed_nodes(nodes: "Nodes") -> TransposedNodes:
     """Reverse the axes of the nodes of N functionals, so that N is the last axis."""
     direction = None if nodes.direction is None else jnp.moveaxis(jnp.asarray(nodes.direction), -1, 0)
     return TransposedNodes(
@@ -38,7 +40,7 @@ def transposed_nodes(nodes: Nodes) -> TransposedNodes:
     )
 
 
-def kernel_between_nodes(kernel: Kernel, a: Any, b: Any) -> Callable[[Any], Array]:
+def kernel_between_nodes(kernel: "Kernel", a: Any, b: Any) -> Callable[[Any], Array]:
     """Return the covariance of a node of `a` and a node of `b` as a function of the difference x - y of their places.
 
     It is (value_a + direction_a . grad_x)(value_b + direction_b . grad_y) k(x - y). `value` and `direction` broadcast
@@ -67,7 +69,7 @@ def _node_position(nodes: TransposedNodes, q: Array) -> list[Array]:
     return [x[q] for x in nodes.x]
 
 
-def elementwise_covariance(kernel: Kernel, a: TransposedNodes, b: TransposedNodes) -> Float[Array, "..."]:
+def elementwise_covariance(kernel: "Kernel", a: TransposedNodes, b: TransposedNodes) -> Float[Array, "..."]:
     """Return the covariance of each functional in `a` with its counterpart in `b`; leading axes broadcast."""
     k = kernel_between_nodes(kernel, a, b)
     one = lambda q, r: (
@@ -80,7 +82,7 @@ def elementwise_covariance(kernel: Kernel, a: TransposedNodes, b: TransposedNode
     return first if count == 1 else jax.lax.fori_loop(1, count, add, first)
 
 
-def gram(kernel: Kernel, group: TransposedNodes) -> Float[Array, "k k T"]:
+def gram(kernel: "Kernel", group: TransposedNodes) -> Float[Array, "k k T"]:
     """Return the covariance matrices of T groups of k functionals each; the arrays of `group` end in (k, T).
 
     Each pair of nodes is evaluated once, by symmetry. Derivatives in the kernel are taken in forward mode, which stores
@@ -109,7 +111,7 @@ def _sum_of(term: Callable[[Array, Array], Array], places: list[tuple[int, int]]
     return jax.lax.fori_loop(1, len(places), lambda i, total: total + term(table[i, 0], table[i, 1]), first)
 
 
-def prior_variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
+def prior_variances(kernel: "Kernel", nodes: "Nodes") -> Float[Array, " N"]:
     """Return k**, the variance of every functional under the prior.
 
     One pass takes a node of every functional with all its nodes, so that passes are few and long, as a GPU needs.
@@ -133,11 +135,13 @@ def residual_variance(prior: Array, explained: Array, quadratic: Array) -> Array
     return jnp.maximum(prior - 2 * explained + quadratic, 0.0)
 
 
-def covariance_with_points(kernel: Kernel, points: Float[Array, "M D"], nodes: Nodes) -> Float[Array, "N M"]:
+def covariance_with_points(
+    kernel: "Kernel", points: Float[Array, "M D"], nodes: "Nodes"
+) -> Float[Array, "N M"]:
     """Return k*, the covariance of every functional with the field's values at `points`; takes O(N M) memory."""
     across = jnp.asarray(points).T
 
-    def one(n: Nodes) -> Array:
+    def one(n: "Nodes") -> Array:
         k = kernel_between_nodes(kernel, None, n)
         add = lambda total, xc: (total + xc[1] * k(differences(across, xc[0][:, None])), None)
         return jax.lax.scan(add, jnp.zeros(across.shape[1], across.dtype), (n.x, n.weights))[0]
@@ -146,7 +150,7 @@ def covariance_with_points(kernel: Kernel, points: Float[Array, "M D"], nodes: N
 
 
 def line_covariance_with_points(
-    kernel: SquaredExponential, points: Float[Array, "M D"], start: Array, end: Array, average: bool
+    kernel: "SquaredExponential", points: Float[Array, "M D"], start: Array, end: Array, average: bool
 ) -> Float[Array, "N M"]:
     """Return k* of line integrals under a squared exponential, in closed form and in the dtype of `points`."""
     lengthscale, variance = (jnp.asarray(a, points.dtype) for a in (kernel.lengthscale, kernel.variance))
@@ -165,7 +169,9 @@ def line_covariance_with_points(
     return jax.vmap(one)(start, end)
 
 
-def line_variances(kernel: SquaredExponential, start: Array, end: Array, average: bool) -> Float[Array, " N"]:
+def line_variances(
+    kernel: "SquaredExponential", start: Array, end: Array, average: bool
+) -> Float[Array, " N"]:
     """Return k** of line integrals under a squared exponential, in closed form."""
     size2 = jnp.sum(((end - start) / kernel.lengthscale) ** 2, axis=-1)
     safe = jnp.where(size2 > 1e-4, size2, 1.0)

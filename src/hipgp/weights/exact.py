@@ -1,13 +1,12 @@
-"""The operator W, and exact weights: the conditional mean of each functional given the field's grid values u.
+"""Exact weights: those of the conditional mean of each functional given the field's grid values u.
 
-Given u, a functional L_n f has mean w_n'u and residual variance v_n = Var(L_n f - w_n'u). Exact weights are
-w_n = K^-1 k*_n, and each covers the whole grid. They are found by conjugate gradients with the circulant inverse as
+They are w_n = K^-1 k*_n, and each covers the whole grid. They are found by conjugate gradients with the circulant inverse as
 preconditioner (paper, section 3.2), and are differentiable by the implicit rule (paper, appendix B.2; here in D
 dimensions, by differentiating the Toeplitz product itself). Local weights are in `weights/stencils.py`.
 """
 
-import abc
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -29,24 +28,10 @@ from hipgp.weights.covariance import (
     prior_variances,
     residual_variance,
 )
+from hipgp.weights.operator import Weights
 
 if TYPE_CHECKING:
-    from hipgp.model.data import Data
     from hipgp.weights.toeplitz import Toeplitz
-
-
-class Weights(eqx.Module):
-    """The operator W with one row w_n per functional, its transpose, and the residual variances; batched in front."""
-
-    residual: eqx.AbstractVar[Float[Array, " N"]]
-
-    @abc.abstractmethod
-    def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
-        """Return W u, the conditional mean of every functional given grid values in C order."""
-
-    @abc.abstractmethod
-    def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        """Return W'a."""
 
 
 class ExactWeights(Weights):
@@ -126,7 +111,7 @@ def grid_covariances(
     return covariance_with_points(kernel, points, low), prior_variances(kernel, moved)
 
 
-def conditional_weights(
+def _conditional_weights(
     toeplitz: "Toeplitz", cross: Array, variance: Array, tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> tuple[Array, Array, Solution]:
     """Return exact weights w and residual variances v from k* and k**, with the report of the solve.
@@ -141,18 +126,23 @@ def conditional_weights(
 
 
 def exact_weights(
-    kernel: Kernel, toeplitz: "Toeplitz", data: "Data", tolerance: float = 1e-10, max_iterations: int = 1000
+    kernel: Kernel,
+    toeplitz: "Toeplitz",
+    functionals: Sequence[Functional],
+    tolerance: float = 1e-10,
+    max_iterations: int = 1000,
 ) -> ExactWeights:
-    """Compute W by one solve per observation, in float64."""
-    size = len(data) * toeplitz.torus.grid.size
+    """Compute the W of these blocks of functionals by one solve per row, in float64."""
+    count = sum(map(len, functionals))
+    size = count * toeplitz.torus.grid.size
     if size > 2**30:
         raise ValueError(
-            f'weights: "exact" would need {size * 8 / 2**30:,.0f} GiB for {len(data)} x {toeplitz.torus.grid.size} '
+            f'weights: "exact" would need {size * 8 / 2**30:,.0f} GiB for {count} x {toeplitz.torus.grid.size} '
             'weights; expected at most 8 GiB: use weights="local"'
         )
     rows, residual, unconverged = [], [], 0
-    for block in data.blocks:
-        source = closed_form_or_nodes(kernel, block.functional, toeplitz.torus.grid)
+    for functional in functionals:
+        source = closed_form_or_nodes(kernel, functional, toeplitz.torus.grid)
         w, v, solution = _conditional_block(kernel, toeplitz, source, tolerance, max_iterations)
         rows.append(w)
         residual.append(v)
@@ -169,4 +159,4 @@ def _conditional_block(
     kernel: Kernel, toeplitz: "Toeplitz", source: LineIntegrals | Nodes, tolerance: float, max_iterations: int
 ) -> tuple[Array, Array, Solution]:
     cross, variance = grid_covariances(kernel, source, toeplitz.torus.grid)
-    return conditional_weights(toeplitz.astype(jnp.float64), cross, variance, tolerance, max_iterations)
+    return _conditional_weights(toeplitz.astype(jnp.float64), cross, variance, tolerance, max_iterations)

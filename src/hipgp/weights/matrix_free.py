@@ -12,6 +12,7 @@ weights with the exact line integrals; they are computed for some lines and inte
 """
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -22,13 +23,12 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.csr import CSR, ranges
-from hipgp.model.data import Data
 from hipgp.model.differences import kernel_at_differences
-from hipgp.model.functionals import LineIntegrals
+from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.runtime.precision import float64_available
-from hipgp.weights.exact import Weights
+from hipgp.weights.operator import Weights
 from hipgp.weights.residual_variance import residual_variances
 
 LINE_BATCHES = 24  # batches of lines of similar length
@@ -136,9 +136,11 @@ def _interpolation_gain(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
 
 
 @float64_available
-def matrix_free_weights(kernel: Kernel, grid: Grid, data: Data, dtype: Any = np.float64) -> MatrixFreeWeights:
-    """Compute the matrix-free W of data that are all line integrals; a ValueError otherwise."""
-    lines, gain = _lines(data), _interpolation_gain(kernel, grid)
+def matrix_free_weights(
+    kernel: Kernel, grid: Grid, functionals: Sequence[Functional], dtype: Any = np.float64
+) -> MatrixFreeWeights:
+    """Compute the matrix-free W of blocks that are all line integrals; a ValueError otherwise."""
+    lines, gain = _lines(functionals), _interpolation_gain(kernel, grid)
     first, step, weight, counts = _midpoint_nodes(grid, lines)
     stored = lambda some: _sparse_rows(grid, gain, first[some], step[some], weight[some], counts[some])
     rows = lambda some: CSR.from_scipy(stored(some)).padded_rows(np.arange(len(some)))
@@ -164,32 +166,30 @@ def matrix_free_weights(kernel: Kernel, grid: Grid, data: Data, dtype: Any = np.
     )
 
 
-def stored_bytes(grid: Grid, data: Data, p: int) -> float:
-    """Estimate how many bytes stored local weights of p points per axis take if all data are lines; 0 otherwise."""
-    functionals = [block.functional for block in data.blocks]
+def stored_bytes(grid: Grid, functionals: Sequence[Functional], p: int, dtype: Any) -> float:
+    """Estimate how many bytes stored local weights of p points per axis take if all are lines; 0 otherwise."""
     if not all(isinstance(f, LineIntegrals) for f in functionals):
         return 0.0
     cells = sum(np.sum(_midpoint_nodes(grid, f)[3]) for f in functionals)  # type: ignore[arg-type]
-    return 1.3 * p ** (grid.ndim - 1) * cells * 2 * (data.dtype.itemsize + 4)  # by rows and by columns
+    return 1.3 * p ** (grid.ndim - 1) * cells * 2 * (np.dtype(dtype).itemsize + 4)  # by rows and by columns
 
 
-def _lines(data: Data) -> LineIntegrals:
-    """Return all observations as one `LineIntegrals`."""
-    parts = [block.functional for block in data.blocks]
-    for f in parts:
+def _lines(functionals: Sequence[Functional]) -> LineIntegrals:
+    """Return all blocks as one `LineIntegrals`."""
+    for f in functionals:
         if not isinstance(f, LineIntegrals) or f.rule != "gauss" or f.nodes_per_ray is not None:
             raise ValueError(
                 'weights: "matrix-free" expected LineIntegrals alone, with the default quadrature, got '
                 f'{type(f).__name__}; use weights="local"'
             )
-    if len(parts) == 1:
-        return parts[0]  # type: ignore[return-value]
-    if len({f.average for f in parts}) > 1:  # type: ignore[attr-defined]
+    if len(functionals) == 1:
+        return functionals[0]  # type: ignore[return-value]
+    if len({f.average for f in functionals}) > 1:  # type: ignore[attr-defined]
         raise ValueError(
             'weights: "matrix-free" takes integrals or averages along lines, not both; use weights="local"'
         )
-    start, end = (np.concatenate([getattr(f, name) for f in parts]) for name in ("start", "end"))
-    return LineIntegrals(start, end, parts[0].average)  # type: ignore[attr-defined]
+    start, end = (np.concatenate([getattr(f, name) for f in functionals]) for name in ("start", "end"))
+    return LineIntegrals(start, end, functionals[0].average)  # type: ignore[attr-defined]
 
 
 def _midpoint_nodes(

@@ -15,8 +15,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.model.differences import differences
-from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.arrays import AnyArray
 from hipgp.runtime.buckets import round_up_geometrically, round_up_to_power_of_two
@@ -29,14 +27,16 @@ from hipgp.weights.covariance import (
 
 if TYPE_CHECKING:
     from hipgp.model.functionals import Functional
+    from hipgp.model.grid import Grid
+    from hipgp.model.kernels import Kernel
 
 ROWS_AT_ONCE = 64, 1024  # functionals side by side: on a CPU, on a GPU
 PAIR_BUDGET = 1e7  # kernel evaluations in all
 
 
 def residual_variances(
-    kernel: Kernel,
-    grid: Grid,
+    kernel: "Kernel",
+    grid: "Grid",
     functional: "Functional",
     rows: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     row_lengths: np.ndarray,
@@ -83,7 +83,7 @@ def _zero_padded(nodes: Nodes) -> Nodes:
 
 
 @eqx.filter_jit
-def _residual_variances(kernel: Kernel, nodes: Nodes, points: AnyArray, w: AnyArray) -> Array:
+def _residual_variances(kernel: "Kernel", nodes: Nodes, points: AnyArray, w: AnyArray) -> Array:
     """Compute v of many rows side by side, in one fused pass per grid point and per node."""
     functional = transposed_nodes(nodes)
     on_grid = TransposedNodes(jnp.transpose(points, (2, 1, 0)), jnp.asarray(w).T, None, None)
@@ -93,7 +93,7 @@ def _residual_variances(kernel: Kernel, nodes: Nodes, points: AnyArray, w: AnyAr
     )
 
 
-def _covariance_with_sum(kernel: Kernel, a: TransposedNodes, b: TransposedNodes) -> Float[Array, "Q N"]:
+def _covariance_with_sum(kernel: "Kernel", a: TransposedNodes, b: TransposedNodes) -> Float[Array, "Q N"]:
     """Return the covariance of each node of `a` with the weighted sum over the nodes of `b`, for each functional."""
     k, at, across = kernel_between_nodes(kernel, a, b), list(a.x), list(b.x)
     add = lambda q, total: total + b.weights[q] * k(differences(at, [x[q] for x in across]))

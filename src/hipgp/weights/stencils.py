@@ -5,7 +5,7 @@ iteration: w = K_s^-1 k(s, x). A functional's row of W is the weighted sum of it
 same grid point are added. Derivatives differentiate k(s, x) at the node.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,7 +17,6 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.csr import CSR, RowChunk, concatenate_on_device, copy_rows_into
 from hipgp.linalg.sparse import SparseMatrix
-from hipgp.model.data import Data
 from hipgp.model.differences import differences
 from hipgp.model.functionals import Functional, Functionals, LineIntegrals
 from hipgp.model.grid import Grid
@@ -28,7 +27,7 @@ from hipgp.runtime.buckets import round_up_geometrically, round_up_to_power_of_t
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import map_in_threads
 from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes, residual_variance
-from hipgp.weights.exact import Weights
+from hipgp.weights.operator import Weights
 from hipgp.weights.residual_variance import residual_variances
 from hipgp.weights.stencil_geometry import STENCIL, locate_stencils, stencil_offsets
 
@@ -114,10 +113,12 @@ def _weights_at(
 
 
 @float64_available
-def local_weight_rows(kernel: Kernel, grid: Grid, data: Data, p: int = STENCIL) -> WeightRows:
-    """Compute W from stencils of p points per axis, in float64, with the residual variances."""
+def local_weight_rows(
+    kernel: Kernel, grid: Grid, functionals: Sequence[Functional], p: int = STENCIL
+) -> WeightRows:
+    """Compute the W of these blocks of functionals from stencils of p points per axis, in float64, with residual variances."""
     check_stencil(p)
-    blocks = [_local_block(kernel, grid, block.functional, p) for block in data.blocks]
+    blocks = [_local_block(kernel, grid, functional, p) for functional in functionals]
     if len(blocks) == 1:
         return blocks[0]
     stacked = scipy.sparse.vstack([block.matrix for block in blocks], format="csr")

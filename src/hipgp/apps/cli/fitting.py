@@ -16,7 +16,7 @@ from hipgp.apps.cli.settings import (
     parse_kernel,
     scale_of,
 )
-from hipgp.files.labels import Labels
+from hipgp.model.labels import Labels
 
 MEANINGS = {"exp": "positive", "softplus": "positive", "logistic": "a probability, between 0 and 1"}
 

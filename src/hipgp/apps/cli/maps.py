@@ -7,10 +7,9 @@ import numpy as np
 import pandas as pd
 
 import hipgp as hg
-from hipgp.apps import plots
+from hipgp import display, plots
 from hipgp.apps.cli import tables
 from hipgp.apps.cli.console import BadInput, Voice
-from hipgp.apps.report import fields_of
 from hipgp.files import io
 from hipgp.model import dates
 from hipgp.model.kernels import describe
@@ -99,11 +98,7 @@ def sample(path: pathlib.Path, count: int, seed: int, output: pathlib.Path, voic
 def plot(path: pathlib.Path, output: pathlib.Path, voice: Voice) -> None:
     """A picture of the map: a curve, a map, or slices."""
     post = hg.load(path)
-    fig = plots.overview(fields_of(io.read(path), post), post.grid, post.labels)
-    if fig is None:
-        raise BadInput(
-            "plot: expected a map in one, two or three dimensions, got four; take a slice with to_xarray()"
-        )
+    fig = display.figure(post, progress=voice.progress)
     with io.atomic(output) as file:
         plots.save(fig, file, format=output.suffix[1:] or "png")
     voice.result(f"Picture written to {output}", {"output": str(output)})

@@ -6,9 +6,10 @@ import time
 import numpy as np
 
 import hipgp as hg
-from hipgp.apps import plots, simulate
+from hipgp import display, plots
+from hipgp.apps import simulate
 from hipgp.apps.demos.outcome import Outcome, against_truth, facts
-from hipgp.files.labels import Labels
+from hipgp.model.labels import Labels
 
 LABELS = Labels.of(2, ("x", "y"), "km", "field")
 DRAWS = 32
@@ -33,10 +34,17 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     numbers = against_truth(fused.mean, std, truth)
     numbers |= {"cells_as_given_error_rms": float(np.sqrt(np.mean((coarse - truth) ** 2)))}
     numbers |= facts(gp, fused, seconds)
-    panels = {"truth": truth, "the cells as given": coarse, "posterior mean": fused.mean, "std": std}
+    fine = display.refined(grid)
+    shown = lambda values: display.interpolated(values, grid, fine, 3)
+    panels = {
+        "truth": seen.truth(fine.coordinates()).reshape(fine.shape),
+        "the cells as given": simulate.nearest_cell(seen, fine.coordinates()).reshape(fine.shape),
+        "posterior mean": shown(fused.mean),
+        "std": shown(display.smoothed(std, gp.kernel, grid)),
+    }
     title = f"{len(seen.averages)} cell averages and {len(seen.places)} stations, fused"
     pictures = [
-        plots.save(plots.maps(panels, grid, LABELS, title=title), folder / "maps.png"),
+        plots.save(plots.maps(panels, fine, LABELS, title=title), folder / "maps.png"),
         plots.save(plots.calibration(fused.mean, std, truth), folder / "calibration.png"),
     ]
     return Outcome("Averages and points, fused", numbers, pictures)

@@ -4,16 +4,18 @@ import pathlib
 import time
 
 import numpy as np
-from scipy.ndimage import uniform_filter
+from scipy.ndimage import gaussian_filter, map_coordinates
 
 import hipgp as hg
-from hipgp.apps import plots, simulate
+from hipgp import display, plots
+from hipgp.apps import simulate
 from hipgp.apps.demos.outcome import Outcome, against_truth, facts
-from hipgp.files.labels import Labels
+from hipgp.model.labels import Labels
 
 SUN = np.zeros(3)
 LABELS = Labels.of(3, ("X", "Y", "Z"), "kpc", "dust density", "mag/kpc")
 DRAWS = 32
+SMOOTHED = 2.0  # pixels of 3 degrees: the sky's variance, of which so few draws are an estimate
 LEARN_FROM = 400  # stars are plenty for three numbers, and learning from rays is the dearest part
 
 
@@ -32,7 +34,7 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     post = gp.condition(stars(train), hg.Batch(stencil=4), progress=progress)
     # exact draws of the whole map: every uncertainty below comes from them
     draws = post.sample(DRAWS, key=seed, progress=progress)
-    std = np.sqrt(uniform_filter(np.mean((draws - post.mean) ** 2, axis=0), 3))
+    std = display.smoothed(np.sqrt(np.mean((draws - post.mean) ** 2, axis=0)), gp.kernel, grid)
     held = post.predict(hg.LineIntegrals(SUN, sky.stars[test]), std="vecchia")
     seconds = time.perf_counter() - began
 
@@ -42,10 +44,13 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     numbers |= {f"held_out_stars_{k}": v for k, v in extinction.items() if k != "truth_std"}
     numbers |= facts(gp, post, seconds)
     columns = {"truth": truth, "posterior mean": post.mean, "one draw": draws[0], "std": std}
+    planes = display.planes_of(grid)
+    cut = {name: planes.cut(values, 1 if name == "truth" else 3) for name, values in columns.items()}
+    slices = plots.slices(cut, planes.grid, LABELS, where=planes.places, title="Dust around the Sun")
     pictures = [
-        plots.save(plots.slices(columns, grid, LABELS, title="Dust around the Sun"), folder / "slices.png"),
+        plots.save(slices, folder / "slices.png"),
         plots.save(_whole_sky(post, draws, sky), folder / "sky.png"),
-        plots.save(_line_of_sight(post, draws, sky), folder / "line-of-sight.png"),
+        plots.save(_line_of_sight(post, draws, std, sky), folder / "line-of-sight.png"),
         plots.save(_held_out(sky, held, test), folder / "residuals.png"),
         plots.save(
             plots.calibration(post.mean, std, truth, "Is the map as sure as it says?"),
@@ -70,7 +75,7 @@ def _to_the_edge(direction: np.ndarray) -> np.ndarray:
 
 def _whole_sky(post: hg.Posterior, draws: np.ndarray, sky: simulate.Dust) -> plots.Figure:
     """The extinction from the Sun to the edge of the box in every direction: truth, mean and std."""
-    longitude, latitude = np.linspace(-178, 178, 90), np.linspace(-88, 88, 45)
+    longitude, latitude = np.linspace(-180, 180, 121), np.linspace(-90, 90, 61)
     lon, lat = np.meshgrid(np.deg2rad(longitude), np.deg2rad(latitude), indexing="ij")
     direction = np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=-1)
     ends = _to_the_edge(direction).reshape(-1, 3)
@@ -83,20 +88,24 @@ def _whole_sky(post: hg.Posterior, draws: np.ndarray, sky: simulate.Dust) -> plo
         "truth": extinction(sky.axes, sky.density),
         "posterior mean": extinction(post.grid.axes, post.mean),
     }
-    panels["std"] = uniform_filter(np.std([extinction(post.grid.axes, d) for d in draws], axis=0, ddof=1), 3)
+    variance = np.var([extinction(post.grid.axes, d) for d in draws], axis=0, ddof=1)
+    panels["std"] = np.sqrt(gaussian_filter(variance, SMOOTHED, mode="nearest"))
     return plots.sky(
         longitude, latitude, panels, "extinction to the edge [mag]", "The sky, as seen from the Sun"
     )
 
 
-def _line_of_sight(post: hg.Posterior, draws: np.ndarray, sky: simulate.Dust) -> plots.Figure:
+def _line_of_sight(
+    post: hg.Posterior, draws: np.ndarray, std: np.ndarray, sky: simulate.Dust
+) -> plots.Figure:
     """The density along one line from the Sun, with draws and the truth."""
     end = _to_the_edge(np.array([np.cos(0.6), np.sin(0.6), 0.04]))
-    places = np.linspace(0, 1, 120)[:, None] * end
-    along = lambda field: simulate.interpolate(post.grid.axes, field, places)
-    each = np.stack([along(d) for d in draws])
+    places = np.linspace(0, 1, 1000)[:, None] * end
+    index = (places - post.grid.lower) / post.grid.spacing
+    along = lambda field: map_coordinates(np.asarray(field, float), index.T, order=3)
+    each = np.stack([along(d) for d in draws[:5]])
     return plots.profile(
-        np.linalg.norm(places, axis=1), along(post.mean), each.std(0, ddof=1), samples=each[:5],
+        np.linalg.norm(places, axis=1), along(post.mean), along(std), samples=each,
         truth=simulate.interpolate(sky.axes, sky.density, places), title="One line of sight (l = 34°, near the plane)",
         xlabel="distance from the Sun [kpc]", ylabel=LABELS.value(),
     )  # fmt: skip

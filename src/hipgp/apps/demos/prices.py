@@ -6,9 +6,10 @@ import time
 import numpy as np
 
 import hipgp as hg
-from hipgp.apps import plots, simulate
+from hipgp import plots
+from hipgp.apps import simulate
 from hipgp.apps.demos.outcome import Outcome, against_truth, facts
-from hipgp.files.labels import Labels
+from hipgp.model.labels import Labels
 
 LABELS = Labels.of(2, ("Easting", "Northing"), "100 km", "log price", "")
 

@@ -6,7 +6,8 @@ import time
 import numpy as np
 
 import hipgp as hg
-from hipgp.apps import plots, simulate
+from hipgp import plots
+from hipgp.apps import simulate
 from hipgp.apps.demos.outcome import Outcome, against_truth, facts
 
 GRID_POINTS = 1_000_000

@@ -7,9 +7,10 @@ import numpy as np
 from scipy.ndimage import uniform_filter
 
 import hipgp as hg
-from hipgp.apps import plots, simulate
+from hipgp import display, plots
+from hipgp.apps import simulate
 from hipgp.apps.demos.outcome import Outcome, against_truth, facts
-from hipgp.files.labels import Labels
+from hipgp.model.labels import Labels
 
 LABELS = Labels.of(2, ("x", "y"), "cm", "attenuation", "1/cm")
 DRAWS, DIRECTIONS, NOISE = 16, 36, 0.02
@@ -32,10 +33,17 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     truth = beams.truth(grid.coordinates()).reshape(grid.shape)
     inside = np.linalg.norm(grid.coordinates(), axis=1).reshape(grid.shape) < 0.9
     numbers = against_truth(post.mean[inside], std[inside], truth[inside]) | facts(gp, post, seconds)
-    panels = {"truth": truth, "posterior mean": post.mean, "one draw": draws[0], "std": std}
+    fine = display.refined(grid)
+    shown = lambda values: display.interpolated(values, grid, fine, 3)
+    panels = {
+        "truth": beams.truth(fine.coordinates()).reshape(fine.shape),
+        "posterior mean": shown(post.mean),
+        "one draw": shown(draws[0]),
+        "std": shown(display.smoothed(std, gp.kernel, grid)),
+    }
     title = f"{len(beams.measured):,} beams from {DIRECTIONS} directions"
     pictures = [
-        plots.save(plots.maps(panels, grid, LABELS, title=title), folder / "maps.png"),
+        plots.save(plots.maps(panels, fine, LABELS, title=title), folder / "maps.png"),
         plots.save(
             plots.calibration(post.mean[inside], std[inside], truth[inside]), folder / "calibration.png"
         ),

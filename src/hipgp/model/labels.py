@@ -55,7 +55,7 @@ class Labels(NamedTuple):
 
     def axis(self, number: int) -> str:
         """An axis with its unit, as a picture shows it."""
-        return with_unit(self.axes[number], self.axis_units[number])
+        return _with_unit(self.axes[number], self.axis_units[number])
 
     def on_ticks(self, number: int) -> str:
         """An axis as a picture shows it whose ticks are dates where its unit is one of dates."""
@@ -63,10 +63,10 @@ class Labels(NamedTuple):
 
     def value(self, prefix: str = "") -> str:
         """The field with its unit; `prefix` such as "std of"."""
-        return with_unit(f"{prefix} {self.name}".strip(), self.unit)
+        return _with_unit(f"{prefix} {self.name}".strip(), self.unit)
 
 
-def with_unit(name: str, unit: str) -> str:
+def _with_unit(name: str, unit: str) -> str:
     """The name with its unit in brackets, if it has one."""
     return f"{name} [{unit}]" if unit else name
 

@@ -7,8 +7,10 @@ from matplotlib.font_manager import findfont, fontManager, get_font
 from matplotlib.text import Text
 
 import hipgp as hg
-from hipgp.apps import plots, report, style
-from hipgp.files.labels import Labels
+from hipgp import plots
+from hipgp.apps import report
+from hipgp.model.labels import Labels
+from hipgp.plots import style
 
 RNG = np.random.default_rng(0)
 PLANE = hg.Grid.cover((0, 0), (1, 2), shape=(8, 9))

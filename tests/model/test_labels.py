@@ -9,10 +9,11 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import hipgp as hg
-from hipgp.apps import plots, report
+from hipgp import plots
+from hipgp.apps import report
 from hipgp.apps.cli import app
 from hipgp.files import io
-from hipgp.files.labels import Labels
+from hipgp.model.labels import Labels
 
 X = np.random.default_rng(0).uniform(0, 1, (40, 2))
 GRID = hg.Grid.cover((0, 0), (1, 1), shape=(9, 8), margin=0.05)
@@ -51,7 +52,7 @@ def test_odd_labels_are_kept_and_shown(post, tmp_path, label):
     page = report.page(path)
     title = page.split("<title>")[1].split("</title>")[0]
     assert title.replace("&quot;", '"').replace("&#x27;", "'") == f"{shown}: map.hipgp"
-    assert page.count("<figure>") == len(report.pictures(back, {"mean": back.mean, "std": std}))
+    assert page.count("<figure>") == len(report.pictures(back))
     figure = plots.maps({label: back.mean, "std": std}, GRID, named.labels, title=label)
     plots.save(figure, tmp_path / "map.svg")
     assert figure.axes[0].get_title() == label

@@ -6,7 +6,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from hipgp.apps.style import ACCENT, INK, SECOND, figure, styled
+from hipgp.plots.style import ACCENT, INK, SECOND, figure, styled
 
 
 @styled

@@ -1,7 +1,7 @@
 """The style of all pictures, and figures outside pyplot, which open no window.
 
 Text that matplotlib would take for a formula but cannot read is shown as it is: a label never stops a picture. Characters
-that the usual font lacks are drawn with another font of this machine; those that none has are told.
+that the usual font lacks are drawn with another font of this machine; a warning names those that no font has.
 """
 
 import functools
@@ -36,10 +36,21 @@ STYLE: Any = {
 }
 
 
-def figure(width: float, height: float) -> Figure:
-    """An empty figure in this style."""
+def figure(width: float, height: float, fig: Figure | None = None) -> Figure:
+    """An empty figure in this style; `fig` in this size where it is given."""
+    if fig is not None:
+        fig.set_size_inches(width, height)
+        fig.set_layout_engine("constrained")
+        return fig
     with matplotlib.rc_context(STYLE):
         return Figure(figsize=(width, height), layout="constrained")
+
+
+def shown() -> Figure:
+    """A new figure of pyplot, which notebooks and `plt.show()` show; to be given a size by what is drawn on it."""
+    import matplotlib.pyplot as plt
+
+    return plt.figure()
 
 
 def save(fig: Figure, path: Any, dpi: float = STYLE["savefig.dpi"], format: str | None = None) -> Any:

@@ -1,0 +1,128 @@
+"""Predictions of functionals of the field, and how their standard deviations are to be computed."""
+
+import copy
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import ndtri
+
+from hipgp.model.arguments import as_float
+from hipgp.runtime.progress import Report, silent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+StdMethod = Literal["auto", "vecchia", "samples", "exact"]
+
+
+class StdOptions(NamedTuple):
+    """How to compute standard deviations. An engine refuses options that it does not support."""
+
+    method: StdMethod = "auto"
+    samples: int = 64
+    key: Any = 0
+    columns: Any = None  # trend columns of the predicted functionals, if the user gave the trend as columns
+    report: Report = silent
+
+
+DEFAULT_STD = StdOptions()
+
+
+def check_std(how: StdOptions, engine: str, methods: tuple[str, ...]) -> None:
+    """Raise a ValueError if options ask an engine with deterministic standard deviations for something else."""
+    if how.method not in methods:
+        expected = " or ".join(f'"{name}"' for name in methods)
+        raise ValueError(
+            f"std: expected {expected} with the {engine} engine, got "
+            f"{how.method!r}; use method=Batch() to choose how they are computed"
+        )
+    if how.samples != DEFAULT_STD.samples:
+        raise ValueError(
+            f"samples: expected none with the {engine} engine, whose standard deviations are not "
+            f"sampled, got {how.samples}; leave it out, or use method=Batch()"
+        )
+
+
+class _Moments(NamedTuple):
+    mean: Float[np.ndarray, " N"]
+    std: Float[np.ndarray, " N"]
+    std_error: Float[np.ndarray, " N"] | None = None
+
+
+class Prediction(_Moments):
+    """Mean and standard deviation of functionals of the field, without observation noise.
+
+    `std_error` is the Monte Carlo error of `std` if it was estimated from samples, and None otherwise. `places` holds
+    the coordinates of the functionals by column name; `to_frame` includes them.
+    """
+
+    places: Mapping[str, np.ndarray] = MappingProxyType({})
+
+    def placed(self, places: Mapping[str, np.ndarray]) -> Self:
+        """This prediction with the coordinates of its functionals."""
+        found = copy.copy(self)
+        found.places = places
+        return found
+
+    def to_frame(self) -> "pd.DataFrame":
+        """A pandas DataFrame with a row for each functional: its coordinates, mean, std, and std_error where known."""
+        import pandas as pd
+
+        found = {name: values for name, values in self._asdict().items() if values is not None}
+        return pd.DataFrame({**self.places, **found})
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw mean and 95% interval with matplotlib's pyplot, or on `ax`, and return the axes.
+
+        A curve for places in one dimension, two panels of coloured points in two, otherwise a bar for each functional.
+        """
+        from hipgp.plots.predictions import draw_prediction
+        from hipgp.plots.style import shown
+
+        return draw_prediction(self, ax, shown() if ax is None else None)
+
+    def with_noise(self, noise: Any) -> "Prediction":
+        """The prediction of new measurements, whose independent noise has the standard deviation `noise`."""
+        added = as_float("noise", noise, ndim=(0, 1)).astype(float)
+        if added.shape not in ((), np.shape(self.mean)) or np.any(added < 0):
+            raise ValueError(
+                f"noise: expected a standard deviation, or one for each of {len(self.mean)} values, none below 0, got "
+                f"{noise!r}"
+            )
+        std = np.hypot(self.std, added)
+        error = (
+            None
+            if self.std_error is None
+            else self.std_error * self.std / np.maximum(std, np.finfo(float).tiny)
+        )
+        return Prediction(self.mean, std, error).placed(self.places)
+
+    def __repr__(self) -> str:
+        few = {name: np.array2string(np.asarray(a), precision=4, threshold=6, edgeitems=2, separator=", ")
+               for name, a in self._asdict().items() if a is not None}  # fmt: skip
+        return f"Prediction({', '.join(f'{name}={text}' for name, text in few.items())})"
+
+    def _repr_html_(self) -> str:
+        return self.to_frame().to_html(max_rows=10)
+
+    def quantile(self, q: Any) -> np.ndarray:
+        """The quantiles of every functional at probability `q`, (N,), or at several, (len(q), N)."""
+        share = _probability("q", q)
+        at = share[:, None] if share.ndim else share
+        return self.mean + ndtri(at) * self.std
+
+    def interval(self, p: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends of the central interval that holds the value with probability `p`."""
+        share = float(_probability("p", p))
+        lower, upper = self.quantile([0.5 * (1 - share), 0.5 * (1 + share)])
+        return lower, upper
+
+
+def _probability(name: str, value: Any) -> np.ndarray:
+    array = as_float(name, value, ndim=(0, 1)).astype(float)
+    if np.any((array <= 0) | (array >= 1)):
+        raise ValueError(f"{name}: expected probabilities between 0 and 1, got {value!r}")
+    return array
