@@ -4,7 +4,7 @@ It has at least twice the grid's points per axis, in numbers that transform fast
 it comes around, more where the circulant would have negative eigenvalues (`embed` in `weights/toeplitz.py`).
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
@@ -13,10 +13,12 @@ from jaxtyping import Float
 
 from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.slabs import in_slabs
+
+if TYPE_CHECKING:
+    from hipgp.model.kernels import Kernel
 
 WRAPPED = 1e-9  # largest correlation that may wrap around the torus
 FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
@@ -66,13 +68,13 @@ def _wrapped_lags(m: int, n: int, flattened: bool) -> np.ndarray:
 
 
 @float64_available
-def smallest_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> tuple[int, ...]:
+def smallest_torus(kernel: "Kernel", grid: Grid, wrap: float = 0.0) -> tuple[int, ...]:
     """Return the shape of the smallest torus that `embed` may take; nothing of that size is computed."""
     return torus_shape(torus_sizes(kernel, grid, wrap), FAR_CORRELATIONS[0])
 
 
 @float64_available
-def torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int], np.ndarray]]:
+def torus_sizes(kernel: "Kernel", grid: Grid, wrap: float) -> list[tuple[list[int], np.ndarray]]:
     """Return, per axis, the FFT-friendly sizes to try, and the correlation left on the far side of each."""
     out = []
     for axis, n in enumerate(grid.shape):
@@ -92,7 +94,7 @@ def fast_size(n: int, growth: float) -> int:
     return 2 * int(half)
 
 
-def _correlations(kernel: Kernel, grid: Grid, axis: int, cells: np.ndarray) -> Float[np.ndarray, " k"]:
+def _correlations(kernel: "Kernel", grid: Grid, axis: int, cells: np.ndarray) -> Float[np.ndarray, " k"]:
     far = np.zeros((len(cells) + 1, grid.ndim))
     far[1:, axis] = cells * grid.spacing[axis]
     covariance = np.abs(kernel_at_differences(kernel, far))
@@ -105,7 +107,7 @@ def torus_shape(sizes: list[tuple[list[int], np.ndarray]], far: float) -> tuple[
     return tuple(s[int(np.argmax(ok)) if ok.any() else -1] for (s, _), ok in zip(sizes, enough, strict=True))
 
 
-def check_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0, slabs: bool = False) -> None:
+def check_torus(kernel: "Kernel", grid: Grid, wrap: float = 0.0, slabs: bool = False) -> None:
     """Raise a ValueError for a grid on whose torus no solve fits into memory; `slabs` says that it may go by slabs."""
     torus = smallest_torus(kernel, grid, wrap)
     slabs = slabs and in_slabs(grid.shape, torus)[0]
