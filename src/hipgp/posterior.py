@@ -12,18 +12,19 @@ from hipgp.batch import estimates
 from hipgp.choices import observations
 from hipgp.choices.domain import reaching
 from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, as_key
-from hipgp.files import io, persistence
+from hipgp.files import export, io, persistence
 from hipgp.files.places import columns as columns_of
+from hipgp.files.shapes import places_and_shape
 from hipgp.learning.learned import Learned
 from hipgp.model import dates, scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
-from hipgp.model.frames import Frame, in_units
+from hipgp.model.frames import Frame, plain_numbers
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.labels import AXES, Labels
-from hipgp.nonlinear.observed import new_observations
+from hipgp.nonlinear.observed import new_observations, noise_of_all
 from hipgp.predictions import Prediction, StdMethod, StdOptions
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
@@ -102,16 +103,26 @@ class Posterior(Shown, eqx.Module):
         A map that was loaded with std or samples has them by default; False leaves them out. `std=True` computes the
         standard deviation if the map has none.
         """
-        fields = {"mean": self.mean}
-        for name, given in (("std", std), ("samples", samples)):
-            values = self.kept.get(name) if given is None or given is True else given
-            if given is True and values is None:
-                if name == "samples":
-                    raise ValueError("samples: expected draws such as post.sample(8), got True")
-                values = self.std()
-            if values is not None and values is not False:
-                fields[name] = np.asarray(values)
-        return io.dataset(self.grid, self.labels, fields)
+        return io.dataset(self.grid, self.labels, export.fields_of(self, std, samples))
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        std: Any = True,
+        interval: float | None = None,
+        samples: Any = None,
+        crs: str | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Write the map for other programs, as NetCDF, zarr, GeoTIFF or FITS by the ending: .nc, .zarr, .tif or .fits.
+
+        `interval=0.95` adds the ends of 95% intervals, `crs` such as "EPSG:32614" says which coordinates the axes are.
+        """
+        export.check_ending(path, self.grid.ndim)  # before the work
+        io.check_free(path, overwrite)
+        found = io.dataset(self.grid, self.labels, export.fields_of(self, std, samples, interval))
+        export.write(path, found, self.grid, self.labels, crs, overwrite)
 
     def to_fits(self, path: str | os.PathLike[str], std: Any = None, *, overwrite: bool = False) -> None:
         """Write a FITS cube with a linear WCS (needs astropy): the mean and, if given, std as an extension."""
@@ -211,8 +222,11 @@ class Posterior(Shown, eqx.Module):
         noisy: Any = False,
         noise: Any = None,
         progress: bool = True,
-    ) -> Prediction:
+    ) -> Any:
         """Mean and std of any functional, observed or not; an array of places means Points.
+
+        On a DataFrame with the axes' columns it is a DataFrame with the columns mean and std more, on a grid of xarray, with
+        the axes' coordinates, a Dataset.
 
         `std` chooses the algorithm for standard deviations: "vecchia" conditions on the nearest observations only and
         is deterministic, "samples" takes the mean square error over simulated data and reports its Monte Carlo error,
@@ -224,7 +238,8 @@ class Posterior(Shown, eqx.Module):
         With `noisy=True` the prediction is of new observations: how the data scatter is added, with the `noise` of the data
         or that which is given. A likelihood, as in `noisy=Poisson(exposure=2.0)`, says how the new ones do.
         """
-        functional, longer = self._plain(functional)
+        at, shaped = places_and_shape(functional, self.labels)
+        functional, longer = self._plain(at)
         estimates.check_places(functional)
         if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
             found = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]
@@ -234,8 +249,16 @@ class Posterior(Shown, eqx.Module):
                 found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
         found = self._in_unit(found, functional, longer)
         if noisy is False:
-            return found
-        return new_observations(found, self.engine, noisy, noise, self._noise_of_all())
+            return shaped(found)
+        return shaped(
+            new_observations(
+                found,
+                self.engine,
+                noisy,
+                noise,
+                noise_of_all(self.engine.observations(), self.noise, self.unit),
+            )
+        )
 
     def sample(
         self,
@@ -298,15 +321,6 @@ class Posterior(Shown, eqx.Module):
         engine = observations.without(self.engine, index, progress)
         return dataclasses.replace(self, engine=engine, kept={})
 
-    def _noise_of_all(self) -> float | None:
-        """The noise of the data where all have the same; None where they have different ones."""
-        if self.noise is not None:
-            return self.noise
-        data = self.engine.observations()
-        stds = [] if data is None else [b.noise for b in data.blocks if b.noise is not None]
-        each = np.unique(np.concatenate(stds)) if stds else np.empty(0)
-        return float(np.ldexp(each[0], self.unit)) if len(each) == 1 else None
-
     def _beyond(self, functional: Functional) -> bool:
         """Whether the functional reaches beyond an automatic grid on which the engine computes."""
         on_grid = "grid_chosen" in self.diagnostics and self.engine.method.on_grid
@@ -320,16 +334,7 @@ class Posterior(Shown, eqx.Module):
 
     def _plain(self, at: Any) -> tuple[Functional, float]:
         """A functional in the units of the data, as plain numbers, and the factor by which that scales it (`in_units`)."""
-        functional = as_functional(at)
-        if not (functional.units or any(self.units)):
-            return functional, 1.0
-        if not functional.units:
-            raise ValueError(
-                f"functional: expected places in {', '.join(map(repr, self.units))} like the data, got plain numbers; give "
-                "dates or quantities, or write hg.Points(x).given_in(post.units) for numbers in these units"
-            )
-        moved, longer = in_units(functional, self.units or self.labels.axis_units)
-        return moved.given_in(()), longer
+        return plain_numbers(as_functional(at), self.units, self.labels.axis_units)
 
     def _in_unit(self, found: Prediction, functional: Functional, longer: float) -> Prediction:
         """The prediction in the unit of y, with the coordinates of its functionals."""

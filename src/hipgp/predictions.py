@@ -74,6 +74,13 @@ class Prediction(_Moments):
         found = {name: values for name, values in self._asdict().items() if values is not None}
         return pd.DataFrame({**self.places, **found})
 
+    def to_xarray(self) -> Any:
+        """An xarray Dataset of mean and std, with the coordinates of the functionals along the dimension "place"."""
+        import xarray as xr
+
+        found = {name: ("place", values) for name, values in self._asdict().items() if values is not None}
+        return xr.Dataset(found, {name: ("place", values) for name, values in self.places.items()})
+
     def plot(self, ax: Any = None) -> Any:
         """Draw mean and 95% interval with matplotlib's pyplot, or on `ax`, and return the axes.
 

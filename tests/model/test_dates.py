@@ -229,3 +229,10 @@ def test_the_regressor_takes_dates():
             model.predict(days[:, None])
     draws = model.sample_y(asked, 2)
     np.testing.assert_allclose(draws, plain.sample_y(days[[3, 39], None] + 30, 2), rtol=1e-6)
+
+
+def test_places_in_words_and_units_without_a_date():
+    assert dates.place(1.5, "days since 2020-01-01") == "2020-01-02 12:00:00"
+    assert dates.place(2.0, "days since 2020-01-01") == "2020-01-03"
+    assert dates.place(1.23456, "kpc") == "1.235"
+    assert dates.origin("days since yesterday") is None and dates.origin("days since NaT") is None

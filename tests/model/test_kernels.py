@@ -183,3 +183,12 @@ def test_float64_survives_a_user_s_32_bit_configuration():
         again = hk.Matern52()(x, x)
     assert again.dtype == np.float64
     np.testing.assert_array_equal(again, expected)
+
+
+def test_a_kernel_in_words_has_the_units_of_its_axes():
+    kernel = (hk.Matern12(1.5, 2.0) + hk.Matern32(2.0, (0.5, 1.0))) * hk.SquaredExponential()
+    assert hk.describe(kernel, ("kpc", "kpc")) == (
+        "(Matern12(variance 1.5, lengthscale 2 kpc) + Matern32(variance 2, lengthscale 0.5 kpc, 1 kpc))"
+        " * SquaredExponential(variance 1, lengthscale 1 kpc)"
+    )
+    assert hk.describe(hk.Matern12(1.5, 2.0), ("kpc", "s")) == "Matern12(variance 1.5, lengthscale 2)"

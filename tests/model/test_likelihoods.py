@@ -136,3 +136,7 @@ def test_the_gaussian_one_is_what_there_is_without():
 def test_what_cannot_be_is_refused_in_words(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_data_name_their_likelihood():
+    assert "noise Poisson" in repr(hg.observe(hg.Points([0.1]), [2.0], likelihood=hg.Poisson()))

@@ -54,8 +54,8 @@ def dataset(grid: Grid, labels: Labels, fields: Mapping[str, np.ndarray]) -> "xr
     variables = {}
     for key, values in fields.items():
         dims = (("sample",) if values.ndim > grid.ndim else ()) + labels.axes
-        prefix = {"mean": "posterior mean of", "std": "posterior std of"}.get(key, "posterior draws of")
-        variables[key] = (dims, values, _attributes(f"{prefix} {labels.name}", labels.unit))
+        kind = "draws" if key == "samples" else key
+        variables[key] = (dims, values, _attributes(f"posterior {kind} of {labels.name}", labels.unit))
     return xr.Dataset(variables, coordinates)
 
 
@@ -230,9 +230,14 @@ def _check_fields(held: Mapping[str, np.ndarray], grid: Grid) -> None:
 
 def netcdf(fields: "xr.Dataset", labels: Labels) -> bytes:
     """A NetCDF file; its axes are axis0, axis1, ... where not all names are plain, and long_name has the user's."""
-    if not all(axis.isascii() and axis.isidentifier() for axis in labels.axes):
-        fields = fields.rename({axis: f"axis{i}" for i, axis in enumerate(labels.axes)})
-    return bytes(fields.to_netcdf())  # type: ignore[arg-type]
+    return bytes(plain_names(fields, labels).to_netcdf())  # type: ignore[arg-type]
+
+
+def plain_names(fields: "xr.Dataset", labels: Labels) -> "xr.Dataset":
+    """The same fields with axes called axis0, axis1, ... where not all of their names are plain."""
+    if all(axis.isascii() and axis.isidentifier() for axis in labels.axes):
+        return fields
+    return fields.rename({axis: f"axis{i}" for i, axis in enumerate(labels.axes)})
 
 
 def write_fits(path: str | os.PathLike[str], fields: "xr.Dataset", overwrite: bool = False) -> None:

@@ -48,6 +48,22 @@ def in_units(functional: F, units: Units) -> tuple[F, float]:
     return functional.with_fields(found), float(by[0])
 
 
+def plain_numbers(functional: "Functional", units: Units, names: Units) -> "tuple[Functional, float]":
+    """A functional as plain numbers in the units of the data, and the factor by which that scales it (`in_units`).
+
+    Where the data have no `units`, those that the axes are said to have, `names`, are taken.
+    """
+    if not (functional.units or any(units)):
+        return functional, 1.0
+    if not functional.units:
+        raise ValueError(
+            f"functional: expected places in {', '.join(map(repr, units))} like the data, got plain numbers; give "
+            "dates or quantities, or write hg.Points(x).given_in(post.units) for numbers in these units"
+        )
+    moved, longer = in_units(functional, units or names)
+    return moved.given_in(()), longer
+
+
 def field_unit(functional: "Functional", unit: str) -> str:
     """The unit of the field if measurements through `functional` are in `unit`."""
     if not unit or not (functional.measure or functional.derivative):

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from hipgp.model.arguments import as_float
+from hipgp.model.data import Data
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Censored, Gaussian
 from hipgp.model.links import LINKS, Link
@@ -299,3 +300,12 @@ def new_observations(
             f"noise: expected a positive scale, or one for each of {len(found.mean)} values, got {noise!r}"
         )
     return Observed.of(found, likelihood, given)
+
+
+def noise_of_all(data: Data | None, noise: float | None, unit: int) -> float | None:
+    """The noise of the data where all have the same, in the unit of y; None where they have different ones."""
+    if noise is not None:
+        return noise
+    stds = [] if data is None else [b.noise for b in data.blocks if b.noise is not None]
+    each = np.unique(np.concatenate(stds)) if stds else np.empty(0)
+    return float(np.ldexp(each[0], unit)) if len(each) == 1 else None

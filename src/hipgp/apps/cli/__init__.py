@@ -211,6 +211,27 @@ def plot(
 
 
 @app.command()
+def export(
+    map: MapFile,
+    to: Annotated[Path, typer.Option(help="The file to write: .nc, .zarr, .tif (GeoTIFF) or .fits.", show_default=False)],
+    interval: Annotated[float | None, typer.Option(help="Probability of intervals to add, such as 0.95.")] = None,
+    samples: Annotated[int, typer.Option(help="Draws to add.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    crs: Annotated[str | None, typer.Option(help="Which coordinates the axes are, such as EPSG:32614.")] = None,
+    overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
+) -> None:  # fmt: skip
+    """The map for other programs: mean, std, intervals and draws, with units."""
+    from hipgp.apps.cli import maps
+    from hipgp.apps.cli.console import check_output
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        if not (to.is_dir() and to.suffix == ".zarr"):  # a store is a folder
+            check_output(to, overwrite)
+        maps.export(map, to, {"interval": interval, "crs": crs, "overwrite": overwrite}, samples, seed, voice)
+
+
+@app.command()
 def report(
     map: MapFile,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The page to write [MAP.html].")] = None,

@@ -10,6 +10,7 @@ import hipgp as hg
 from hipgp import display, plots
 from hipgp.apps.cli import tables
 from hipgp.apps.cli.console import BadInput, Voice
+from hipgp.files import export as files
 from hipgp.files import io
 from hipgp.model import dates
 from hipgp.model.kernels import describe
@@ -93,6 +94,17 @@ def sample(path: pathlib.Path, count: int, seed: int, output: pathlib.Path, voic
         else:
             file.write(io.netcdf(io.dataset(post.grid, post.labels, {"samples": draws}), post.labels))
     voice.result(f"{count} draws written to {output}", {"output": str(output), "shape": list(draws.shape)})
+
+
+def export(
+    path: pathlib.Path, to: pathlib.Path, how: dict[str, Any], samples: int, seed: int, voice: Voice
+) -> None:
+    """The map in the format of another program."""
+    files.check_ending(to)
+    post = hg.load(path)
+    draws = post.sample(samples, key=seed, progress=voice.progress) if samples else None
+    post.export(to, samples=draws, **how)
+    voice.result(f"Map exported to {to}", {"output": str(to)})
 
 
 def plot(path: pathlib.Path, output: pathlib.Path, voice: Voice) -> None:

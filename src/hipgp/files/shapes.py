@@ -1,0 +1,76 @@
+"""Places to predict in tables and on grids of xarray, and predictions in the same shape."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hipgp.model.functionals import Functional, Points, as_functional
+from hipgp.model.labels import Labels
+
+if TYPE_CHECKING:
+    from hipgp.predictions import Prediction
+
+Shaped = Callable[["Prediction"], Any]
+
+
+def places_and_shape(at: Any, labels: Labels) -> tuple[Functional, Shaped]:
+    """The functional that `at` describes, and what turns its prediction into the shape of `at`.
+
+    DataFrames and xarray's Datasets and DataArrays have a column or a coordinate for each axis, by its name; all else gives
+    a prediction as it is.
+    """
+    if hasattr(at, "iloc") and hasattr(at, "columns"):
+        return _of_frame(at, labels)
+    if hasattr(at, "coords") and hasattr(at, "dims"):
+        return _of_xarray(at, labels)
+    return as_functional(at), lambda p: p
+
+
+def _of_frame(frame: Any, labels: Labels) -> tuple[Functional, Shaped]:
+    missing = [axis for axis in labels.axes if axis not in frame.columns]
+    if missing and frame.shape[1] != len(labels.axes):
+        raise ValueError(
+            f"functional: expected a table with the columns {', '.join(labels.axes)}, got none called {missing[0]!r} among "
+            f"{', '.join(map(str, frame.columns))}; rename them, or name the axes with post.labelled(...)"
+        )
+    used = frame if missing else frame[list(labels.axes)]
+
+    def shaped(p: "Prediction") -> Any:
+        taken = [name for name in _columns(p) if name in frame.columns]
+        return frame.drop(columns=taken).assign(**_columns(p))
+
+    return Points(used), shaped
+
+
+def _of_xarray(at: Any, labels: Labels) -> tuple[Functional, Shaped]:
+    import pandas as pd
+    import xarray as xr
+
+    missing = [axis for axis in labels.axes if axis not in at.coords]
+    if missing:
+        raise ValueError(
+            f"functional: expected coordinates called {', '.join(labels.axes)}, got none called {missing[0]!r} among "
+            f"{', '.join(map(str, at.coords))}; rename them, or name the axes with post.labelled(...)"
+        )
+    parts = xr.broadcast(*(at.coords[axis] for axis in labels.axes))
+    points = Points(
+        pd.DataFrame({axis: part.values.ravel() for axis, part in zip(labels.axes, parts, strict=True)})
+    )
+    dated = points.units or ("",) * len(labels.axes)
+    told = (str(at.coords[axis].attrs.get("units", "")) for axis in labels.axes)
+    points = points.given_in(tuple(one or other for one, other in zip(dated, told, strict=True)))
+
+    def shaped(p: "Prediction") -> Any:
+        attributes = {"units": labels.unit} if labels.unit else {}
+        fields = {
+            name: (parts[0].dims, values.reshape(parts[0].shape), {"long_name": f"posterior {name} of {labels.name}"} | attributes)
+            for name, values in _columns(p).items()
+        }  # fmt: skip
+        return xr.Dataset(fields, {axis: at.coords[axis] for axis in labels.axes})
+
+    return points, shaped
+
+
+def _columns(p: "Prediction") -> dict[str, np.ndarray]:
+    return {name: np.asarray(values) for name, values in p._asdict().items() if values is not None}
