@@ -141,6 +141,7 @@ class GP(Shown, eqx.Module):
             raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
         how = LearnOptions(start, bounds, key, polish, progress, checkpoint)
         if self.link.identity and data.gaussian:
+            scaling.warn_if_repeated(data)
             learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, Batch(), how)
             parameters: dict[str, float] = {}
         else:
@@ -182,7 +183,7 @@ class GP(Shown, eqx.Module):
     def _problem_on_grid(self, data: Data) -> Problem:
         if self.grid is None:
             raise ValueError(
-                "grid: expected a Grid with a link or a likelihood, whose linearisation is read off a grid, got None; "
+                "grid: expected a Grid with a link, a likelihood or uncertain places, whose linearisation is read off a grid, got None; "
                 "give GP(kernel, grid, ...), for example with Grid.cover(lower, upper, shape=...)"
             )
         return Problem(self.kernel, self.grid, data, self.noise, self.trend)

@@ -73,12 +73,12 @@ def describe_calibration(pit: Float[np.ndarray, " N"]) -> Calibration:
         UNSEEN * 2 * np.sqrt(share * (1 - share)), ERRORS * np.sqrt(share * (1 - share) / len(pit))
     )
     half, most, above = within(0.5), within(0.95), float(np.mean(pit > 0.5))
-    held = f"50% intervals hold {100 * half:.0f}% of the true values, 95% intervals {100 * most:.0f}%"
+    held = f"50% intervals hold {100 * half:.0f}% of the values, 95% intervals {100 * most:.0f}%"
     ratio = float(np.median(np.abs(scipy.special.ndtri(pit)))) / QUARTILE
     if abs(above - 0.5) > allowed(0.5):
         return Calibration(
             False,
-            f"The predictions are off to one side (a slope): {100 * above:.0f}% of the true values lie above.",
+            f"The predictions are off to one side (a slope): {100 * above:.0f}% of the values lie above.",
         )
     if half > 0.5 + allowed(0.5) and most < 0.95 - allowed(0.95):
         return Calibration(

@@ -47,8 +47,33 @@ def test_page_is_self_contained(volume, tmp_path):
 
 
 def test_verdicts_are_graded(volume):
-    grades = report.verdicts(hg.load(volume))
+    post = hg.load(volume)
+    grades = report.verdicts(post, report.left_out(post))
     assert {grade for grade, _ in grades} <= {"good", "fair", "poor"} and grades[0][0] == "good"
+
+
+def test_verdicts_are_of_observations_left_out():
+    """In sample these data look well described: the kernel is so flexible that it follows them."""
+    x = np.linspace(0, 1, 80)
+    y = np.random.default_rng(1).standard_normal(80)
+    post = hg.GP(hg.Matern32(1.0, 0.05)).condition(hg.observe(hg.Points(x), y, noise=0.3))
+    (said,) = [
+        (grade, text)
+        for grade, text in report.verdicts(post, report.left_out(post))
+        if "all the others" in text
+    ]
+    assert said[0] == "poor" and "too narrow" in said[1]
+
+
+def test_repeated_rows_are_told():
+    x = np.tile(np.linspace(0, 1, 40), 2)
+    y = np.tile(np.sin(6 * x[:40]) + 0.2 * np.random.default_rng(2).standard_normal(40), 2)
+    data = hg.observe(hg.Points(x), y)
+    with pytest.warns(UserWarning, match="40 of 80 observations repeat another one exactly") as told:
+        gp = hg.GP(hg.Matern32(1.0, 0.3)).learn(data, polish=False)
+    assert [w.filename for w in told if "repeat" in str(w.message)] == [__file__]
+    texts = [text for _, text in report.verdicts(gp.condition(data), None)]
+    assert any("40 of 80 observations repeat another one exactly" in text for text in texts)
 
 
 def test_planes_and_lines_have_no_browser(tmp_path):

@@ -29,7 +29,7 @@ def test_exposure_is_taken_at_cells_and_those_without_are_left_out():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"window": ((0.0, 0.0), (1.0, 1.0))}, r"window: expected a box that holds all places, got \d+ of 300 outside"),
+        ({"window": ((0.0, 0.0), (1.0, 1.0))}, r"window: expected a box or polygon that holds all places, got \d+ of 300 outside"),
         ({"window": ((0.0,), (2.0,))}, "window: expected 2 coordinates"),
         ({"window": "all"}, "window: expected a box"),
         ({"window": ((0.0, 0.0), (2.0, 0.0))}, "window: expected upper ends above"),
@@ -44,3 +44,45 @@ def test_exposure_is_taken_at_cells_and_those_without_are_left_out():
 def test_what_cannot_be_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         hg.point_pattern(X, **({"window": ((0.0, 0.0), (2.0, 1.0))} | given))
+
+
+HOLED = [
+    np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 2.0], [1.0, 3.0], [0.0, 2.0]]),
+    np.array([[1.0, 0.5], [2.0, 0.5], [2.0, 1.5]]),
+]
+
+
+def test_cells_at_the_edge_of_a_polygon_have_their_area_inside():
+    from matplotlib.path import Path
+
+    rng = np.random.default_rng(0)
+    outer, hole = (Path(ring) for ring in HOLED)
+    x = rng.uniform((0, 0), (4, 3), (500, 2))
+    x = x[outer.contains_points(x) & ~hole.contains_points(x)]
+    data = hg.point_pattern(x, window=HOLED, cells=7)
+    block = data.blocks[0]
+    assert data.y.sum() == len(x)
+    np.testing.assert_allclose(np.sum(block.likelihood.exposure), 8 + 2 - 0.5, rtol=2e-3)
+    fine = np.stack(np.meshgrid((np.arange(840) + 0.5) / 210, (np.arange(720) + 0.5) / 240), -1).reshape(
+        -1, 2
+    )
+    count = len(fine)
+    fine = fine[outer.contains_points(fine) & ~hole.contains_points(fine)]
+    shape = np.array([7, 6])
+    seen = np.zeros(shape)
+    np.add.at(seen, tuple((fine / (np.array([4.0, 3.0]) / shape)).astype(int).T), 12 / count)
+    at = (block.functional.x / (np.array([4.0, 3.0]) / shape)).astype(int)
+    np.testing.assert_allclose(block.likelihood.exposure, seen[tuple(at.T)], atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("x", "window", "message"),
+    [
+        ([[1.5, 0.7], [0.5, 0.5], [3.9, 2.9]], HOLED, r"window: expected a box or polygon .*, got 2 of 3 outside it \(first: number 0"),
+        ([[0.5]], HOLED, "window: expected a box, .* for places in 1 dimension"),
+        ([[0.5, 0.5]], np.zeros((2, 2)), r"window: expected a box, \(lower, upper\), or one polygon \("),
+    ],
+)  # fmt: skip
+def test_polygons_that_do_not_fit_are_refused(x, window, message):
+    with pytest.raises(ValueError, match=message):
+        hg.point_pattern(x, window=window)

@@ -3,6 +3,7 @@
 import itertools
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -160,3 +161,21 @@ def test_what_cannot_be_is_refused(ask, message):
 def test_derivatives_of_a_transformed_field_are_not_predicted(post):
     with pytest.raises(ValueError, match="expected no derivatives"):
         post.predict(hg.Derivatives(X))
+
+
+@pytest.mark.parametrize(
+    ("logpdf", "message"),
+    [
+        (
+            lambda y, eta: jnp.where(eta > 1.0, jnp.nan, -((y - eta) ** 2)),
+            "finite for every eta .* got others for .* of 8",
+        ),
+        (lambda y, eta: jnp.sum(y - eta), r"one number per observation, shape \(8,\), got \(\)"),
+        (lambda y, eta: y * jnp.nan, "got NaN at y = 0"),
+        (lambda y: y, "got one that raises TypeError"),
+    ],
+)
+def test_a_log_density_that_is_none_is_refused(logpdf, message):
+    with pytest.raises(ValueError, match="likelihood: expected .*" + message):
+        data = hg.observe(hg.Points(X), COUNTS, likelihood=hg.Likelihood(logpdf))
+        hg.GP(KERNEL, GRID, link="exp", trend="constant").condition(data, hg.Exact(), progress=False)

@@ -22,12 +22,15 @@ from hipgp import display, plots
 from hipgp import posterior as models
 from hipgp.files import io
 from hipgp.model import dates
-from hipgp.model.data import Data
+from hipgp.model.data import Data, count_repeated
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import describe
+from hipgp.scores import LeaveOut, describe_calibration
 from hipgp.vecchia import grid_check
 
 LAYER_SAMPLES = 4
+MOST_LEFT_OUT = 50_000  # observations: some ten seconds
+LEAST_COVERAGE = 0.85  # of 95% intervals, below which they are called poor
 TEMPLATE = "report.html"
 GOOD, FAIR, POOR = "good", "fair", "poor"
 
@@ -44,14 +47,15 @@ def page(path: str | os.PathLike[str]) -> str:
     record = io.read(path)
     post = models.load(path)
     held = {str(k): np.asarray(record.fields[k]) for k in record.fields.data_vars} | {"mean": post.mean}
+    left = left_out(post)
     parts = {
         "TITLE": html.escape(f"{post.labels.name}: {pathlib.Path(path).name}"),
         "WORDS": _in_words(post),
         "VERDICTS": "".join(
-            f'<li class="{grade}">{html.escape(text)}</li>' for grade, text in verdicts(post)
+            f'<li class="{grade}">{html.escape(text)}</li>' for grade, text in verdicts(post, left)
         ),
         "DECISIONS": _decisions(post),
-        "PICTURES": "".join(_figure_html(title, fig) for title, fig in pictures(post)),
+        "PICTURES": "".join(_figure_html(title, fig) for title, fig in pictures(post, left)),
         "BROWSER": browser(post, held) if post.grid.ndim == 3 else "",
         "PROVENANCE": html.escape(json.dumps(record.model["provenance"])),
     }
@@ -119,7 +123,7 @@ def kinds(data: Data) -> str:
     )
 
 
-def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
+def verdicts(post: models.Posterior, left: LeaveOut | None) -> list[tuple[str, str]]:
     """Judgements on the solve, the grid, the kernel and the residuals, each good, fair or poor."""
     told, out = post.diagnostics, []
     if "kl_nats" in told:
@@ -158,8 +162,8 @@ def verdicts(post: models.Posterior) -> list[tuple[str, str]]:
             else f"Not determined by the data: {', '.join(missing)}."
         )
         out.append((FAIR if missing else GOOD, text))
-    out += _residual_verdict(post)
-    return out
+    out += [] if left is None else _leave_out_verdict(left)
+    return out + _repeated_verdict(post)
 
 
 def _rounds_verdict(told: dict[str, Any]) -> tuple[str, str]:
@@ -192,42 +196,50 @@ def _grid_verdict(told: dict[str, Any], grid: Grid) -> tuple[str, str]:
     )
 
 
-def _fitted_residuals(post: models.Posterior) -> tuple[np.ndarray, np.ndarray] | None:
-    """y minus the fitted mean, and the noise of each observation, where the engine keeps them."""
-    found = post.engine.residuals()
-    return None if found is None else (np.ldexp(found[0], post.unit), np.ldexp(found[1], post.unit))
+def left_out(post: models.Posterior) -> LeaveOut | None:
+    """Each observation predicted from all others, where the engine gives that and there are not too many."""
+    data = post.engine.observations()
+    if data is None or len(data) > MOST_LEFT_OUT:
+        return None
+    try:
+        return post.leave_out()
+    except ValueError:  # an engine without it, or one observation that decides on the trend
+        return None
 
 
-def _residual_verdict(post: models.Posterior) -> list[tuple[str, str]]:
-    found = _fitted_residuals(post)
-    if found is None:
-        return []
-    spread = float(np.std(found[0] / found[1]))
-    far = float(np.mean(np.abs(found[0] / found[1]) > 4))
-    out = [(
-        GOOD if spread <= 1.1 else FAIR if spread < 1.5 else POOR,
-        f"Residuals of the fitted data have a standard deviation of {spread:.2f} of the noise (at most 1 is expected, as "
-        "the fit follows the data).",
-    )]  # fmt: skip
-    if far > 1e-3:
-        out.append(
-            (
-                FAIR,
-                f"{100 * far:.2g}% of the data lie more than 4 noise deviations off: outliers, or errors too small.",
-            )
+def _leave_out_verdict(found: LeaveOut) -> list[tuple[str, str]]:
+    """Whether the error bars are right, and whether some observations lie far off."""
+    judged = describe_calibration(found.pit())
+    grade = GOOD if judged.right else POOR if found.coverage() < LEAST_COVERAGE else FAIR
+    out = [
+        (
+            grade,
+            f"Each observation predicted from all the others: {judged.words[0].lower()}{judged.words[1:]}",
         )
+    ]
+    far = float(np.mean(np.abs(found.pull) > 4))
+    if far > 1e-3:
+        said = f"{100 * far:.2g}% of the data lie more than 4 standard deviations from what the others say of them"
+        out.append((FAIR, f"{said}: outliers, or errors too small."))
     return out
 
 
-def pictures(post: models.Posterior) -> list[tuple[str, Figure]]:
+def _repeated_verdict(post: models.Posterior) -> list[tuple[str, str]]:
+    data = post.engine.observations()
+    if data is None or not data.gaussian or not (repeated := count_repeated(data)):
+        return []
+    said = f"{repeated:,} of {len(data):,} observations repeat another one exactly, place and value"
+    return [(FAIR, f"{said}: each counts as a measurement of its own. Leave them out if they are copies.")]
+
+
+def pictures(post: models.Posterior, left: LeaveOut | None) -> list[tuple[str, Figure]]:
     """The map, the residuals, and how solve and learning converged, each with its title."""
     told = post.diagnostics
     found = [
         ("The map", display.figure(post) if post.grid.ndim < 4 else None),
     ]
-    if (residuals := _fitted_residuals(post)) is not None:
-        histogram = plots.standardised(residuals[0] / residuals[1])
-        found.append(("Residuals of the fitted data, in units of their noise", histogram))
+    if left is not None:
+        found.append(("Each observation predicted from all the others", plots.calibration_of(left.pit())))
     if told.get("rounds"):
         found.append(("Rounds of the linearisation", plots.rounds(told["trace"], told["tolerance_nats"])))
     if told.get("kl_trace"):

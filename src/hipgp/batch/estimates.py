@@ -34,6 +34,11 @@ def check_weights(grid: Grid, data: Data, p: int) -> None:
 
 def check_places(functional: Functional) -> None:
     """Refuse a number of places for which even the results do not fit into memory."""
+    if functional.uncertain:
+        raise ValueError(
+            "functional: expected certain places to predict, got some with a std; predict at several places that are "
+            "possible, or leave std out"
+        )
     what = f"{len(functional):,} functionals"
     memory.check("functional", what, 32.0 * len(functional), "predict some of them at a time")
 

@@ -124,3 +124,22 @@ def factor(name: str, unit: str, wanted: str) -> float:
 
 def _in_words(unit: str) -> str:
     return "plain numbers" if not unit else "dates" if dates.origin(unit) else f"quantities in {unit!r}"
+
+
+def as_spread(name: str, value: Any, shape: tuple[int, ...], units: Units) -> np.ndarray:
+    """Standard deviations of places, as an array of this shape; places with units are refused."""
+    if units:
+        raise ValueError(
+            f"{name}: expected places as plain numbers with it, got some in {', '.join(map(repr, units))}; convert them first"
+        )
+    std = as_float(name, value)
+    if np.any(std <= 0):
+        raise ValueError(
+            f"{name}: expected positive numbers, got {float(np.min(std)):g}; observe what is certain by itself"
+        )
+    try:
+        return np.broadcast_to(std, shape).copy()
+    except ValueError:
+        raise ValueError(
+            f"{name}: expected a number, or an array that fits {shape}, got shape {std.shape}"
+        ) from None

@@ -138,8 +138,8 @@ class Data(Shown, eqx.Module):
 
     @property
     def gaussian(self) -> bool:
-        """Whether the noise of all observations is Gaussian."""
-        return all(block.likelihood is None for block in self.blocks)
+        """Whether the noise of all observations is Gaussian, at places that are certain."""
+        return all(block.likelihood is None and not block.functional.uncertain for block in self.blocks)
 
     @property
     def derivative(self) -> bool:
@@ -176,6 +176,11 @@ def observe(functional: Functional, y: Any, noise: Any = None, likelihood: Likel
         )
     of_field = field_unit(functional, unit)
     likelihood = _checked(likelihood, values, noise)
+    if likelihood is not None and functional.uncertain:
+        raise ValueError(
+            f"likelihood: expected Gaussian noise at uncertain places, got {type(likelihood).__name__}; leave out the "
+            "likelihood, or the std of the places"
+        )
     if noise is None:
         return Data((Observations(functional, values, None, likelihood, of_field),))
     std, its_unit = as_quantity("noise", noise, ndim=(0, 1))
@@ -206,6 +211,16 @@ def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelih
     likelihood.check_parameters(len(y))
     likelihood.check(y)
     return None if isinstance(likelihood, Gaussian) else likelihood
+
+
+def count_repeated(data: Data) -> int:
+    """How many observations repeat another one exactly: the same functional, and the same value to the last digit."""
+    found = 0
+    for block in data.blocks:
+        places = np.asarray(block.functional.places(), float).reshape(len(block.y), -1)
+        rows = np.column_stack([places, np.asarray(block.y, float)])
+        found += len(rows) - len(np.unique(rows, axis=0))
+    return found
 
 
 def check_inside(functional: Functional, grid: Grid) -> None:

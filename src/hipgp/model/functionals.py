@@ -20,9 +20,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hipgp.model.arguments import as_direction, as_float, check_not_empty, check_rule
-from hipgp.model.coordinates import Units, as_pair, as_places, as_points
+from hipgp.model.coordinates import Units, as_pair, as_places, as_points, as_spread
 from hipgp.model.nodes import Nodes, Segments, gauss
 
+PLACES_REACH = 4.0  # standard deviations of uncertain places that are looked at
 NODES_PER_CELL = 2.0  # nodes per grid cell along a line or box edge
 
 Rule = Literal["gauss", "monte-carlo"]
@@ -108,6 +109,11 @@ class Functional(eqx.Module):
         return False
 
     @property
+    def uncertain(self) -> bool:
+        """Whether the places are known with errors only."""
+        return False
+
+    @property
     def measure(self) -> int:
         """The dimension that they integrate over: 1 for lengths, 2 for areas, 0 for values and averages."""
         return 0
@@ -152,19 +158,28 @@ def extents(places: Float[np.ndarray, "N C D"]) -> Float[np.ndarray, "N D"]:
 class Points(Functional):
     """The field's value at each row of x, (N, D) or, in one dimension, (N,).
 
-    Like the coordinates of all functionals, x may be dates or astropy quantities.
+    Like the coordinates of all functionals, x may be dates or astropy quantities. `std`, a number or an array that
+    fits (N, D), is the standard deviation of errors of the places along each axis, if they have any.
     """
 
     x: Float[np.ndarray, "N D"]
+    std: Float[np.ndarray, "N D"] | None
 
-    def __init__(self, x: Any):
+    def __init__(self, x: Any, std: Any = None):
         self.x, self.units = as_points("x", x)
+        self.std = None if std is None else as_spread("std", std, self.x.shape, self.units)
+
+    @property
+    def uncertain(self) -> bool:
+        return self.std is not None
 
     def nodes(self, spacing: Any) -> Nodes:
         return Nodes(self.x[:, None, :], np.ones((len(self.x), 1), self.x.dtype))
 
     def places(self) -> Float[np.ndarray, "N C D"]:
-        return self.x[:, None, :]
+        if self.std is None:
+            return self.x[:, None, :]
+        return np.stack([self.x - PLACES_REACH * self.std, self.x + PLACES_REACH * self.std], axis=1)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Points":
         return _taken(Points, self, rows)
@@ -208,11 +223,13 @@ class LineIntegrals(Functional):
     """The integral of the field along straight lines from `start` to `end`, or its average with `average=True`.
 
     `start` and `end` are (N, D); either may be one point shared by all. `nodes_per_ray` and `rule` override the
-    quadrature: "gauss" (composite Gauss-Legendre) or "monte-carlo" (random nodes, reproducible from `seed`).
+    quadrature: "gauss" (composite Gauss-Legendre) or "monte-carlo" (random nodes, reproducible from `seed`). `end_std`, a
+    number or one per line, is the standard deviation of the error of the distance from start to end, if it has one.
     """
 
     start: Float[np.ndarray, "N D"]
     end: Float[np.ndarray, "N D"]
+    end_std: Float[np.ndarray, " N"] | None
     average: bool = eqx.field(static=True)
     nodes_per_ray: int | None = eqx.field(static=True)
     rule: Rule = eqx.field(static=True)
@@ -224,6 +241,7 @@ class LineIntegrals(Functional):
         end: Any,
         average: bool = False,
         *,
+        end_std: Any = None,
         nodes_per_ray: int | None = None,
         rule: Rule = "gauss",
         seed: int = 0,
@@ -237,6 +255,12 @@ class LineIntegrals(Functional):
             )
         check_rule(rule, nodes_per_ray)
         self.average, self.nodes_per_ray, self.rule, self.seed = bool(average), nodes_per_ray, rule, seed
+        count = (len(self.end),)
+        self.end_std = None if end_std is None else as_spread("end_std", end_std, count, self.units)
+
+    @property
+    def uncertain(self) -> bool:
+        return self.end_std is not None
 
     @property
     def length(self) -> Float[np.ndarray, " N"]:
@@ -276,7 +300,10 @@ class LineIntegrals(Functional):
         return self.nodes_per_ray or int(np.ceil(NODES_PER_CELL * cells))
 
     def places(self) -> Float[np.ndarray, "N C D"]:
-        return np.stack([self.start, self.end], axis=1)
+        if self.end_std is None:
+            return np.stack([self.start, self.end], axis=1)
+        farther = 1 + PLACES_REACH * self.end_std / self.length
+        return np.stack([self.start, self.start + farther[:, None] * (self.end - self.start)], axis=1)
 
     def finer(self) -> "LineIntegrals":
         return LineIntegrals(self.start, self.end, self.average)

@@ -18,9 +18,9 @@ from hipgp.runtime.plain import Arrays, Json
 
 # The arguments of each kind of functional: array arguments, and other settings.
 FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "Points": (("x",), ()),
+    "Points": (("x", "std"), ()),
     "Derivatives": (("x", "direction"), ()),
-    "LineIntegrals": (("start", "end"), ("average", "nodes_per_ray", "rule", "seed")),
+    "LineIntegrals": (("start", "end", "end_std"), ("average", "nodes_per_ray", "rule", "seed")),
     "BoxAverages": (("lower", "upper"), ("nodes_per_box", "rule", "seed")),
     "Functionals": (("nodes", "weights", "direction"), ()),
     "PolygonAverages": (("polygons",), ("total",)),

@@ -14,18 +14,22 @@ from hipgp.model.arguments import as_float, as_points
 from hipgp.model.counts import Poisson
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Points
+from hipgp.model.polygons import PolygonAverages
 
+COLUMNS = 32  # lines a cell, along which a polygon's area in it is found
 CELLS = {1: 256, 2: 100, 3: 40, 4: 16}  # default number of cells along the longest side, by dimension
 
 
 def point_pattern(
     x: Any,
-    window: tuple[Any, Any],
+    window: Any,
     exposure: Callable[[np.ndarray], Any] | float | None = None,
     cells: int | tuple[int, ...] | None = None,
 ) -> Data:
-    """Count events at places x, (N, D), in cells of the box `window` = (lower, upper), for GP(..., link="exp").
+    """Count events at places x, (N, D), in cells of a `window`, for GP(..., link="exp").
 
+    The window is a box, (lower, upper), or in two dimensions one polygon, as PolygonAverages takes it; cells at its edge
+    are weighted by their area inside.
     The field is the rate, in events per unit of volume. `exposure` multiplies it: a number, or a function of places,
     (M, D), positive where events could be observed and zero elsewhere (effort, population, part of a cell). `cells` is the
     number of cells along the longest side, or along each; cells should be smaller than the field's lengthscale.
@@ -36,11 +40,13 @@ def point_pattern(
     """
     places = as_points("x", x).astype(float)
     ndim = places.shape[1]
-    lower, upper = _window(window, ndim)
+    lower, upper, edges = _window(window, ndim)
     outside = np.any((places < lower) | (places > upper), axis=1)
+    if edges is not None:
+        outside = ~_is_inside(edges, places)
     if np.any(outside):
         raise ValueError(
-            f"window: expected a box that holds all places, got {int(np.sum(outside))} of {len(places)} outside it (first: "
+            f"window: expected a box or polygon that holds all places, got {int(np.sum(outside))} of {len(places)} outside it (first: "
             f"number {int(np.flatnonzero(outside)[0])}); widen it, or leave them out"
         )
     shape = _shape(cells, upper - lower)
@@ -50,7 +56,8 @@ def point_pattern(
     np.add.at(counts, tuple(cell.T), 1.0)
     axes = [low + (np.arange(n) + 0.5) * h for low, n, h in zip(lower, shape, size, strict=True)]
     centres = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, ndim)
-    y, share = counts.ravel(), _exposure(exposure, centres)
+    within = 1.0 if edges is None else _share_inside(edges, lower, size, shape).ravel()
+    y, share = counts.ravel(), _exposure(exposure, centres) * within
     seen = share > 0
     if np.any(y[~seen] > 0):
         raise ValueError(
@@ -61,7 +68,12 @@ def point_pattern(
     return observe(Points(centres[seen]), y[seen], likelihood=likelihood)
 
 
-def _window(window: Any, ndim: int) -> tuple[np.ndarray, np.ndarray]:
+def _window(window: Any, ndim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The corners of a box, or of that around a polygon, and the polygon's edges."""
+    if not _is_box(window):
+        edges = _edges(window, ndim)
+        corners = edges.reshape(-1, 2)
+        return corners.min(axis=0), corners.max(axis=0), edges
     if not isinstance(window, tuple | list) or len(window) != 2:
         raise ValueError(f"window: expected a box, (lower, upper), got {type(window).__name__}")
     lower, upper = (np.atleast_1d(as_float("window", end, ndim=(0, 1))).astype(float) for end in window)
@@ -73,7 +85,51 @@ def _window(window: Any, ndim: int) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"window: expected upper ends above the lower ones on every axis, got {lower.tolist()} to {upper.tolist()}"
         )
-    return lower, upper
+    return lower, upper, None
+
+
+def _is_box(window: Any) -> bool:
+    """Whether it is a pair of corners; anything else is taken as a polygon."""
+    pair = isinstance(window, tuple | list) and len(window) == 2
+    return isinstance(window, str) or (pair and np.ndim(window[0]) < 2)
+
+
+def _edges(window: Any, ndim: int) -> Float[np.ndarray, "E 4"]:
+    """The edges of a polygon, holes included."""
+    if ndim != 2:
+        raise ValueError(
+            f"window: expected a box, (lower, upper), for places in {ndim} dimensions, got a polygon"
+        )
+    try:
+        return PolygonAverages([window]).edges(0)
+    except ValueError as error:
+        raise ValueError(f"window: expected a box, (lower, upper), or one polygon ({error})") from None
+
+
+def _crossings(edges: Float[np.ndarray, "E 4"], x: float) -> Float[np.ndarray, " C"]:
+    """The heights at which a vertical line crosses the boundary of a polygon, in ascending order."""
+    ax, ay, bx, by = edges.T
+    crossed = (np.minimum(ax, bx) <= x) & (x < np.maximum(ax, bx))
+    ax, ay, bx, by = (a[crossed] for a in (ax, ay, bx, by))
+    return np.sort(ay + (by - ay) * (x - ax) / (bx - ax))
+
+
+def _is_inside(edges: Float[np.ndarray, "E 4"], places: Float[np.ndarray, "N 2"]) -> np.ndarray:
+    """Whether each place is inside a polygon, by the even-odd rule."""
+    return np.array([np.searchsorted(_crossings(edges, x), y) % 2 == 1 for x, y in places])
+
+
+def _share_inside(
+    edges: Float[np.ndarray, "E 4"], lower: np.ndarray, size: np.ndarray, shape: tuple[int, ...]
+) -> Float[np.ndarray, "a b"]:
+    """The share of each cell's area inside a polygon, from COLUMNS vertical lines per cell, exact along each line."""
+    levels = lower[1] + size[1] * np.arange(shape[1] + 1)
+    share = np.zeros((shape[0] * COLUMNS, shape[1]))
+    for number in range(len(share)):
+        ends = _crossings(edges, lower[0] + size[0] * (number + 0.5) / COLUMNS).reshape(-1, 2)
+        below = np.sum(np.clip(levels[:, None] - ends[:, 0], 0.0, ends[:, 1] - ends[:, 0]), axis=1)
+        share[number] = np.diff(below) / size[1]
+    return share.reshape(shape[0], COLUMNS, shape[1]).mean(axis=1)
 
 
 def _shape(cells: Any, extent: Float[np.ndarray, " D"]) -> tuple[int, ...]:

@@ -97,6 +97,10 @@ class PolygonAverages(Functional):
         """Where in `vertices` each polygon begins."""
         return np.flatnonzero(np.diff(self.rings[:, 0], prepend=-1))
 
+    def edges(self, number: int) -> Float[np.ndarray, "E 4"]:
+        """The edges of one polygon, each as the coordinates of both ends."""
+        return self._edges()[number]
+
     def _edges(self) -> list[Float[np.ndarray, "E 4"]]:
         """The edges of each polygon in float64, every ring closed."""
         x = np.asarray(self.vertices, float)

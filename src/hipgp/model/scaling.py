@@ -10,7 +10,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-from hipgp.model.data import Data, Observations
+from hipgp.model.data import Data, Observations, count_repeated
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, Product, Stationary, Sum
 from hipgp.model.trend import Trend
@@ -25,6 +25,7 @@ LOWEST_DEVIATION, HIGHEST_DEVIATION = (
     1e150,
 )  # standard deviations with squares in the range of float64
 FAR = 100.0  # distance of the data from zero, in standard deviations, that causes a warning without a trend
+REPEATED = 0.1  # the share of observations that may repeat others without a warning
 
 
 def prior_variance(kernel: Kernel) -> float | None:
@@ -114,6 +115,16 @@ def check_learnable(data: Data) -> None:
         raise ValueError(
             f"y: expected values between {LOWEST_DEVIATION:g} and {HIGHEST_DEVIATION:g} in size, whose variance can "
             f"be learned, got {size:.3g}; give y in another unit"
+        )
+
+
+def warn_if_repeated(data: Data) -> None:
+    """Warn if a good part of the observations repeat others exactly, which learning takes for independent ones."""
+    if (repeated := count_repeated(data)) > REPEATED * len(data):
+        warn_caller(
+            f"{repeated:,} of {len(data):,} observations repeat another one exactly, place and value: they count as "
+            "independent measurements that happen to agree, so the noise is learned too small; leave them out if they are "
+            "copies"
         )
 
 

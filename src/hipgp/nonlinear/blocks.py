@@ -37,11 +37,15 @@ MATCHES = 8  # fixed-point iterations for an effective value's mean and standard
 
 
 class State(NamedTuple):
-    """Moments of q at a block's nodes: means and standard deviations of f, and the standard deviation of zeta."""
+    """Moments of q at a block's nodes: means and standard deviations of f, and the standard deviation of zeta.
+
+    `place` holds what is known of uncertain places; it is empty if places are certain.
+    """
 
     mean: Float[np.ndarray, "N ..."]
     std: Float[np.ndarray, "N ..."]
     spread: Float[np.ndarray, " N"]
+    place: Float[np.ndarray, "N ..."] = np.empty(0)
 
 
 class StandIn(NamedTuple):
@@ -88,18 +92,41 @@ class Block(eqx.Module):
 
     def terms(self, state: State) -> Terms:
         mean, _ = self.zeta(state)
-        found = likelihood_terms(
-            self.likelihood, self.outer, self.y, self.noise, self.scale, mean, state.spread
-        )
+        y, noise = self.measured(state)
+        found = likelihood_terms(self.likelihood, self.outer, y, noise, self.scale, mean, state.spread)
         return jax.tree.map(lambda a: np.asarray(a, float), found)
+
+    def measured(self, state: State, noise: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """What was measured, and its noise: the block's own, or that which is given."""
+        return self.y, self.noise if noise is None else noise
 
     def expected(self, state: State) -> float:
         """The expected log-likelihood."""
         value = float(np.sum(self.terms(state).value))
         return value if np.isfinite(value) else -np.inf
 
+    @abc.abstractmethod
+    def log_likelihood(self, values: Float[np.ndarray, "S N ..."]) -> Float[np.ndarray, " S"]:
+        """Of draws of what the block's stand-in is made of: f at its nodes, or its functional."""
+
+    def _log_density(self, eta: Float[np.ndarray, "S N"]) -> Float[np.ndarray, " S"]:
+        seen = (jnp.asarray(a) for a in (self.y, eta, self.noise))
+        return np.sum(np.asarray(self.likelihood.log_density(*seen)), axis=1)
+
+    def _check_numbers(self, terms: Terms, state: State) -> None:
+        """Raise a ValueError where the user's own log density, or a derivative of it, is no number."""
+        bad = ~np.isfinite(terms.value + terms.gradient + terms.curvature + terms.information)
+        if type(self.likelihood) is Likelihood and np.any(bad):
+            first, (zeta, _) = int(np.flatnonzero(bad)[0]), self.zeta(state)
+            eta = self.scale[first] * float(np.asarray(self.outer(zeta[first])))
+            raise ValueError(
+                f"likelihood: expected logpdf(y, eta) with two derivatives, finite for every eta that may be, got others for "
+                f"{int(np.sum(bad))} of {len(bad)} observations (first: y = {self.y[first]:.6g}, eta near {eta:.4g})"
+            )
+
     def _observations(self, functional: Functional, present: np.ndarray, state: State, late: bool) -> StandIn:
         terms = self.terms(state)
+        self._check_numbers(terms, state)
         floor = LEAST * terms.information if late else terms.information
         curvature = np.fmax(terms.curvature, floor)
         curvature = np.fmax(curvature, FAINT * np.max(curvature))
@@ -139,6 +166,9 @@ class Direct(Block):
         std = np.asarray(post.predict(self.target, StdOptions(columns=self.columns)).std, float)
         return State(state.mean, std, std)
 
+    def log_likelihood(self, values: Float[np.ndarray, "S N"]) -> Float[np.ndarray, " S"]:
+        return self._log_density(self.scale * np.asarray(self.outer(values)))
+
 
 class Nodal(Block):
     """Several nodes through a link; `outer` is the link for weights of one sign, and the identity otherwise."""
@@ -151,9 +181,13 @@ class Nodal(Block):
         zero = np.zeros(self.weights.shape)
         return State(zero + level, zero, np.zeros(len(self.y)))
 
+    def weights_at(self, state: State) -> Float[np.ndarray, "N Q"]:
+        """The weights of the nodes, which at uncertain places depend on what is known of them."""
+        return self.weights
+
     def zeta(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         value, slope = averaged_jit(self.link, state.mean, state.std)
-        eta = np.sum(self.weights * np.asarray(value), axis=1)
+        eta = np.sum(self.weights_at(state) * np.asarray(value), axis=1)
         if self.outer.identity:
             return eta, np.asarray(slope)
         mean = matched_jit(self.outer, eta / self.scale, state.spread)
@@ -161,7 +195,7 @@ class Nodal(Block):
         return np.asarray(mean), np.asarray(slope) / (self.scale * own)[:, None]
 
     def stand_in(self, state: State, late: bool) -> StandIn:
-        weights = self.weights * self.zeta(state)[1]
+        weights = self.weights_at(state) * self.zeta(state)[1]
         present = np.sum(weights * state.mean, axis=1)
         return self._observations(Functionals(self.places, weights), present, state, late)
 
@@ -175,23 +209,26 @@ class Nodal(Block):
         if reader is None:
             std = post.at_points(self.places.reshape(-1, self.places.shape[2]), True)[1]
             assert std is not None
-            state = State(state.mean, std.reshape(shape), state.spread)
+            state = state._replace(std=std.reshape(shape))
         else:
             draws = reader.draws(post, self.places)
-            state = State(state.mean, np.sqrt(draws.variance).reshape(shape), state.spread)
-        linear = self.weights * np.asarray(averaged_jit(self.link, state.mean, state.std)[1])
+            state = state._replace(std=np.sqrt(draws.variance).reshape(shape))
+        linear = self.weights_at(state) * np.asarray(averaged_jit(self.link, state.mean, state.std)[1])
         if reader is None:
             of_eta = post.predict(Functionals(self.places, linear), StdOptions()).std
         else:
             of_eta = draws.of_sums(linear)
-        return State(state.mean, state.std, self._spread(state, np.asarray(of_eta, float)))
+        return state._replace(spread=self._spread(state, np.asarray(of_eta, float)))
+
+    def log_likelihood(self, values: Float[np.ndarray, "S N Q"]) -> Float[np.ndarray, " S"]:
+        return self._log_density(np.sum(self.weights * np.asarray(self.link(values)), axis=2))
 
     def _spread(self, state: State, of_eta: np.ndarray) -> np.ndarray:
         """The standard deviation of zeta, given that of eta's linearisation."""
         if self.outer.identity:
             return of_eta
         value = averaged_jit(self.link, state.mean, state.std)[0]
-        eta = np.sum(self.weights * np.asarray(value), axis=1)
+        eta = np.sum(self.weights_at(state) * np.asarray(value), axis=1)
         return zeta_spread(self.outer, self.scale, eta, of_eta)
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Int
 
 from hipgp.batch.ordering import in_order
 from hipgp.engines import FittedPosterior, Method, Problem
-from hipgp.model.data import Data, Observations
+from hipgp.model.data import Data, Observations, check_inside
 from hipgp.model.functionals import Functional, Functionals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
@@ -36,6 +36,7 @@ from hipgp.nonlinear.iteration import (
 from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior
 from hipgp.nonlinear.resuming import Kept
+from hipgp.nonlinear.uncertain import uncertain_block
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
@@ -87,6 +88,8 @@ class Linearised(Method):
 
     def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
         self.inner.check(kernel, grid, functional)
+        if functional.uncertain:
+            check_inside(functional, grid)
         if not self.link.identity and functional.derivative:
             raise ValueError(
                 f'functional: expected no derivatives of a field with link="{self.link.name}", got '
@@ -153,7 +156,8 @@ class Linearised(Method):
             block = self._block(given, grid, noise, None)
             if isinstance(block, Nodal) and columns is not None:
                 raise ValueError(
-                    'trend: expected None, "constant" or "linear" where lines or boxes see a field with a link, got columns'
+                    'trend: expected None, "constant" or "linear" where lines or boxes see a field with a link, or places are '
+                    "uncertain, got columns"
                 )
             _, order = in_order(Data((block.stand_in(block.start(0.0), False).observations,)))
             own = None if columns is None else columns[begin : begin + count][order]
@@ -163,6 +167,7 @@ class Linearised(Method):
         order = np.concatenate(orders)
         of_nodes = [b.places for b in blocks if isinstance(b, Nodal)]
         many = sum(p.shape[0] * p.shape[1] for p in of_nodes) > FEW
+        many = many or any(given.functional.uncertain for given in data.blocks)  # needs draws
         inside = all(np.all(grid.outside(p) == 0) for p in of_nodes)
         reader = NodeReader(kernel, grid, trend, self.draws) if many and inside else None
         ordered = Data(tuple(_taken(g, o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
@@ -174,6 +179,8 @@ class Linearised(Method):
         std = np.ones(len(given.y))
         if likelihood.additive:
             std = np.asarray(Data((given,)).noise_std(noise), float)
+        if given.functional.uncertain:
+            return uncertain_block(given, self.link, std, grid.spacing, likelihood)
         return block_of(given, self.link, std, grid.spacing, likelihood, columns)
 
     def _posterior(

@@ -225,7 +225,8 @@ def _share(share: float, rounds: list[Round]) -> float:
 def _mixed_spreads(old: State, new: State, share: float) -> State:
     """Mix old and new standard deviations on a logarithmic scale; zero ones are replaced by the new ones."""
     between = lambda a, b: np.where(a > 0, np.where(a > 0, a, 1.0) ** (1 - share) * b**share, b)
-    return State(new.mean, between(old.std, new.std), between(old.spread, new.spread))
+    place = (1 - share) * old.place + share * new.place
+    return State(new.mean, between(old.std, new.std), between(old.spread, new.spread), place)
 
 
 def _shrunk(shrink: float, rounds: list[Round]) -> float:

@@ -214,5 +214,6 @@ def _expected(given: object, block: Block, state: State, values: dict[str, float
     if "noise" in values and _takes_noise(given) and getattr(given, "noise", None) is None:
         noise = np.full(len(block.y), values["noise"])
     mean, _ = block.zeta(state)
-    terms = likelihood_terms(likelihood, block.outer, block.y, noise, block.scale, mean, state.spread)
+    y, noise = block.measured(state, noise)
+    terms = likelihood_terms(likelihood, block.outer, y, noise, block.scale, mean, state.spread)
     return float(jnp.sum(terms.value))

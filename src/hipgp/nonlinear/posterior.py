@@ -16,7 +16,7 @@ from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import LINKS, Link
 from hipgp.model.packing import pack_observations
 from hipgp.model.trend import Trend
-from hipgp.nonlinear.blocks import Block, StandIn, State, is_one_sign, node_means, zeta_spread
+from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, is_one_sign, node_means, zeta_spread
 from hipgp.nonlinear.expectations import averaged_jit, matched_jit, spread_jit
 from hipgp.nonlinear.leave_out import left_out
 from hipgp.nonlinear.nodes import FEW, NodeReader
@@ -219,6 +219,11 @@ class LinearisedPosterior(FittedPosterior):
 
     @float64_available
     def leave_out(self, groups: Any = None) -> LeaveOut:
+        if any(block.functional.uncertain for block in self.data.blocks):
+            raise ValueError(
+                "leave_out: expected certain places, whose predictions follow from the others alone, got some with a std; "
+                "condition on the others"
+            )
         numbers = group_numbers(groups, len(self.data))
         found = self.post.leave_out(numbers[self.order])
         return left_out(found, self.blocks, self.states, self.stand_ins, self.order)
@@ -227,10 +232,11 @@ class LinearisedPosterior(FittedPosterior):
         """Data, and the states and stand-ins of the last round, from which one Gaussian solve restores the rest."""
         arrays, described = pack_observations(self.data, self.trend)
         arrays["order"] = self.order
-        for number, (state, stand_in) in enumerate(zip(self.states, self.stand_ins, strict=True)):
+        parts = zip(self.blocks, self.states, self.stand_ins, strict=True)
+        for number, (block, state, stand_in) in enumerate(parts):
             arrays |= {f"state{number}_{name}": value for name, value in state._asdict().items()}
             arrays[f"stand_in{number}_y"] = stand_in.y
             arrays[f"stand_in{number}_noise"] = np.asarray(stand_in.noise)
-            if isinstance(stand_in.functional, Functionals) and not self.link.identity:
+            if isinstance(block, Nodal) and isinstance(stand_in.functional, Functionals):
                 arrays[f"stand_in{number}_weights"] = stand_in.functional.weights
         return arrays, described
