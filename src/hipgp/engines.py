@@ -140,6 +140,10 @@ class FittedPosterior(eqx.Module):
         """Mean and, where asked for, standard deviation at points that may lie beyond the grid."""
         raise ValueError(self._refusal("predictions beyond the grid", "Batch() or Exact()"))
 
+    def predict_beyond(self, x: Float[np.ndarray, "N D"]) -> Prediction:
+        """Mean and standard deviation at points that may lie beyond the grid."""
+        return Prediction(*self.at_points(x, True))  # type: ignore[arg-type]
+
     def quick_points(self) -> tuple[int, int]:
         """At how many points `at_points` gives means, and standard deviations, in a few seconds; 0 where it does not."""
         return 0, 0
@@ -160,8 +164,18 @@ class Method(eqx.Module):
     """Settings of an engine, which condition a problem."""
 
     name: ClassVar[str]  # in diagnostics and files
-    on_grid: ClassVar[bool] = True  # False: the engine evaluates the map on the grid, and computes without it
+    exact_evidence: ClassVar[bool] = False  # True: its log evidence is exact, and costs nothing more
     linear: ClassVar[bool] = True  # False: the engine takes links and likelihoods other than Gaussian noise
+
+    @property
+    def on_grid(self) -> bool:
+        """Whether the engine computes on the grid, or only evaluates its map there."""
+        return True
+
+    @property
+    def learns(self) -> bool:
+        """Whether conditioning changes the kernel."""
+        return False
 
     @abc.abstractmethod
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> FittedPosterior:

@@ -242,7 +242,7 @@ class Posterior(Shown, eqx.Module):
         functional, longer = self._plain(at)
         estimates.check_places(functional)
         if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
-            found = Prediction(*self.engine.at_points(functional.x, True))  # type: ignore[arg-type]
+            found = self.engine.predict_beyond(functional.x)
         else:
             engine = self._reaching(functional, progress)
             with Progress("standard deviations", progress) as bar:
@@ -338,12 +338,8 @@ class Posterior(Shown, eqx.Module):
 
     def _in_unit(self, found: Prediction, functional: Functional, longer: float) -> Prediction:
         """The prediction in the unit of y, with the coordinates of its functionals."""
-        if longer != 1 and type(found) is not Prediction:
-            raise ValueError(
-                f"functional: expected lines in {self.units[0]!r} with a link, as the data are, got another unit of length"
-            )
         if self.unit != 0 or longer != 1:
-            found = Prediction(*(None if a is None else np.ldexp(a, self.unit) / longer for a in found))  # type: ignore[arg-type]
+            found = found.in_unit(self.unit, longer)
         return found.placed(columns_of(functional, self.labels.axes, self.units))
 
 

@@ -146,6 +146,10 @@ class Variational(Method):
     ) -> VariationalPosterior:
         return restored(self, kernel, grid, noise, arrays, model)
 
+    @property
+    def learns(self) -> bool:
+        return self.learn
+
     @one_blas_thread
     @float64_available
     def fit(
