@@ -197,6 +197,12 @@ class AveragedPosterior(FittedPosterior):
     def observations(self) -> Data | None:
         return self.parts[0].observations()
 
+    def again(self, problem: Problem, kept: Any, progress: bool = True) -> FittedPosterior:
+        raise ValueError(
+            'hyperparameters: expected a posterior of one kernel to update, got one with hyperparameters="average"; condition '
+            "anew on all data"
+        )
+
     def conditioned_on(self) -> Problem | None:
         problem = self.parts[0].conditioned_on()
         return None if problem is None else problem._replace(kernel=self.kernel, noise=self.noise)

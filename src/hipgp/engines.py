@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import ndtri
 
 from hipgp.model.data import Data, check_differentiable, check_inside
@@ -114,6 +114,19 @@ class FittedPosterior(eqx.Module):
     def conditioned_on(self) -> Problem | None:
         """The problem that was solved, if the engine keeps it; conditioning again on another grid starts from it."""
         return None
+
+    def user_numbers(self) -> Int[np.ndarray, " N"]:
+        """The number that the user knows each observation of `conditioned_on` by."""
+        return np.arange(len(self.observations() or ()))
+
+    def again(
+        self, problem: Problem, kept: Int[np.ndarray, " n"], progress: bool = True
+    ) -> "FittedPosterior":
+        """The posterior of a problem whose first observations are those numbered `kept` of this one's; more may follow.
+
+        An engine that iterates starts from what it knows of them.
+        """
+        return self.method.condition(problem, progress)
 
     def scatter(self, likelihood: Likelihood | None) -> Likelihood:
         """The likelihood of new observations with what was learned filled in; that of the data for None."""

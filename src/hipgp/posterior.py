@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.batch import estimates
+from hipgp.choices import observations
 from hipgp.choices.domain import reaching
 from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, as_key
 from hipgp.files import export, io, persistence
@@ -306,6 +307,19 @@ class Posterior(Shown, eqx.Module):
             return found
         y, mean, std = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
         return LeaveOut(y, mean, std, found.groups, found.std_error)
+
+    def update(self, more: Any, *, columns: Any = None, progress: bool = True) -> "Posterior":
+        """The certified posterior with `more` data, in a fraction of a new fit's steps; kernel and noise stay.
+
+        `columns` are the user's own trend columns of the new observations.
+        """
+        engine = observations.with_more(self.engine, more, self.frame, self.unit, columns, progress)
+        return dataclasses.replace(self, engine=engine, kept={})
+
+    def without(self, index: Any, *, progress: bool = True) -> "Posterior":
+        """The certified posterior without the observations `index`: their numbers in the order given, or a mask of all."""
+        engine = observations.without(self.engine, index, progress)
+        return dataclasses.replace(self, engine=engine, kept={})
 
     def _beyond(self, functional: Functional) -> bool:
         """Whether the functional reaches beyond an automatic grid on which the engine computes."""

@@ -20,6 +20,7 @@ from hipgp.batch.least_squares import right_hand_sides, row_tolerances
 from hipgp.batch.leave_out import leave_out
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
 from hipgp.batch.systems import System, draws_at_once, solve
+from hipgp.batch.updating import start_from
 from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, Problem, as_key
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
 
 QUICK_POINTS = 250_000  # given points, on the CPU: a few seconds
-SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance", "order")  # arrays that a file holds
+# arrays that a file holds
+SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance", "order", "alpha_of_columns")
 
 
 class Target(NamedTuple):
@@ -65,6 +67,7 @@ class BatchPosterior(FittedPosterior):
     beta_covariance: Float[np.ndarray, "p p"]
     noise_variance: Float[np.ndarray, " N"]  # includes the residual variance if the method adds it
     order: Int[np.ndarray, " N"]  # the number of each observation of `data` in the user's data
+    alpha_of_columns: Float[np.ndarray, "p N"]  # A^-1 X, which an update starts from
 
     @property
     def problem(self) -> Problem:
@@ -221,6 +224,18 @@ class BatchPosterior(FittedPosterior):
 
     def conditioned_on(self) -> Problem:
         return self.problem
+
+    def user_numbers(self) -> Int[np.ndarray, " N"]:
+        return self.order
+
+    def again(self, problem: Problem, kept: Int[np.ndarray, " n"], progress: bool = True) -> "BatchPosterior":
+        start = start_from(self, kept, len(problem.data) - len(kept))
+        found = self.method.fit(problem, progress, check_grid=True, start=start)
+        of_kept = np.argsort(np.argsort(self.order[kept]))  # their numbers among themselves
+        numbers = np.concatenate([of_kept, np.arange(len(kept), len(problem.data))])
+        told = f"from the posterior of {len(self.order):,} observations, of which {len(kept):,} are kept"
+        info = found.diagnostics | {"started": told}
+        return dataclasses.replace(found, order=numbers[found.order], diagnostics=info)
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray]:
         noise = np.asarray(self.noise_variance, float)
