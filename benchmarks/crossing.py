@@ -26,7 +26,8 @@ import hipgp as hg
 from hipgp.model.functionals import Functional
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.stencils import local_weight_rows
-from hipgp.weights.toeplitz import WRAPPED, embed
+from hipgp.weights.toeplitz import embed
+from hipgp.weights.torus import WRAPPED
 
 NODES, LENGTHSCALE, SIGNAL_TO_NOISE = 64, 0.3, 9.0
 HELD_OUT, EXACT = 1000, 50

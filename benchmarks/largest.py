@@ -30,9 +30,7 @@ def simulate(kernel, grid: hg.Grid, stars: int, seed: int = 0) -> tuple[hg.Data,
     ends = (rng.uniform(-0.49, 0.49, (stars, 3)) * BOX).astype(np.float32)
     with jax.enable_x64(True):
         toeplitz = embed(kernel, grid, np.float32, 1e-9)
-        white = jax.random.normal(jax.random.key(seed), toeplitz.torus.shape, np.float32)
-        truth = toeplitz.root(white)
-    del white
+        truth = toeplitz.draw(jax.random.key(seed), 1)[0]
     nodes = 2 * int(np.ceil(np.linalg.norm(np.array(grid.shape) / 2)))
     t = jnp.asarray((np.arange(nodes) + 0.5) / nodes, np.float32)
     low, step = np.asarray(grid.origin, np.float32), np.asarray(grid.spacing, np.float32)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import ndtri
 
 from hipgp.model.data import Data, check_differentiable, check_inside
@@ -115,6 +115,19 @@ class FittedPosterior(eqx.Module):
         """The problem that was solved, if the engine keeps it; conditioning again on another grid starts from it."""
         return None
 
+    def user_numbers(self) -> Int[np.ndarray, " N"]:
+        """The number that the user knows each observation of `conditioned_on` by."""
+        return np.arange(len(self.observations() or ()))
+
+    def again(
+        self, problem: Problem, kept: Int[np.ndarray, " n"], progress: bool = True
+    ) -> "FittedPosterior":
+        """The posterior of a problem whose first observations are those numbered `kept` of this one's; more may follow.
+
+        An engine that iterates starts from what it knows of them.
+        """
+        return self.method.condition(problem, progress)
+
     def scatter(self, likelihood: Likelihood | None) -> Likelihood:
         """The likelihood of new observations with what was learned filled in; that of the data for None."""
         return Gaussian() if likelihood is None else likelihood.completed({})
@@ -130,6 +143,10 @@ class FittedPosterior(eqx.Module):
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Mean and, where asked for, standard deviation at points that may lie beyond the grid."""
         raise ValueError(self._refusal("predictions beyond the grid", "Batch() or Exact()"))
+
+    def predict_beyond(self, x: Float[np.ndarray, "N D"]) -> Prediction:
+        """Mean and standard deviation at points that may lie beyond the grid."""
+        return Prediction(*self.at_points(x, True))  # type: ignore[arg-type]
 
     def quick_points(self) -> tuple[int, int]:
         """At how many points `at_points` gives means, and standard deviations, in a few seconds; 0 where it does not."""
@@ -151,8 +168,18 @@ class Method(eqx.Module):
     """Settings of an engine, which condition a problem."""
 
     name: ClassVar[str]  # in diagnostics and files
-    on_grid: ClassVar[bool] = True  # False: the engine evaluates the map on the grid, and computes without it
+    exact_evidence: ClassVar[bool] = False  # True: its log evidence is exact, and costs nothing more
     linear: ClassVar[bool] = True  # False: the engine takes links and likelihoods other than Gaussian noise
+
+    @property
+    def on_grid(self) -> bool:
+        """Whether the engine computes on the grid, or only evaluates its map there."""
+        return True
+
+    @property
+    def learns(self) -> bool:
+        """Whether conditioning changes the kernel."""
+        return False
 
     @abc.abstractmethod
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> FittedPosterior:

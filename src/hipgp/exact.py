@@ -53,12 +53,16 @@ class Exact(Method):
     """
 
     name: ClassVar[str] = "exact"
-    on_grid: ClassVar[bool] = False
+    exact_evidence: ClassVar[bool] = True
     accuracy: float = eqx.field(static=True, default=1e-6)
 
     def __check_init__(self) -> None:
         if not 0 < self.accuracy < 1:
             raise ValueError(f"accuracy: expected a number between 0 and 1, got {self.accuracy!r}")
+
+    @property
+    def on_grid(self) -> bool:
+        return False
 
     def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
         """Raise a ValueError if dimensions differ or derivatives do not exist; the grid need not cover the data."""

@@ -14,11 +14,14 @@ from typing import Any, Literal
 import equinox as eqx
 import numpy as np
 
+from hipgp.averaging import Averaged
 from hipgp.batch.engine import Batch
+from hipgp.choices.domain import learning_grid
 from hipgp.choices.learn import learned_from, warn_if_undetermined
 from hipgp.choices.problem import settled_grid, settled_method
 from hipgp.engines import Method, Problem
-from hipgp.learning.learned import Learned
+from hipgp.learning.integration import weighted_kernels
+from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
 from hipgp.model.arguments import as_float
@@ -99,6 +102,7 @@ class GP(Shown, eqx.Module):
         data: Data,
         method: Method | Literal["auto"] | None = None,
         *,
+        hyperparameters: Literal["best", "average"] = "best",
         progress: bool = True,
         checkpoint: Any = None,
     ) -> Posterior:
@@ -107,11 +111,16 @@ class GP(Shown, eqx.Module):
         `method` is an engine: Batch(...), Exact(...) or Variational(...). "auto" takes the exact engine up to a few
         thousand observations, where it is as fast, and the batch engine beyond. The default is "auto" without a grid,
         and the batch engine with one. The diagnostics give the choice and its reason under "engine_chosen" and
-        "grid_chosen". `checkpoint` names a file in which a long batch solve saves its state, and from which it resumes.
+        "grid_chosen". `hyperparameters="average"` integrates over the uncertainty of the learned kernel and noise: the
+        posterior is a mixture over several of them. `checkpoint` names a file in which a long batch solve saves its state,
+        and from which it resumes.
         """
+        _check_hyperparameters(hyperparameters, checkpoint)
+        average = hyperparameters == "average"
         if self.formula is not None:
             design, plain = self._with_columns(data)
-            found = plain.condition(data, method, progress=progress, checkpoint=checkpoint)
+            how = {"hyperparameters": hyperparameters, "progress": progress, "checkpoint": checkpoint}
+            found = plain.condition(data, method, **how)  # type: ignore[arg-type]
             return dataclasses.replace(found, design=design)
         data = self._in_frame(data).without_covariates()
         check_periods(self.kernel)
@@ -119,12 +128,18 @@ class GP(Shown, eqx.Module):
         if isinstance(method, Linearised):
             method = suited(method, Batch(), self.link, self.parameters)
         if not (self.link.identity and data.gaussian):
-            return self._linearised(data, method, progress, checkpoint, frame)
+            return self._linearised(data, method, progress, checkpoint, frame, average)
         engine, why = settled_method(method, Batch(), self.kernel, self.grid, data, self.noise, checkpoint)
         self._check(data, engine)
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, scaled, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
-        grid, why_grid = settled_grid(engine, kernel, self.grid, scaled, noise, progress)
+        hardest = kernel
+        if average:
+            bounding = learning_grid(scaled) if self.grid is None else self.grid
+            learned = None if self.learned is None else in_unit(self.learned, -unit)
+            engine = _averaged(engine, learned, Problem(kernel, bounding, scaled, noise, self.trend))
+            hardest = engine.shortest(data.ndim)
+        grid, why_grid = settled_grid(engine, hardest, self.grid, scaled, noise, progress)
         scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
         found = engine.condition(Problem(kernel, grid, scaled, noise, self.trend), progress, checkpoint)
         found = dataclasses.replace(found, diagnostics=found.diagnostics | why | why_grid)
@@ -205,7 +220,7 @@ class GP(Shown, eqx.Module):
         return data if units in (None, Frame()) else data.in_frame(units)
 
     def _linearised(
-        self, data: Data, method: Any, progress: bool, checkpoint: Any, frame: Frame
+        self, data: Data, method: Any, progress: bool, checkpoint: Any, frame: Frame, average: bool
     ) -> Posterior:
         """The posterior with a link or a likelihood; `method` solves the linearised Gaussian problems."""
         inner = Batch() if method in (None, "auto") else method
@@ -214,6 +229,8 @@ class GP(Shown, eqx.Module):
         engine = suited(inner, Batch(), self.link, self.parameters)
         problem = self._problem_on_grid(data)
         self._check(data, engine)
+        if average:
+            engine = _averaged(engine, self.learned, problem)
         return Posterior(engine.condition(problem, progress, checkpoint), self.learned, frame=frame)
 
     def _problem_on_grid(self, data: Data) -> Problem:
@@ -230,6 +247,28 @@ class GP(Shown, eqx.Module):
                 method.check(self.kernel, self.grid, block.functional)
 
 
+def _check_hyperparameters(given: Any, checkpoint: Any) -> None:
+    if given not in ("best", "average"):
+        raise ValueError(f'hyperparameters: expected "best" or "average", got {given!r}')
+    if given == "average" and checkpoint is not None:
+        raise ValueError('checkpoint: expected None with hyperparameters="average", got a path; leave it out')
+
+
 def _check_data(data: Any) -> None:
     if not isinstance(data, Data):
         raise ValueError(f"data: expected something made by observe(...), got {type(data).__name__}")
+
+
+def _averaged(engine: Method, learned: Learned | None, problem: Problem) -> Averaged:
+    """The engine with the kernels that the problem's data allow; its grid only bounds their lengthscales."""
+    if learned is None:
+        raise ValueError(
+            'hyperparameters: expected "best" with a kernel that was given, got "average", which averages over the '
+            "uncertainty of what was learned; call gp = gp.learn(data) first"
+        )
+    if engine.learns:
+        raise ValueError(
+            f'hyperparameters: expected "best" with {type(engine).__name__}(learn=True), which changes the kernel, got '
+            '"average"; leave learn out'
+        )
+    return Averaged(engine, weighted_kernels(learned, problem))

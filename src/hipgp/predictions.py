@@ -1,13 +1,13 @@
 """Predictions of functionals of the field, and how their standard deviations are to be computed."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from hipgp.model.arguments import as_float
 from hipgp.runtime.progress import Report, silent
@@ -107,6 +107,18 @@ class Prediction(_Moments):
         )
         return Prediction(self.mean, std, error).placed(self.places)
 
+    def with_noise_of_data(self, noise: Any) -> "Prediction":
+        """The prediction of new measurements, whose noise is that of the data, `noise`."""
+        return self.with_noise(noise)
+
+    def each(self, of: Callable[["Prediction"], "Prediction"]) -> "Prediction":
+        """`of` this prediction, or of every part of a mixture."""
+        return of(self)
+
+    def in_unit(self, power: int, longer: float) -> "Prediction":
+        """The prediction in the unit of y times 2^power over `longer`."""
+        return Prediction(*(None if a is None else np.ldexp(a, power) / longer for a in self))  # type: ignore[arg-type]
+
     def __repr__(self) -> str:
         few = {name: np.array2string(np.asarray(a), precision=4, threshold=6, edgeitems=2, separator=", ")
                for name, a in self._asdict().items() if a is not None}  # fmt: skip
@@ -120,6 +132,10 @@ class Prediction(_Moments):
         share = _probability("q", q)
         at = share[:, None] if share.ndim else share
         return self.mean + ndtri(at) * self.std
+
+    def cdf(self, values: Any) -> np.ndarray:
+        """The probability that each value is not exceeded."""
+        return ndtr((values - self.mean) / np.maximum(self.std, np.finfo(float).tiny))
 
     def interval(self, p: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends of the central interval that holds the value with probability `p`."""

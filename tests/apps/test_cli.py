@@ -315,3 +315,21 @@ def test_an_integral_is_in_the_units_of_the_field_times_a_length():
     np.testing.assert_allclose(rest, [[3.0]])
     assert tables.Units().completed(sheet, columns, False) == ("pc", "mmag/pc")
     assert tables.Units().completed(sheet, columns, True) == ("pc", "mmag")
+
+
+def test_update_adds_a_table_to_a_map(fitted):
+    """The map of all measurements, as from a fit of both tables; the old one stays unless it may be replaced."""
+    more = TABLE.iloc[:9].assign(x=lambda t: t["x"] * 0.9 + 0.05)
+    found = json.loads(
+        hipgp("update", fitted, written(more), "-o", "more.hipgp", "--std", "none", "--json").stdout
+    )
+    assert found["added"] == 9 and found["observations"] == 89 and "80 observations" in found["started"]
+    both = [written(TABLE), written(more, "more.csv")]
+    hipgp("fit", *both, "-o", "both.hipgp", *FIXED, "--std", "none")
+    updated, whole = hg.load("more.hipgp"), hg.load("both.hipgp")
+    # both within 0.01 nats: 0.14 posterior standard deviations
+    assert np.max(np.abs(updated.mean - whole.mean) / whole.std()) < 0.2 and updated.labels.unit == "m"
+    refused = hipgp("update", fitted, "table.csv", code=2)
+    assert "--overwrite" in refused.output
+    without = hipgp("update", fitted, written(more.drop(columns="error")), "-o", "other.hipgp", code=2)
+    assert "no column of errors" in without.output and not Path("other.hipgp").exists()

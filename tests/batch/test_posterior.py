@@ -94,6 +94,7 @@ def test_the_reasons_are_told_and_kept(tmp_path):
         "stencil",
         "residual",
         "space",
+        "product",
         "preconditioner",
         "standard deviations on the grid",
     }

@@ -23,7 +23,7 @@ from hipgp.runtime.programs import bounded_jit
 from hipgp.weights.operator import Weights
 from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 from hipgp.weights.stencils import node_chunk_size, stencil_weights
-from hipgp.weights.toeplitz import Toeplitz, toeplitz_on_torus
+from hipgp.weights.toeplitz import Toeplitz, TorusToeplitz, toeplitz_on_torus
 
 
 class Forms(eqx.Module):
@@ -66,7 +66,7 @@ def kernel_gradient(
     `of_residual` is the factor of each residual variance.
     """
     kernel = jax.tree.map(jnp.asarray, kernel)
-    total, fields = _through_grid(kernel, toeplitz, weights, forms)
+    total, fields = _through_grid(kernel, toeplitz.whole(), weights, forms)
     begin = 0
     for block in data.blocks:
         for rows in block.functional.pieces(grid.spacing, node_chunk_size()):
@@ -79,7 +79,7 @@ def kernel_gradient(
 
 @bounded_jit()
 def _through_grid(
-    kernel: Kernel, toeplitz: Toeplitz, weights: Weights, forms: Forms
+    kernel: Kernel, toeplitz: TorusToeplitz, weights: Weights, forms: Forms
 ) -> tuple[Kernel, tuple[Array, Array]]:
     """The derivative through K with W held fixed, and the fields K W'a and K W'b."""
     modes = lambda v: toeplitz.modes(weights.transpose_matmul(v).reshape(toeplitz.shape))

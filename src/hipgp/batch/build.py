@@ -24,7 +24,8 @@ from hipgp.vecchia.grid_error import GridModel
 from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencil_geometry import wide_stencil
 from hipgp.weights.stencils import LocalWeights, WeightRows
-from hipgp.weights.toeplitz import WRAPPED, Toeplitz, embed
+from hipgp.weights.toeplitz import Toeplitz, embed
+from hipgp.weights.torus import WRAPPED
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
@@ -68,12 +69,13 @@ def build(problem: Problem, method: "Batch", operators: "_GridOperators | None" 
         "weights": decisions.weights(method),
         "residual": of_residual,
         "space": where,
+        "product": decisions.product(toeplitz, where.choice),
         "preconditioner": decisions.preconditioner(method, where.choice, system.preconditioner_size, trial),
     }
     if method.weights != "exact":
         taken["stencil"] = decisions.stencil(method, data.functionals, data.ndim)
     info = _sizes(problem, toeplitz) | {"weights": description, "residual_to_noise": ratio}
-    info |= {name: taken[name].choice for name in ("residual", "space", "preconditioner")}
+    info |= {name: taken[name].choice for name in ("residual", "space", "product", "preconditioner")}
     info["decisions"] = {name: decision.reason for name, decision in taken.items()}
     return Built(system, cells, info, _grid_model(problem, method, rows, residual, cells))
 
@@ -151,9 +153,7 @@ def _rows_beside(
     kernel, grid, data, _, _ = problem
     beside = method.neighbours != 0 and method.weights == "local" and not all_points(data)
     beside = beside and not decisions.tries_low_rank(method, lambda: crossing(data, kernel))
-    if beside:
-        where = decisions.space(method, data, grid.size, joint=False, largest_unresolved_gain=lambda: 0.0)
-        beside = where.choice == "data"
+    beside = beside and decisions.surely_in_data_space(method, data, grid.size)
     near_whom = lambda: vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if beside else None
     embedded, weights = operators.toeplitz.get, operators.rows.get
     if method.weights == "exact":

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
+from hipgp.weights.slabs import in_slabs
 from hipgp.weights.stencil_geometry import STENCIL
+from hipgp.weights.toeplitz import Toeplitz
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
@@ -83,6 +85,14 @@ def stencil(method: "Batch", functionals: list[Functional], ndim: int) -> Decisi
     return Decision(2, reason)
 
 
+def product(toeplitz: Toeplitz, space: str) -> Decision[str]:
+    """How products with the covariance of the grid are computed, given the space of the solve."""
+    if space == "grid":
+        return Decision("whole", "the whole torus at once: grid space has its unknowns there")
+    by_slabs, reason = in_slabs(toeplitz.shape, toeplitz.torus.shape)
+    return Decision("slabs" if by_slabs else "whole", reason)
+
+
 def residual(method: "Batch", data: Data, residual_to_noise: float, in_one_cell: bool) -> Decision[str]:
     """The treatment of the residual variance of each observation.
 
@@ -150,6 +160,11 @@ def space(
     if gain < most:
         return Decision("grid", f"grid space: {counts}, and {mode}, below {most:.2g}")
     return Decision("data", f"data space: {counts}, but {mode}, not below {most:.2g}")
+
+
+def surely_in_data_space(method: "Batch", data: Data, grid_points: int) -> bool:
+    """Whether the solve is in data space, whatever W and K turn out to be."""
+    return space(method, data, grid_points, joint=False, largest_unresolved_gain=lambda: 0.0).choice == "data"
 
 
 def tries_low_rank(method: "Batch", crossing: Callable[[], bool]) -> bool:

@@ -16,7 +16,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
-from hipgp.batch import estimates, evidence, interpolation, variances
+from hipgp.batch import decisions, estimates, evidence, interpolation, variances
 from hipgp.batch.build import Built, build, later
 from hipgp.batch.checkpoint import Checkpoint
 from hipgp.batch.least_squares import TrendSolution, combine, right_hand_sides, row_tolerances
@@ -24,6 +24,7 @@ from hipgp.batch.ordering import in_order
 from hipgp.batch.posterior import SOLVED, BatchPosterior
 from hipgp.batch.simulation import warn_if_far
 from hipgp.batch.systems import System, solve
+from hipgp.batch.updating import Start, guess
 from hipgp.engines import Method, Problem, Slope, as_key
 from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
@@ -37,7 +38,7 @@ from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse
 from hipgp.weights.stencils import check_stencil
-from hipgp.weights.toeplitz import WRAPPED, check_torus
+from hipgp.weights.torus import WRAPPED, check_torus
 
 STATE = "direction and rho of the step before"  # names the contents of a checkpoint; others are refused
 
@@ -110,7 +111,8 @@ class Batch(Method):
 
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> "BatchPosterior":
         """The posterior of a problem, after checks that it fits into memory and that the grid is fine enough."""
-        check_torus(problem.kernel, problem.grid, WRAPPED)
+        slabs = decisions.surely_in_data_space(self, problem.data, problem.grid.size)
+        check_torus(problem.kernel, problem.grid, WRAPPED, slabs)
         p = interpolation.points_per_axis(self, problem.data)
         if self.weights == "local":
             estimates.check_weights(problem.grid, problem.data, p)
@@ -124,9 +126,14 @@ class Batch(Method):
 
     @float64_available
     def fit(
-        self, problem: Problem, progress: bool = True, checkpoint: Any = None, check_grid: bool = False
+        self,
+        problem: Problem,
+        progress: bool = True,
+        checkpoint: Any = None,
+        check_grid: bool = False,
+        start: Start | None = None,
     ) -> "BatchPosterior":
-        """The posterior of a problem.
+        """The posterior of a problem, solved from `start` where something of it is known.
 
         `check_grid` adds the errors of the posterior due to the grid to the diagnostics.
         """
@@ -144,7 +151,8 @@ class Batch(Method):
             bar.describe("solving")
             trace: list[tuple[int, float]] = []
             report = _recorded(bar.nats(self.tolerance), trace)
-            solution = self._solve(built.system, problem, columns, report, saved)
+            known = None if start is None else start.in_order(order)
+            solution = self._solve(built.system, problem, columns, report, saved, known)
         if saved is not None:
             saved.remove()
         of_std = variances.automatic_on_grid(problem, built.system, solution.steps)
@@ -169,13 +177,19 @@ class Batch(Method):
         columns: Float[np.ndarray, "N p"],
         report: Callable[[int, float], None],
         checkpoint: Checkpoint | None,
+        start: Start | None,
     ) -> TrendSolution:
         """The certified solve for the mean and the trend's coefficients."""
         data, most = problem.data, self.max_iterations
         rows = right_hand_sides(data.y, columns, data.noise_std(problem.noise))
         targets = row_tolerances(self.tolerance, columns.shape[1])
         z = on_device(rows.z, data.dtype)
-        solved = solve(system, z, targets, most, report, checkpoint)
+        first = None if start is None else guess(system, problem, start, rows, z, targets)
+        solved = solve(
+            system, z, targets, most, report, checkpoint, None if first is None else first.unknowns
+        )
+        if first is not None:
+            solved = solved._replace(steps=solved.steps + first.steps)
         return combine(system, solved, rows, self.tolerance, most, data.dtype)
 
     def points_per_axis(self, data: Data) -> int:
@@ -208,6 +222,8 @@ class Batch(Method):
         problem = Problem(kernel, grid, data, noise, trend)
         if not np.array_equal(np.sort(arrays["order"]), np.arange(n)):
             raise ValueError("order: expected every observation's number once, got a different list")
+        arrays.setdefault("alpha_of_columns", np.zeros((p, n)))  # maps of before have none
+        check_shapes(arrays, {"alpha_of_columns": (p, n)})
         solved: dict[str, Any] = {name: arrays[name] for name in SOLVED}
         solved["order"] = solved["order"].astype(int)  # a file holds floats
         return self._posterior(problem, model["diagnostics"], solved)

@@ -13,7 +13,7 @@ sums, so that each entry needs two Fourier coefficients of the row sums; for oth
 a sample of the observations. For all other modes the preconditioner assumes data of uniform density on the torus.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,7 +30,8 @@ from hipgp.runtime.arrays import on_device
 from hipgp.runtime.buckets import round_up
 from hipgp.runtime.threads import map_in_threads, run_both
 from hipgp.weights.stencils import LocalWeights, WeightRows
-from hipgp.weights.toeplitz import Toeplitz, Torus
+from hipgp.weights.toeplitz import Toeplitz, TorusToeplitz
+from hipgp.weights.torus import Torus
 
 POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes in the dense block
 LEAST_GAIN = (
@@ -65,7 +66,8 @@ class _LowModes(eqx.Module):
 class GridSystem(System):
     """Λ = I + R' G R, the precision of the white noise on the torus given the data."""
 
-    toeplitz: Toeplitz
+    space: ClassVar[str] = "grid"
+    toeplitz: TorusToeplitz
     weights: LocalWeights
     noise: Float[Array, " N"]
     stencil: SlicedEllpack | None  # G for points, None for other functionals
@@ -121,6 +123,9 @@ class GridSystem(System):
     def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
         return (z - self.weights.matmul(field)) / self.noise
 
+    def unknowns_of(self, alpha: Float[Array, "B N"]) -> Float[Array, "B n"]:
+        return self.root_transpose(self.weights.transpose_matmul(alpha))
+
     def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
         """Random signs at every point of the torus, as unknowns."""
         torus = self.toeplitz.torus
@@ -140,6 +145,7 @@ def grid_system(
     toeplitz: Toeplitz, weights: WeightRows, noise: Float[np.ndarray, " N"], points: bool
 ) -> GridSystem:
     """The grid-space form of W K W' + N; `noise` holds variances, `points` tells whether all data are point values."""
+    toeplitz = toeplitz.whole()
     dtype = toeplitz.eigenvalues.dtype
     measured = _of_points if points else _of_lines
     (stencil, density, low), local = run_both(
@@ -188,7 +194,7 @@ def largest_unresolved_gain(toeplitz: Toeplitz, noise: Float[np.ndarray, " N"]) 
 
     The number of steps grows with its square root.
     """
-    eigenvalues = np.sort(np.asarray(toeplitz.eigenvalues, float), axis=None)[::-1]
+    eigenvalues = np.sort(np.asarray(toeplitz.whole().eigenvalues, float), axis=None)[::-1]
     largest = eigenvalues[min(_point_modes(toeplitz.torus), len(eigenvalues) - 1)]
     return float(np.sum(1 / noise)) / toeplitz.torus.size * largest
 

@@ -36,6 +36,7 @@ class TrendSolution(NamedTuple):
     covariance: Float[np.ndarray, "p p"]
     kl_bound: float  # nats
     steps: int
+    alpha_of_columns: Float[np.ndarray, "p N"]  # A^-1 X
 
     @property
     def solved(self) -> dict[str, Any]:
@@ -45,6 +46,7 @@ class TrendSolution(NamedTuple):
             "field": self.field,
             "beta": self.beta,
             "beta_covariance": self.covariance,
+            "alpha_of_columns": self.alpha_of_columns,
         }
 
 
@@ -88,6 +90,7 @@ def combine(
             np.zeros((0, 0)),
             float(solved.kl_bound[0]),
             solved.steps,
+            np.zeros((0, solved.alpha.shape[1])),
         )
     total, first, steps = np.zeros(p), solved, solved.steps
     for attempt in range(2):
@@ -100,7 +103,8 @@ def combine(
         steps += first.steps
     inner = rows.z[1:] @ np.asarray(solved.alpha[1:], float).T
     covariance = np.linalg.inv((inner + inner.T) / 2) * np.outer(rows.scale, rows.scale)
-    return TrendSolution(alpha, field, rows.beta + rows.scale * total, covariance, bound, steps)
+    of_columns = np.asarray(solved.alpha[1:], float) / rows.scale[:, None]
+    return TrendSolution(alpha, field, rows.beta + rows.scale * total, covariance, bound, steps, of_columns)
 
 
 def _orthogonal(

@@ -30,7 +30,8 @@ from hipgp.vecchia.group_covariances import MOST_NODES, coarse_data_nodes, coars
 from hipgp.weights.covariance import prior_variances
 from hipgp.weights.stencil_geometry import STENCIL
 from hipgp.weights.stencils import WeightRows, local_weight_rows
-from hipgp.weights.toeplitz import WRAPPED, Toeplitz, embed
+from hipgp.weights.toeplitz import Toeplitz, embed
+from hipgp.weights.torus import WRAPPED
 
 CELLS = 3.0  # cells of the coarser grid to the shortest lengthscale
 MUCH_COARSER = 0.5  # fraction of the grid's points below which the coarser grid pays

@@ -20,6 +20,7 @@ from hipgp.batch.least_squares import right_hand_sides, row_tolerances
 from hipgp.batch.leave_out import leave_out
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
 from hipgp.batch.systems import System, draws_at_once, solve
+from hipgp.batch.updating import start_from
 from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, Problem, as_key
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
 
 QUICK_POINTS = 250_000  # given points, on the CPU: a few seconds
-SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance", "order")  # arrays that a file holds
+# arrays that a file holds
+SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance", "order", "alpha_of_columns")
 
 
 class Target(NamedTuple):
@@ -50,14 +52,6 @@ class Target(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.functional)
-
-
-class Draws(NamedTuple):
-    """Draws of the posterior, the bound on the KL of their solves from exact ones in nats, and the number of steps."""
-
-    values: Float[np.ndarray, "count ..."]
-    kl_bound: float
-    iterations: int
 
 
 class BatchPosterior(FittedPosterior):
@@ -73,6 +67,7 @@ class BatchPosterior(FittedPosterior):
     beta_covariance: Float[np.ndarray, "p p"]
     noise_variance: Float[np.ndarray, " N"]  # includes the residual variance if the method adds it
     order: Int[np.ndarray, " N"]  # the number of each observation of `data` in the user's data
+    alpha_of_columns: Float[np.ndarray, "p N"]  # A^-1 X, which an update starts from
 
     @property
     def problem(self) -> Problem:
@@ -233,6 +228,18 @@ class BatchPosterior(FittedPosterior):
     def conditioned_on(self) -> Problem:
         return self.problem
 
+    def user_numbers(self) -> Int[np.ndarray, " N"]:
+        return self.order
+
+    def again(self, problem: Problem, kept: Int[np.ndarray, " n"], progress: bool = True) -> "BatchPosterior":
+        start = start_from(self, kept, len(problem.data) - len(kept))
+        found = self.method.fit(problem, progress, check_grid=True, start=start)
+        of_kept = np.argsort(np.argsort(self.order[kept]))  # their numbers among themselves
+        numbers = np.concatenate([of_kept, np.arange(len(kept), len(problem.data))])
+        told = f"from the posterior of {len(self.order):,} observations, of which {len(kept):,} are kept"
+        info = found.diagnostics | {"started": told}
+        return dataclasses.replace(found, order=numbers[found.order], diagnostics=info)
+
     def residuals(self) -> tuple[np.ndarray, np.ndarray]:
         noise = np.asarray(self.noise_variance, float)
         return noise * np.asarray(self.alpha, float), np.sqrt(noise)  # y minus the fitted mean is N alpha
@@ -241,6 +248,7 @@ class BatchPosterior(FittedPosterior):
         arrays, described = pack_observations(self.data, self.trend)
         return arrays | {name: np.asarray(getattr(self, name)) for name in SOLVED}, described
 
+    @float64_available
     def sample(
         self,
         count: int,
@@ -249,17 +257,6 @@ class BatchPosterior(FittedPosterior):
         columns: Any = None,
         report: Report = silent,
     ) -> np.ndarray:
-        return self.draw(count, key, functional, columns, report).values
-
-    @float64_available
-    def draw(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> Draws:
         """`count` exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
         at, trend = None, None
         if functional is None:
@@ -271,22 +268,19 @@ class BatchPosterior(FittedPosterior):
             target = self.target(functional, columns)
             at, trend = self.on_device(target), target.columns
         of_columns = self.solved_columns()
-        draws, bounds, iterations = [], [], []
+        draws = []
         for begin in range(0, count, size := draws_at_once(self.system)):
             part = jax.random.fold_in(key, begin), min(size, count - begin)
-            values, betas, bound, steps = self._draws(*part, at, of_columns)
+            values, betas = self._draws(*part, at, of_columns)
             draws.append(values + betas @ trend.T)
-            bounds.append(bound)
-            iterations.append(steps)
             report(min(begin + size, count), count)
         out = np.concatenate(draws).astype(self.data.dtype)
-        shaped = out.reshape(count, *self.grid.shape) if functional is None else out
-        return Draws(shaped, max(bounds), max(iterations))
+        return out.reshape(count, *self.grid.shape) if functional is None else out
 
     def _draws(
         self, key: Array, count: int, at: GridTarget | None, of_columns: tuple[Array, Array]
-    ) -> tuple[np.ndarray, np.ndarray, float, int]:
-        """Draws of the field and of the trend's coefficients, the KL bound of their solve, and its steps.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draws of the field and of the trend's coefficients.
 
         The coefficients are those of the mean plus a correction for each draw.
         """
@@ -295,8 +289,7 @@ class BatchPosterior(FittedPosterior):
         prior, residual, rhs = simulate(self.system, jnp.asarray(rest, self.data.dtype), key, count)
         tolerance = self.method.tolerance
         solved = solve(self.system, rhs, tolerance, self.method.max_iterations)
-        bound = float(np.max(solved.kl_bound))
-        warn_if_far(bound, tolerance, solved.steps)
+        warn_if_far(float(np.max(solved.kl_bound)), tolerance, solved.steps)
         betas = np.asarray(solved.alpha, float) @ columns @ self.beta_covariance
         less = jnp.asarray(betas, prior.dtype)
         alpha, field = (a - less @ b for a, b in zip((solved.alpha, solved.field), of_columns, strict=True))
@@ -304,7 +297,7 @@ class BatchPosterior(FittedPosterior):
             values = prior + field
         else:
             values = at.draw(prior, residual, jax.random.fold_in(key, 2**30)) + at.mean(field, alpha)
-        return np.asarray(values), self.beta + betas, bound, solved.steps
+        return np.asarray(values), self.beta + betas
 
     def solved_columns(self) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
         """A^-1 X and K W' A^-1 X."""

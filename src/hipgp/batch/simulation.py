@@ -53,9 +53,7 @@ def simulate(system: "System", y: Array, key: Array, count: int) -> tuple[Array,
     """Prior draws on the grid, draws of joint residuals (or None), and y minus data simulated from both."""
     toeplitz, weights, noise = system.toeplitz, system.weights, system.noise
     field_key, noise_key = jax.random.split(key)
-    # drawn as flat vectors, since XLA takes seconds to compile draws of many-dimensional arrays
-    white = jax.random.normal(field_key, (count, toeplitz.torus.size), noise.dtype)
-    prior = toeplitz.root(white.reshape(count, *toeplitz.torus.shape)).reshape(count, -1)
+    prior = toeplitz.draw(field_key, count).reshape(count, -1)
     draw = lambda k: jax.random.normal(k, (count, len(noise)), noise.dtype)
     rest = y - weights.matmul(prior) - jnp.sqrt(noise) * draw(noise_key)
     if system.residuals is None:

@@ -10,7 +10,7 @@ exact one is at most r' N^-1 r / 2 nats, with r the residual (proof in docs/cert
 import abc
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -50,6 +50,7 @@ class Solved(NamedTuple):
 class System(eqx.Module):
     """A symmetric positive system of n unknowns that stands for A^-1: its product, preconditioner and certificate."""
 
+    space: eqx.AbstractClassVar[str]  # "data" or "grid"
     toeplitz: eqx.AbstractVar[Toeplitz]
     weights: eqx.AbstractVar[Weights]
     noise: eqx.AbstractVar[Float[Array, " N"]]  # variances, including residual variances that count as noise
@@ -101,6 +102,10 @@ class System(eqx.Module):
         """A^-1 z, from the solution x for data z, and its field."""
 
     @abc.abstractmethod
+    def unknowns_of(self, alpha: Float[Array, "B N"]) -> Float[Array, "B n"]:
+        """The solution that stands for alpha = A^-1 z."""
+
+    @abc.abstractmethod
     def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
         """Random signs, one for each dimension of the whitened system, and zeros for padding."""
 
@@ -117,6 +122,7 @@ class System(eqx.Module):
 class DataSystem(System):
     """A = W K W' + N, or W K W' + V + N with joint residuals of points (`weights/joint_residuals.py`)."""
 
+    space: ClassVar[str] = "data"
     toeplitz: Toeplitz
     weights: Weights
     noise: Float[Array, " N"]  # variances
@@ -142,6 +148,9 @@ class DataSystem(System):
 
     def alpha(self, z: Float[Array, "B N"], x: Float[Array, "B n"], field: Float[Array, "B M"]) -> Array:
         return x
+
+    def unknowns_of(self, alpha: Float[Array, "B N"]) -> Float[Array, "B n"]:
+        return alpha
 
     def random_signs(self, probes: int, key: Array) -> Float[Array, "B k"]:
         used = self.preconditioner.rows_used
@@ -225,8 +234,11 @@ def solve(
     max_iterations: int,
     report: Callable[[int, float], None] = lambda steps, nats: None,
     checkpoint: "Checkpoint | None" = None,
+    start: Float[Array, "B n"] | None = None,
 ) -> Solved:
     """A^-1 z to `tolerance` nats (one number, or one per row); the certificate uses the true residual in float64.
+
+    `start` is a first guess of the system's unknowns, zero if it is not given.
 
     In float32 the recurrence's residual drifts from the true one. The solve is then restarted from the true residual
     (iterative refinement), which costs one product each time.
@@ -234,9 +246,12 @@ def solve(
     target = np.broadcast_to(np.asarray(tolerance, z.dtype), (z.shape[0],))
     rhs, x, bound, (state, scale) = _begin(system, z)
     steps, bound, found = 0, np.asarray(bound), None
+    if start is not None:
+        found = _refined(system, z, rhs, x, jnp.ones_like(scale), start)
+        bound = np.asarray(found.kl_bound)
     if checkpoint is not None and (saved := checkpoint.load(rhs.shape)) is not None:
         x, steps, (state, scale) = saved
-        bound = np.full_like(bound, np.inf)
+        found, bound = None, np.full_like(bound, np.inf)
     for _ in range(REFINEMENTS):
         if np.all(bound <= target) or steps >= max_iterations:
             break

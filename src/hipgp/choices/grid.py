@@ -25,7 +25,7 @@ from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
 from hipgp.vecchia.grid_error import grid_error, stencil_approximation, unseen_variances
 from hipgp.vecchia.local_problems import local_problems
-from hipgp.weights.toeplitz import WRAPPED, smallest_torus
+from hipgp.weights.torus import WRAPPED, smallest_torus
 
 UNSEEN = 0.02  # largest mean residual variance, relative to the noise variance
 NEAR_ENOUGH = (

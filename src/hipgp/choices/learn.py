@@ -16,7 +16,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
 from hipgp.runtime.callers import warn_caller
 from hipgp.vecchia.grid_check import GridTooCoarse
-from hipgp.weights.toeplitz import WRAPPED, check_torus
+from hipgp.weights.torus import WRAPPED, check_torus
 
 
 def learned_from(

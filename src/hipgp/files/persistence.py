@@ -26,6 +26,7 @@ ENGINES = {
     "variational": ("hipgp.variational.engine", "Variational"),
     "exact": ("hipgp.exact", "Exact"),
     "linearised": ("hipgp.nonlinear.engine", "Linearised"),
+    "averaged": ("hipgp.averaging", "Averaged"),
 }
 
 

@@ -38,6 +38,11 @@ class Learned(NamedTuple):
         """The standard error of each parameter's logarithm: 0.1 is about 10% of the parameter."""
         return np.sqrt(np.diag(self.log_covariance))
 
+    @property
+    def layout(self) -> Layout:
+        """How the parameters sit in `values`."""
+        return Layout.of(self.kernel, "noise" in self.names)
+
     def shown(self) -> list[str]:
         """A text for each parameter, such as "noise 0.05 ± 4%"."""
         rows = zip(self.names, self.values, self.log_std, strict=True)
@@ -56,6 +61,19 @@ class Learned(NamedTuple):
         return f"learned in {self.seconds:.1f} s, {self.objective:.4g} nats an observation:{lines}"
 
 
+class WeightedKernels(NamedTuple):
+    """Kernels, each with the noise that goes with it, and their probabilities.
+
+    `log_likelihoods` are those that the weights come from, None where they come from a normal distribution.
+    """
+
+    kernels: list[Kernel]
+    noises: list[float | None]
+    weights: Float[np.ndarray, " K"]
+    log_likelihoods: Float[np.ndarray, " K"] | None
+    said: str
+
+
 def _error(std: float) -> str:
     """The standard error of a logarithm as text."""
     if not np.isfinite(std):
@@ -68,7 +86,7 @@ def in_unit(learned: Learned, power: int) -> Learned:
     if power == 0:
         return learned
     kernel, noise = scaled_kernel(learned.kernel, power), scaled_noise(learned.noise, power)
-    layout = Layout.of(learned.kernel, "noise" in learned.names)
+    layout = learned.layout
     one = layout.pack(scaled_kernel(layout.template, 1), 2.0) - layout.pack(layout.template, 1.0)
     powers = np.rint(one / np.log(2)).astype(int) * power  # of each parameter
     shift = power * float(np.log(2))

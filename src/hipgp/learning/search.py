@@ -66,9 +66,9 @@ def learn(
     """Learn kernel and noise with their uncertainty; `how.start` is "data" (search) or "kernel" (start at its values)."""
     began = time.perf_counter()
     start, user_bounds, seed, polish, progress, checkpoint = how
-    data, order = _in_fixed_order(data)
-    task = _Task.of(kernel, grid, data, noise, trend.in_order(order), start, user_bounds or {}, seed)
-    stages = _stages(data)
+    data, order = in_fixed_order(data)
+    task = Task.of(kernel, grid, data, noise, trend.in_order(order), start, user_bounds or {}, seed)
+    stages = stages_of(data)
     usual = len(data) + grid.size <= POLISHED_UP_TO and not repeats(kernel)  # which asks for a grid in step
     exact = usual if polish is None else polish
     trace: list[dict[str, Any]] = []
@@ -94,7 +94,7 @@ def learn(
     return _learned(task, vector, covariance, float(value), trace, began)
 
 
-class _Task(NamedTuple):
+class Task(NamedTuple):
     """A learning problem: model, data, free parameters, and the scales that set starting values and bounds."""
 
     kernel: Kernel
@@ -121,7 +121,7 @@ class _Task(NamedTuple):
         start: str,
         user: dict[str, Any],
         seed: int,
-    ) -> "_Task":
+    ) -> "Task":
         columns = trend.of_data(data, grid)
         periods = periods_to_try(kernel, data, columns)
         kernel = _rebuilt(kernel, map(begun, kernel.parts, periods))
@@ -129,7 +129,7 @@ class _Task(NamedTuple):
         spread = _spread(data, columns)
         extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
         box = bounds(layout, _field_spread(data, spread), spacing, extent, user, spread)
-        return _Task(
+        return Task(
             kernel, grid, data, noise, trend, start, seed, layout, columns, spread, box, user, periods
         )
 
@@ -154,7 +154,7 @@ class _Task(NamedTuple):
 
 
 def _through(
-    task: _Task,
+    task: Task,
     stages: list[tuple[int, int, int]],
     enough: float,
     saved: dict[str, np.ndarray] | None,
@@ -180,7 +180,7 @@ def _through(
     return best, here, terms.count
 
 
-def _in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
+def in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
     """The observations sorted by place, which does not depend on their given order, and the number each had in it.
 
     A user-defined functional that cannot be reordered stays as it is.
@@ -201,7 +201,7 @@ def _in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
     return Data(tuple(block for block, _ in blocks)), np.concatenate([order for _, order in blocks])
 
 
-def _slope(task: _Task, method: Method) -> Callable[[np.ndarray], Slope]:
+def _slope(task: Task, method: Method) -> Callable[[np.ndarray], Slope]:
     """The engine's log evidence and its gradient, with the same probes at every step."""
 
     def at(vector: np.ndarray) -> Slope:
@@ -214,7 +214,7 @@ def _slope(task: _Task, method: Method) -> Callable[[np.ndarray], Slope]:
 
 
 def _learned(
-    task: _Task,
+    task: Task,
     vector: np.ndarray,
     covariance: np.ndarray,
     value: float,
@@ -237,7 +237,7 @@ def _learned(
     )
 
 
-def _stages(data: Data) -> list[tuple[int, int, int]]:
+def stages_of(data: Data) -> list[tuple[int, int, int]]:
     """The stages that use more data than the one before."""
     stages = STAGES if all(functional.single for functional in data.functionals) else EXPENSIVE_STAGES
     before = [0, *(count for count, _, _ in stages)]
@@ -266,7 +266,7 @@ def _field_spread(data: Data, spread: float) -> float:
     return spread / float(np.median(sizes))
 
 
-def _starts(task: _Task) -> list[np.ndarray]:
+def _starts(task: Task) -> list[np.ndarray]:
     """Starting values: lengthscales from a few cells to the extent in every combination, variances from the data."""
     layout, spacing, extent = task.layout, np.asarray(task.grid.spacing), task.extent
     parts = layout.template.parts

@@ -140,6 +140,41 @@ def conjugate_gradients(
     return Solution(scale * state.value, state.iterations, error, state.error <= tolerance**2 * size)
 
 
+def minimal_residuals(
+    matmul: Product,
+    rhs: Float[Array, "B n"],
+    weight: Float[Array, " n"],
+    target: Float[Array, " B"],
+    *,
+    precondition: Product = lambda r: r,
+    most: int,
+) -> Solution:
+    """Solve A x = b for every row b, until the sum of weight r^2 is at most `target`; at most `most` steps.
+
+    Generalised conjugate residuals (Eisenstat, Elman and Schultz 1983): each step minimises that sum, and keeps its direction.
+    `error` is that sum, by the recurrence.
+    """
+    inner = lambda a, b: jnp.sum(weight * a * b, axis=-1)
+
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        i, x, r, directions, products = carry
+        p = precondition(r)
+        q = matmul(p)
+        share = inner(products, q)
+        p, q = (a - jnp.einsum("kb,kbn->bn", share, kept) for a, kept in ((p, directions), (q, products)))
+        size = jnp.sqrt(inner(q, q))[:, None]
+        p, q = (a / jnp.where(size > 0, size, 1.0) for a in (p, q))
+        length = inner(r, q)[:, None]
+        kept = directions.at[i].set(p), products.at[i].set(q)
+        return i + 1, x + length * p, r - length * q, *kept
+
+    going = lambda carry: (carry[0] < most) & jnp.any(inner(carry[2], carry[2]) > target)
+    none = jnp.zeros((most, *rhs.shape), rhs.dtype)
+    steps, x, r, _, _ = jax.lax.while_loop(going, step, (jnp.array(0), jnp.zeros_like(rhs), rhs, none, none))
+    error = inner(r, r)
+    return Solution(x, jnp.full(rhs.shape[0], steps), error, error <= target)
+
+
 class Tridiagonal(NamedTuple):
     """The tridiagonal Lanczos matrix Q'A Q of each probe, Q the Lanczos basis started at the probe."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from hipgp.model.coordinates import Units, as_quantity, factor
 from hipgp.model.frames import Frame, field_unit, in_units
@@ -53,6 +53,11 @@ class Observations(eqx.Module):
             )
         noise = None if self.noise is None else by * self.noise
         return Observations(functional, by * self.y, noise, None, frame.field, self.covariates)
+
+    def kept(self, mask: Bool[np.ndarray, " N"]) -> "Observations":
+        """The observations that `mask` marks."""
+        noise = None if self.noise is None else self.noise[mask]
+        return dataclasses.replace(self, functional=self.functional[mask], y=self.y[mask], noise=noise)
 
     def plain(self) -> "Observations":
         """These observations as plain numbers, with the units dropped and not converted."""
@@ -105,6 +110,12 @@ class Data(Shown, eqx.Module):
     def in_frame(self, frame: Frame) -> "Data":
         """These data converted to other units; a ValueError if the units do not convert."""
         return Data(tuple(block.in_frame(frame) for block in self.blocks))
+
+    def kept(self, mask: Bool[np.ndarray, " N"]) -> "Data":
+        """The observations that `mask` marks."""
+        parts = np.split(mask, np.cumsum([len(block.y) for block in self.blocks])[:-1])
+        both = zip(self.blocks, parts, strict=True)
+        return Data(tuple(block.kept(part) for block, part in both if np.any(part)))
 
     def plain(self) -> "Data":
         """These data as plain numbers in the units of the frame."""

@@ -285,7 +285,7 @@ def new_observations(
             raise ValueError(
                 f"noise: expected None with {type(likelihood).__name__}, which says itself how y scatters, got a value"
             )
-        return Observed.of(found, likelihood)
+        return found.each(lambda one: Observed.of(one, likelihood))
     scatter = of_data if noise is None else noise
     if scatter is None:
         raise ValueError(
@@ -293,13 +293,13 @@ def new_observations(
             "predict(..., noisy=True, noise=...)"
         )
     if isinstance(likelihood, Gaussian):
-        return found.with_noise(scatter)
+        return found.with_noise_of_data(scatter) if noise is None else found.with_noise(noise)
     given = as_float("noise", scatter, ndim=(0, 1)).astype(float)
     if given.shape not in ((), np.shape(found.mean)) or np.any(given <= 0):
         raise ValueError(
             f"noise: expected a positive scale, or one for each of {len(found.mean)} values, got {noise!r}"
         )
-    return Observed.of(found, likelihood, given)
+    return found.each(lambda one: Observed.of(one, likelihood, given))
 
 
 def noise_of_all(data: Data | None, noise: float | None, unit: int) -> float | None:

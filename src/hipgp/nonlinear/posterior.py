@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from hipgp.engines import Estimate, FittedPosterior, Problem
 from hipgp.model.arguments import as_float
@@ -30,6 +30,7 @@ from hipgp.scores import LeaveOut, group_numbers
 if TYPE_CHECKING:
     from hipgp.nonlinear.engine import Linearised
 
+FARTHEST, HALVINGS = 9.0, 50  # standard deviations within which probabilities are looked for, by halving
 DRAWS_AT_ONCE = 2**24  # values of f at nodes that are held together
 
 
@@ -55,6 +56,21 @@ class Transformed(Prediction):
         share = np.asarray(q, float)[..., None] if np.ndim(q) else np.asarray(q, float)
         side = np.where(self.scale < 0, -1.0, 1.0)
         return self.scale * np.asarray(self.link(self.zeta_mean + side * ndtri(share) * self.zeta_std))
+
+    def cdf(self, values: Any) -> np.ndarray:
+        """By bisection on zeta, in which the value rises or falls."""
+        low, high = np.full(len(self.scale), -FARTHEST), np.full(len(self.scale), FARTHEST)
+        side = np.where(self.scale < 0, -1.0, 1.0)
+        for _ in range(HALVINGS):
+            z = 0.5 * (low + high)
+            below = self.scale * np.asarray(self.link(self.zeta_mean + side * z * self.zeta_std)) < values
+            low, high = np.where(below, z, low), np.where(below, high, z)
+        return ndtr(0.5 * (low + high))
+
+    def in_unit(self, power: int, longer: float) -> Prediction:
+        raise ValueError(
+            "functional: expected lines in the unit of length of the data with a link, got another unit of length"
+        )
 
     def with_noise(self, noise: Any) -> Prediction:
         """New measurements, whose independent Gaussian noise has the standard deviation `noise`."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 
 ARRAYS = 8  # float64 arrays of the torus' size in memory at the peak of a solve; 7.5 to 8.2 were measured
+OF_SLABS = 95.0  # bytes of each grid point and each eigenvalue of an orthant; 60 to 95 were measured
 SHARE = 0.8  # fraction of the memory that a problem may take
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -53,6 +54,11 @@ def bytes_available() -> float:
 def torus_bytes(points: float) -> float:
     """Return the bytes that a solve on a torus of so many points takes at its peak."""
     return 8.0 * ARRAYS * float(points)
+
+
+def slab_bytes(grid_points: float, orthant: float) -> float:
+    """Return the bytes that a solve by slabs takes at its peak, with so many eigenvalues in one orthant of the torus."""
+    return OF_SLABS * (float(grid_points) + float(orthant))
 
 
 def dense_bytes(rows: float, arrays: int) -> float:

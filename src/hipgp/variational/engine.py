@@ -47,7 +47,7 @@ from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse
 from hipgp.vecchia.grid_error import GridModel
 from hipgp.weights.stencil_geometry import STENCIL, wide_stencil
 from hipgp.weights.stencils import check_stencil
-from hipgp.weights.toeplitz import check_torus
+from hipgp.weights.torus import check_torus
 
 SMALL = 2**14  # whitened points up to which the closed form is the default
 FULL_ARRAYS = 6  # dense matrices of a full-rank S's size in memory at the peak of a fit
@@ -145,6 +145,10 @@ class Variational(Method):
         self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
     ) -> VariationalPosterior:
         return restored(self, kernel, grid, noise, arrays, model)
+
+    @property
+    def learns(self) -> bool:
+        return self.learn
 
     @one_blas_thread
     @float64_available

@@ -21,7 +21,7 @@ from hipgp.model.nodes import Nodes
 from hipgp.runtime import memory
 from hipgp.weights.covariance import residual_variance
 from hipgp.weights.exact import grid_covariances, solve_grid
-from hipgp.weights.toeplitz import Toeplitz, embed, toeplitz_on_torus
+from hipgp.weights.toeplitz import TorusToeplitz, embed, toeplitz_on_torus
 
 CHOLESKY_ARRAYS = 3  # dense matrices of K's size at the peak: K, K with its jitter, the factor
 
@@ -71,7 +71,7 @@ class Whitening(eqx.Module):
 class ToeplitzWhitening(Whitening):
     """The paper's root, R = crop . C^1/2, by FFTs on the torus. What comes in float32 is computed in float32."""
 
-    toeplitz: Toeplitz
+    toeplitz: TorusToeplitz
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -138,7 +138,7 @@ def cholesky_bytes(points: int) -> float:
 def whiten(kernel: Kernel, grid: Grid, kind: str) -> Whitening:
     """The root of the kernel's covariance on the grid: `kind` is "toeplitz" or "cholesky"."""
     if kind == "toeplitz":
-        return ToeplitzWhitening(embed(kernel, grid))
+        return ToeplitzWhitening(embed(kernel, grid).whole())
     memory.check(
         "whitening",
         f'"cholesky" for {grid.size:,} grid points',

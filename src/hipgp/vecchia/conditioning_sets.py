@@ -104,6 +104,15 @@ def ordered_groups(
     return _append_members(Neighbours(order[near.index], near.used), order, begin[chosen], begin[chosen + 1])
 
 
+def groups_of_last(places: Float[np.ndarray, "N F"], last: Int[np.ndarray, " n"], k: int) -> Groups:
+    """Return groups of one for the observations `last`, each with its k nearest of all others and of those before it."""
+    order = np.concatenate([np.setdiff1d(np.arange(len(places)), last), last])
+    chosen = np.arange(len(places) - len(last), len(places))
+    begin = np.arange(len(places) + 1)
+    near = _nearest_predecessors(places[order], begin, chosen, min(k, max(1, len(places) - 1)))
+    return _append_members(Neighbours(order[near.index], near.used), order, chosen, chosen + 1)
+
+
 def _ordered(
     nodes: Nodes | Segments, places: np.ndarray, size: int, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " G+1"]]:

@@ -36,7 +36,7 @@ from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads, one_blas_thread
 from hipgp.vecchia.aggregation import AggregatedFactor, cluster_points, clusters_as_points
-from hipgp.vecchia.conditioning_sets import Groups, location_features, ordered_groups
+from hipgp.vecchia.conditioning_sets import Groups, groups_of_last, location_features, ordered_groups
 from hipgp.vecchia.group_covariances import (
     MOST_NODES,
     are_point_values,
@@ -243,6 +243,23 @@ def vecchia_factor(
         neighbours=inner.neighbours,
         clusters=jnp.asarray(len(means)),
     )
+
+
+@one_blas_thread
+def last_rows(
+    kernel: Kernel,
+    nodes: Nodes,
+    places: Float[np.ndarray, "N F"],
+    noise: Float[np.ndarray, " N"],
+    last: Int[np.ndarray, " n"],
+    k: int,
+) -> "scipy.sparse.csr_array":
+    """Compute the rows S of the observations `last`, which come after all others and each given its k nearest."""
+    groups = groups_of_last(places, last, k)
+    found = _factor_rows(kernel, nodes, groups, noise, np.float64)
+    starts = np.arange(len(last) + 1) * groups.index.shape[1]
+    entries = np.asarray(found.blocks).ravel(), groups.index.ravel(), starts
+    return scipy.sparse.csr_array(entries, shape=(len(last), len(nodes)))
 
 
 def _factor_of_groups(

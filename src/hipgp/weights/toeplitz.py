@@ -12,11 +12,12 @@ clipped, their share of the total is reported as `clipped_mass`, and the clipped
 holds to rounding.
 """
 
+import abc
 import itertools
-import math
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy  # its submodules are imported when they are first used
@@ -24,76 +25,60 @@ from jaxtyping import Array, Float
 
 from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
-from hipgp.model.kernel_scales import cells_of_periods, repeats, spacing_in_step
+from hipgp.model.kernel_scales import repeats, spacing_in_step
 from hipgp.model.kernels import Kernel
-from hipgp.runtime import memory
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.precision import float64_available
+from hipgp.weights.slabs import Slabs, in_slabs, slabs_of, unfolded
+from hipgp.weights.torus import (
+    FAR_CORRELATIONS,
+    Torus,
+    fast_size,
+    rfft_multiplicity,
+    torus_shape,
+    torus_sizes,
+)
 
-WRAPPED = 1e-9  # largest correlation that may wrap around the torus
 CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which no larger torus is tried
 CLIPPED_OF_PERIODS = 1e-3  # share beyond which a kernel that repeats is refused
 STEEPEST_DECAY = 1e3
-FAR_CORRELATIONS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
-SMALLER_SIZES = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
-GROWTH = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
-
-
-class Torus(eqx.Module):
-    """The torus of a circulant embedding: points per axis, and whether lags beyond the grid are flattened."""
-
-    grid: Grid
-    shape: tuple[int, ...] = eqx.field(static=True)
-    flattened: bool = eqx.field(static=True)
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    def lags(self, flattened: bool) -> tuple[np.ndarray, ...]:
-        """Return the lag of each torus point, per axis: the exact one for every pair of grid points."""
-        per_axis = zip(self.shape, self.grid.shape, self.grid.spacing, strict=True)
-        return tuple(h * _wrapped_lags(m, n, flattened) for m, n, h in per_axis)
-
-    def multiplicity(self) -> np.ndarray:
-        """Return how many modes of the full spectrum each mode of rfftn stands for, along the last axis."""
-        return _rfft_multiplicity(self.shape[-1])
-
-
-def _rfft_multiplicity(m: int) -> np.ndarray:
-    """Return how many of m modes each of the m // 2 + 1 modes of a real FFT stands for."""
-    twice = np.full(m // 2 + 1, 2.0)
-    twice[0] = 1.0
-    if m % 2 == 0:
-        twice[-1] = 1.0
-    return twice
-
-
-def _wrapped_lags(m: int, n: int, flattened: bool) -> np.ndarray:
-    lag = np.minimum(np.arange(m), m - np.arange(m)).astype(float)
-    last, far = n - 1, m / 2
-    if not flattened or far <= last:
-        return lag
-    t = np.clip((lag - last) / (far - last), 0.0, 1.0)
-    # slope 1 at t = 0 and 0 at t = 1, both with two flat derivatives
-    flat = t - (2.5 * t**4 - 3 * t**5 + t**6)
-    return np.where(lag <= last, lag, last + (far - last) * flat)
+ROW_AT_ONCE = 2**22  # covariances of the torus' first point computed together
+CHECKED_FROM = (
+    2**22
+)  # points of a torus from which K is checked on a CPU too: below, compiling that takes longer than a fit
+WRONG = 1e-3  # error of K, in variances, that neither rounding nor wrapping explains
 
 
 class Toeplitz(eqx.Module):
     """K on a grid, through the eigenvalues of its circulant. Vectors are (..., *grid.shape), batched in front."""
 
-    torus: Torus
-    eigenvalues: Float[Array, "..."]  # of C, in rfftn's layout, none negative
-    clipped_mass: float | Array
+    torus: eqx.AbstractVar[Torus]
+    clipped_mass: eqx.AbstractVar[float | Array]
+
+    @property
+    @abc.abstractmethod
+    def eigenvalues(self) -> Float[Array, "..."]:
+        """The eigenvalues of C in rfftn's layout, none negative."""
+
+    @abc.abstractmethod
+    def matmul(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Return K v (paper, algorithm 2)."""
+
+    @abc.abstractmethod
+    def draw(self, key: Array, count: int) -> Float[Array, "count ..."]:
+        """Return draws u = R e of the prior, the same from both forms."""
+
+    @abc.abstractmethod
+    def astype(self, dtype: Any) -> "Toeplitz":
+        """Return K in another precision."""
+
+    @abc.abstractmethod
+    def whole(self) -> "TorusToeplitz":
+        """Return K in the form that transforms the whole torus at once; outside of jit."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.torus.grid.shape
-
-    def matmul(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Return K v (paper, algorithm 2)."""
-        return self._crop(self.filter(self.eigenvalues, v))
 
     def flat_matmul(self, v: Float[Array, "... M"]) -> Float[Array, "... M"]:
         """Return K v for vectors whose grid axes are flattened in C order."""
@@ -146,9 +131,6 @@ class Toeplitz(eqx.Module):
         """Return the covariances of the first grid point with all grid points, which determine K."""
         return self._crop(jnp.fft.irfftn(self.eigenvalues, s=self.torus.shape))
 
-    def astype(self, dtype: Any) -> "Toeplitz":
-        return Toeplitz(self.torus, self.eigenvalues.astype(dtype), self.clipped_mass)
-
     def filter(self, spectrum: Array, v: Array) -> Array:
         """Apply the circulant with eigenvalues `spectrum` to v, padded with zeros on the torus."""
         return self._on_torus(spectrum * self.modes(v))
@@ -168,12 +150,78 @@ class Toeplitz(eqx.Module):
         return v[(..., *(slice(0, n) for n in self.shape))]
 
 
-def toeplitz_on_torus(kernel: Kernel, torus: Torus) -> Toeplitz:
+class TorusToeplitz(Toeplitz):
+    """K by transforms of the whole torus."""
+
+    torus: Torus
+    half: Float[Array, "..."]  # of the eigenvalues: those that a real transform needs
+    clipped_mass: float | Array
+
+    @property
+    def eigenvalues(self) -> Float[Array, "..."]:
+        return self.half
+
+    def matmul(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
+        return self._crop(self.filter(self.eigenvalues, v))
+
+    def draw(self, key: Array, count: int) -> Float[Array, "count ..."]:
+        orthant = self.amplitudes()[tuple(slice(m // 2 + 1) for m in self.torus.shape)]
+        return slabs_of(self.shape, self.torus.shape).draw(orthant, key, count)
+
+    def astype(self, dtype: Any) -> "TorusToeplitz":
+        return TorusToeplitz(
+            torus=self.torus, half=self.eigenvalues.astype(dtype), clipped_mass=self.clipped_mass
+        )
+
+    def whole(self) -> "TorusToeplitz":
+        return self
+
+
+class SlabToeplitz(Toeplitz):
+    """K slab by slab (`weights/slabs.py`), from one orthant of the eigenvalues."""
+
+    torus: Torus
+    orthant: Float[Array, "..."]
+    clipped_mass: float | Array
+
+    @property
+    def slabs(self) -> Slabs:
+        return slabs_of(self.shape, self.torus.shape)
+
+    @property
+    def eigenvalues(self) -> Float[Array, "..."]:
+        return unfolded(self.orthant, self.torus.shape, self._unfolded_axes)
+
+    def matmul(self, v: Float[Array, "..."]) -> Float[Array, "..."]:
+        return self.slabs.matmul(self.orthant, v)
+
+    def draw(self, key: Array, count: int) -> Float[Array, "count ..."]:
+        return self.slabs.draw(jnp.sqrt(self.orthant), key, count)
+
+    def astype(self, dtype: Any) -> "SlabToeplitz":
+        return SlabToeplitz(
+            torus=self.torus, orthant=self.orthant.astype(dtype), clipped_mass=self.clipped_mass
+        )
+
+    def whole(self) -> TorusToeplitz:
+        all_of_them = unfolded(np.asarray(self.orthant), self.torus.shape, self._unfolded_axes, np)
+        return TorusToeplitz(torus=self.torus, half=on_device(all_of_them), clipped_mass=self.clipped_mass)
+
+    @property
+    def _unfolded_axes(self) -> range:
+        return range(len(self.shape) - 1)  # a real transform has one half of the last one
+
+
+def toeplitz_on_torus(kernel: Kernel, torus: Torus) -> TorusToeplitz:
     """Return K of `kernel` on a given torus, differentiable in the kernel's parameters; for use inside jit."""
     each = [[jnp.asarray(a) for a in torus.lags(flat)] for flat in (torus.flattened, False)]
     row = kernel.evaluate_around(*(jnp.stack(jnp.meshgrid(*lags, indexing="ij")) for lags in each))
     raw = jnp.fft.rfftn(row).real
-    return Toeplitz(torus, jnp.maximum(raw, 0.0), _negative_share(raw, [torus.multiplicity()], jnp))
+    return TorusToeplitz(
+        torus=torus,
+        half=jnp.maximum(raw, 0.0),
+        clipped_mass=_negative_share(raw, [torus.multiplicity()], jnp),
+    )
 
 
 @float64_available
@@ -184,18 +232,18 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
     twice the grid's, or less if every correlation that then wraps around the torus stays below `wrap`.
     """
     kernel.check_dimension(grid.ndim)
-    sizes = _torus_sizes(kernel, grid, wrap)
-    least = np.prod([max(s[0], _fast_size(n, 1.0)) for (s, _), n in zip(sizes, grid.shape, strict=True)])
+    sizes = torus_sizes(kernel, grid, wrap)
+    least = np.prod([max(s[0], fast_size(n, 1.0)) for (s, _), n in zip(sizes, grid.shape, strict=True)])
     best: tuple[Torus, np.ndarray, float] | None = None
     tried = set()
     for far, flattened in itertools.product(FAR_CORRELATIONS, (False, True)):
-        shape = _torus_shape(sizes, far)
+        shape = torus_shape(sizes, far)
         if np.prod(shape, dtype=np.int64) > max(8 * least, 2**21) or (shape, flattened) in tried:
             continue
         tried.add((shape, flattened))
         torus = Torus(grid, shape, flattened)
         raw = _orthant(kernel, torus)
-        share = _negative_share(raw, [_rfft_multiplicity(m) for m in shape], np)
+        share = _negative_share(raw, [rfft_multiplicity(m) for m in shape], np)
         if best is None or share < best[2]:
             best = torus, raw, share
         if share < CLIP_TOLERANCE:
@@ -204,9 +252,13 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
     torus, eigenvalues, share = best
     if repeats(kernel) and share > CLIPPED_OF_PERIODS:
         _refuse_out_of_step(kernel, grid, share)
-    for axis, m in enumerate(torus.shape[:-1]):
-        eigenvalues = np.take(eigenvalues, np.minimum(np.arange(m), m - np.arange(m)), axis=axis)
-    return Toeplitz(torus, on_device(np.maximum(eigenvalues, 0.0), dtype), float(share))
+    toeplitz = SlabToeplitz(
+        torus=torus, orthant=on_device(np.maximum(eigenvalues, 0.0), dtype), clipped_mass=float(share)
+    )
+    toeplitz = toeplitz if in_slabs(grid.shape, torus.shape)[0] else toeplitz.whole()
+    if torus.size >= CHECKED_FROM or jax.default_backend() != "cpu":
+        check_first_column(kernel, toeplitz, dtype)
+    return toeplitz
 
 
 def _refuse_out_of_step(kernel: Kernel, grid: Grid, share: float) -> None:
@@ -220,10 +272,24 @@ def _refuse_out_of_step(kernel: Kernel, grid: Grid, share: float) -> None:
     )
 
 
-@float64_available
-def smallest_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> tuple[int, ...]:
-    """Return the shape of the smallest torus that `embed` may take; nothing of that size is computed."""
-    return _torus_shape(_torus_sizes(kernel, grid, wrap), FAR_CORRELATIONS[0])
+def check_first_column(kernel: Kernel, toeplitz: Toeplitz, dtype: Any) -> None:
+    """Raise a RuntimeError where the first column of K, at some places, is not the kernel: transforms can go wrong."""
+    grid = toeplitz.torus.grid
+    rng = np.random.default_rng(0)
+    near = np.minimum(rng.integers(0, 4, (8, grid.ndim)), np.array(grid.shape) - 1)
+    index = np.concatenate([np.zeros((1, grid.ndim), int), near, rng.integers(0, grid.shape, (7, grid.ndim))])
+    unit = np.zeros(grid.shape, dtype)
+    unit[(0,) * grid.ndim] = 1.0
+    found = np.asarray(toeplitz.matmul(on_device(unit))[tuple(index.T)], float)
+    expected = kernel_at_differences(kernel, index * np.array(grid.spacing))
+    share = min(float(toeplitz.clipped_mass), 0.4)
+    worst = int(np.argmax(np.abs(found - expected)))
+    if not np.max(np.abs(found - expected)) <= (WRONG + share / (1 - 2 * share)) * expected[0]:
+        raise RuntimeError(
+            f"K: expected {expected[worst]:.6g} between grid points 0 and {index[worst].tolist()}, got {found[worst]:.6g}: the "
+            f"Fourier transform of this device goes wrong on a torus of {' x '.join(map(str, toeplitz.torus.shape))}; use a "
+            "smaller grid, or set JAX_PLATFORMS=cpu, and report it with the versions of jax and the driver"
+        )
 
 
 class _Around(eqx.Module):
@@ -240,55 +306,20 @@ def _orthant(kernel: Kernel, torus: Torus) -> Float[np.ndarray, "..."]:
 
     C is even in each lag, so the cosine transform of one orthant of the lags has one orthant of the eigenvalues.
     """
-    around: Any = _Around(kernel) if torus.flattened and repeats(kernel) else None
-    each = [[a[: len(a) // 2 + 1] for a in torus.lags(flat)] for flat in (torus.flattened, False)]
-    shape = [len(a) for a in each[0]]
-    points = [np.stack(np.meshgrid(*half, indexing="ij"), axis=-1).reshape(-1, len(half)) for half in each]
-    row = (
-        kernel_at_differences(around, np.concatenate(points, axis=1))
-        if around is not None
-        else kernel_at_differences(kernel, points[0])
-    ).reshape(shape)
+    kinds = (torus.flattened, False) if torus.flattened and repeats(kernel) else (torus.flattened,)
+    each = [[lag[: len(lag) // 2 + 1] for lag in torus.lags(flat)] for flat in kinds]
+    at: Any = _Around(kernel) if len(kinds) == 2 else kernel
+    first = each[0][0]
+    row = np.empty([len(a) for a in each[0]])
+    at_once = max(1, ROW_AT_ONCE * len(first) // row.size)
+    for begin in range(0, len(first), at_once):
+        some = slice(begin, begin + at_once)
+        lags = [np.stack(np.meshgrid(half[0][some], *half[1:], indexing="ij"), axis=-1) for half in each]
+        points = np.concatenate(
+            [a.reshape(-1, len(half)) for a, half in zip(lags, each, strict=True)], axis=1
+        )
+        row[some] = kernel_at_differences(at, points).reshape(-1, *row.shape[1:])
     return np.asarray(scipy.fft.dctn(row, type=1, workers=-1, overwrite_x=True))
-
-
-@float64_available
-def _torus_sizes(kernel: Kernel, grid: Grid, wrap: float) -> list[tuple[list[int], np.ndarray]]:
-    """Return, per axis, the FFT-friendly sizes to try, and the correlation left on the far side of each."""
-    out, in_step = [], cells_of_periods(kernel, np.asarray(grid.spacing))
-    for axis, n in enumerate(grid.shape):
-        left = _correlations(kernel, grid, axis, np.arange(n))
-        farther = np.maximum.accumulate(left[::-1])[
-            ::-1
-        ]  # the largest correlation at this distance or beyond
-        smaller = [
-            m for m in (_fast_size(n, g) for g in SMALLER_SIZES) if farther[min(m - n + 1, n - 1)] < wrap
-        ]
-        sizes = smaller + [_fast_size(n, g) for g in GROWTH]
-        if (cells := in_step[axis] or 1) > 1:  # around a whole number of periods
-            even = math.lcm(cells, 2)
-            sizes = [even * int(scipy.fft.next_fast_len(-(-m // even), real=True)) for m in sizes]
-        out.append((sizes, _correlations(kernel, grid, axis, np.array(sizes) / 2)))
-    return out
-
-
-def _fast_size(n: int, growth: float) -> int:
-    """Return an even size with small factors, at least `growth` times twice the cells of n grid points."""
-    half: Any = scipy.fft.next_fast_len(int(np.ceil(max(n - 1, 1) * growth)), real=True)
-    return 2 * int(half)
-
-
-def _correlations(kernel: Kernel, grid: Grid, axis: int, cells: np.ndarray) -> Float[np.ndarray, " k"]:
-    far = np.zeros((len(cells) + 1, grid.ndim))
-    far[1:, axis] = cells * grid.spacing[axis]
-    covariance = np.abs(kernel_at_differences(kernel, far))
-    return covariance[1:] / covariance[0]
-
-
-def _torus_shape(sizes: list[tuple[list[int], np.ndarray]], far: float) -> tuple[int, ...]:
-    """Return the smallest size per axis with at most the correlation `far` on its far side."""
-    enough = [correlation <= far for _, correlation in sizes]
-    return tuple(s[int(np.argmax(ok)) if ok.any() else -1] for (s, _), ok in zip(sizes, enough, strict=True))
 
 
 def _negative_share(raw: Any, multiplicity: list[np.ndarray], xp: Any) -> Any:
@@ -297,15 +328,3 @@ def _negative_share(raw: Any, multiplicity: list[np.ndarray], xp: Any) -> Any:
     for along in reversed(multiplicity):
         negative, total = negative @ along, total @ along
     return xp.sum(negative) / xp.sum(total)
-
-
-def check_torus(kernel: Kernel, grid: Grid, wrap: float = 0.0) -> None:
-    """Raise a ValueError for a grid on whose torus no solve fits into memory."""
-    torus = smallest_torus(kernel, grid, wrap)
-    what = f"{' x '.join(map(str, grid.shape))} grid points on a torus of {' x '.join(map(str, torus))}"
-    memory.check(
-        "grid",
-        what,
-        memory.torus_bytes(np.prod(torus, dtype=float)),
-        "use a grid with a larger spacing, or one that covers less",
-    )

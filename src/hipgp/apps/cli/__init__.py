@@ -166,6 +166,34 @@ def sample(
 
 
 @app.command()
+def update(
+    map: MapFile,
+    tables: Annotated[list[Path], typer.Argument(help="More measurements, as for `hipgp fit`.", show_default=False)],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The new map [MAP, with --overwrite].")] = None,
+    coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
+    value: Annotated[str | None, typer.Option(help="Column of measured values.")] = None,
+    error: Annotated[str | None, typer.Option(help="Column of their standard errors.")] = None,
+    noise: Annotated[float | None, typer.Option(help="One standard error for all [the map's].")] = None,
+    average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
+    drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
+    std: Annotated[str, typer.Option(help="auto, vecchia, samples, exact or none.")] = "auto",
+    overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
+) -> None:  # fmt: skip
+    """More measurements for a map, with its kernel and noise: the posterior of all, in a fraction of a fit's steps."""
+    from hipgp.apps.cli import updating
+    from hipgp.apps.cli.settings import STDS, one_of
+
+    voice = _voice(quiet, json)
+    with voice.guarded():
+        names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
+        given: dict[str, Any] = {name: _split(columns) for name, columns in names.items()}
+        given |= {"value": value, "error": error, "noise": noise, "average": average, "drop_nan": drop_nan}
+        updating.update(
+            map, tables, output or map, given | {"std": one_of("std", std, STDS)}, overwrite, voice
+        )
+
+
+@app.command()
 def plot(
     map: MapFile,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=".png, .pdf or .svg [MAP.png].")] = None,

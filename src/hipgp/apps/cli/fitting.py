@@ -36,7 +36,8 @@ class _Loaded(NamedTuple):
         return Labels.of(self.data.ndim, names, axes, s.name or self.columns.value, field)
 
 
-def _load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
+def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
+    """Read the observations of all tables, and say what their columns are taken for."""
     data, columns, units = None, None, tables.Units(s.axis_unit, s.unit)
     for path in paths:
         sheet = tables.read_table(path)
@@ -54,7 +55,7 @@ def _load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
             if not _learns(s):
                 raise BadInput(
                     f"{path}: no column of errors, and nothing is to be learned; give --noise or --error, or leave out "
-                    "--lengthscale or --variance"
+                    "--lengthscale or --variance of `hipgp fit`"
                 )
             voice.note(f"{path}: no column of errors; the noise is learned")
         likelihood = _likelihood(s, rest[:, -1] if columns.scale else None)
@@ -86,7 +87,7 @@ def fit(
     if not resume:
         checkpoint.unlink(missing_ok=True)
         of_learning.unlink(missing_ok=True)
-    loaded = _load_data(paths, s, voice)
+    loaded = load_data(paths, s, voice)
     data = loaded.data
     loaded.labels(s)  # a name that no map can have is refused before the work
     kernel = parse_kernel(s.kernel, data.ndim, s)

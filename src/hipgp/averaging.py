@@ -1,0 +1,326 @@
+"""The posterior as a mixture over kernels, where the data leave kernel and noise uncertain.
+
+    p(f | y) = sum over k of weight_k p(f | y, kernel_k, noise_k)
+
+The kernels and their weights are those of `learning/integration.py`. Every part is a posterior of the same engine, so all
+that this needs is the engines' protocol: means are averaged, to the mean of the variances comes the variance of the
+means, a draw comes from a part drawn by weight, and quantiles are those of the mixture, which is no normal distribution.
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from hipgp.engines import Estimate, FittedPosterior, Method, Problem
+from hipgp.learning.learned import WeightedKernels
+from hipgp.model.data import Data
+from hipgp.model.functionals import Functional, Points
+from hipgp.model.grid import Grid
+from hipgp.model.kernel_scales import shortest_lengthscale
+from hipgp.model.kernels import Kernel
+from hipgp.model.likelihood import Likelihood
+from hipgp.model.packing import Arrays, Json, check_shapes, kernel_from_json, kernel_to_json
+from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.runtime.callers import warn_caller
+from hipgp.runtime.plain import plain
+from hipgp.runtime.progress import Progress, Report, silent
+from hipgp.scores import LeaveOut
+
+HALVINGS = 60  # of the interval that holds a quantile
+
+
+class Averaged(Method):
+    """An engine that conditions with several kernels: made by `GP.condition(data, hyperparameters="average")`."""
+
+    name: ClassVar[str] = "averaged"
+    method: Method
+    over: WeightedKernels
+
+    @property
+    def on_grid(self) -> bool:
+        return self.method.on_grid
+
+    def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
+        self.method.check(kernel, grid, functional)
+
+    def points_per_axis(self, data: Data) -> int:
+        return self.method.points_per_axis(data)
+
+    def shortest(self, ndim: int) -> Kernel:
+        """The kernel that needs the finest grid."""
+        return min(self.over.kernels, key=lambda kernel: float(np.prod(shortest_lengthscale(kernel, ndim))))
+
+    def condition(
+        self, problem: Problem, progress: bool = True, checkpoint: Any = None
+    ) -> "AveragedPosterior":
+        began, parts, count = time.perf_counter(), [], len(self.over.kernels)
+        with Progress("conditioning", progress) as bar, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for kernel, noise in zip(self.over.kernels, self.over.noises, strict=True):
+                one = problem._replace(kernel=kernel, noise=noise)
+                parts.append(self.method.condition(one, progress=False))
+                bar.done(len(parts), count)
+        _warn_once(told)
+        weights, info = self._weights(parts), {"seconds": time.perf_counter() - began}
+        return self._posterior(problem, parts, weights, _diagnostics(parts, weights, self.over.said) | info)
+
+    def _weights(self, parts: list[FittedPosterior]) -> Float[np.ndarray, " K"]:
+        """The weights, by the engine's own log evidence where it states the model's exactly."""
+        likelihoods = self.over.log_likelihoods
+        if likelihoods is None or not self.method.exact_evidence:
+            return self.over.weights
+        evidence = np.array([part.log_evidence(0, None).value for part in parts])
+        shift = evidence - likelihoods
+        shares = self.over.weights * np.exp(shift - np.max(shift))
+        return shares / np.sum(shares)
+
+    def _posterior(
+        self, problem: Problem, parts: list[FittedPosterior], weights: np.ndarray, info: dict[str, Any]
+    ) -> "AveragedPosterior":
+        given = problem.kernel, problem.grid, problem.noise, self, info, parts[0].dtype
+        return AveragedPosterior(*given, parts, weights)
+
+    def settings(self) -> Json:
+        kernels, noises, weights, likelihoods, said = self.over
+        return {
+            "method": {"name": self.method.name, "settings": self.method.settings()},
+            "kernels": [kernel_to_json(kernel) for kernel in kernels],
+            "noises": noises,
+            "weights": weights.tolist(),
+            "log_likelihoods": None if likelihoods is None else likelihoods.tolist(),
+            "said": said,
+        }
+
+    @classmethod
+    def of_settings(cls, settings: Json) -> "Averaged":
+        kernels = [kernel_from_json(kernel) for kernel in settings["kernels"]]
+        logs = settings["log_likelihoods"]
+        logs = None if logs is None else np.asarray(logs, float)
+        weights = np.asarray(settings["weights"], float)
+        over = WeightedKernels(kernels, settings["noises"], weights, logs, settings["said"])
+        return cls(settings["method"], over)
+
+    def unpack(
+        self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
+    ) -> "AveragedPosterior":
+        parts, shared = [], {name: array for name, array in arrays.items() if not name.startswith("part")}
+        models = zip(self.over.kernels, self.over.noises, model["parts"], strict=True)
+        for number, (its_kernel, its_noise, described) in enumerate(models):
+            prefix = f"part{number}_"
+            own = {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
+            parts.append(self.method.unpack(its_kernel, grid, its_noise, shared | own, described))
+        check_shapes(arrays, {"weights": (len(parts),)})
+        given = kernel, grid, noise, self, model["diagnostics"], parts[0].dtype
+        return AveragedPosterior(*given, parts, arrays["weights"])
+
+
+class AveragedPosterior(FittedPosterior):
+    """A mixture of posteriors that differ in their kernels and noises; kernel and noise are those that were learned."""
+
+    method: Averaged
+    parts: list[FittedPosterior]
+    weights: Float[np.ndarray, " K"]
+
+    def grid_mean(self) -> Float[np.ndarray, "..."]:
+        means = np.array([part.grid_mean() for part in self.parts], float)
+        return np.tensordot(self.weights, means, 1).astype(self.dtype)
+
+    def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, np.ndarray | None]:
+        means = [np.asarray(part.grid_mean(), float) for part in self.parts]
+        wide = [part.grid_std(how) for part in self.parts]
+        found = _mixed(
+            self.weights,
+            [Prediction(m, np.asarray(s, float), e) for m, (s, e) in zip(means, wide, strict=True)],
+        )
+        return found.std.astype(self.dtype), None if found.std_error is None else found.std_error.astype(
+            self.dtype
+        )
+
+    def grid_quantile(self, q: float) -> Float[np.ndarray, "..."]:
+        return self.predict(Points(self.grid.coordinates())).quantile(q).reshape(self.grid.shape)
+
+    def scatter(self, likelihood: Likelihood | None) -> Likelihood:
+        return self.parts[0].scatter(likelihood)
+
+    def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
+        parts = []
+        for part in self.parts:
+            parts.append(part.predict(functional, how._replace(report=silent)))
+            how.report(len(parts), len(self.parts))
+        return self._mixture(parts)
+
+    def sample(
+        self,
+        count: int,
+        key: Any,
+        functional: Functional | None = None,
+        columns: Any = None,
+        report: Report = silent,
+    ) -> np.ndarray:
+        """Draws of parts that were drawn by weight, as evenly as can be, in random order."""
+        of_part, of_order, *keys = jax.random.split(key, 2 + len(self.parts))
+        at = (np.arange(count) + float(jax.random.uniform(of_part))) / count
+        counts = np.bincount(np.searchsorted(np.cumsum(self.weights)[:-1], at), minlength=len(self.parts))
+        drawn, done = [], 0
+        for part, own, many in zip(self.parts, keys, counts, strict=True):
+            if many:
+                drawn.append(part.sample(int(many), own, functional, columns))
+                report(done := done + int(many), count)
+        return np.concatenate(drawn)[np.asarray(jax.random.permutation(of_order, count))]
+
+    def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        found = self.predict_beyond(x)
+        return found.mean, found.std if std else None
+
+    def predict_beyond(self, x: Float[np.ndarray, "N D"]) -> Prediction:
+        return self._mixture([part.predict_beyond(x) for part in self.parts])
+
+    def quick_points(self) -> tuple[int, int]:
+        means, deviations = self.parts[0].quick_points()
+        return means // len(self.parts), deviations // len(self.parts)
+
+    def log_evidence(self, probes: int, key: Any) -> Estimate:
+        raise ValueError(self._refusal("the log evidence of one kernel", ""))
+
+    def leave_out(self, groups: Any = None) -> LeaveOut:
+        """The weights of the kernels stay as they are; means and standard deviations are those of the mixture."""
+        found = [part.leave_out(groups) for part in self.parts]
+        mixed = _mixed(self.weights, [Prediction(one.mean, one.std) for one in found])
+        return found[0]._replace(
+            mean=mixed.mean, std=mixed.std, std_error=max(one.std_error for one in found)
+        )
+
+    def observations(self) -> Data | None:
+        return self.parts[0].observations()
+
+    def again(self, problem: Problem, kept: Any, progress: bool = True) -> FittedPosterior:
+        raise ValueError(
+            'hyperparameters: expected a posterior of one kernel to update, got one with hyperparameters="average"; condition '
+            "anew on all data"
+        )
+
+    def conditioned_on(self) -> Problem | None:
+        problem = self.parts[0].conditioned_on()
+        return None if problem is None else problem._replace(kernel=self.kernel, noise=self.noise)
+
+    def residuals(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Those of the averaged mean, and each observation's noise, averaged."""
+        found = [part.residuals() for part in self.parts]
+        known = [one for one in found if one is not None]
+        if len(known) < len(found):
+            return None
+        away, std = (self.weights @ np.array(list(each)) for each in zip(*known, strict=True))
+        return away, std
+
+    def pack(self) -> tuple[Arrays, Json]:
+        """The parts, one after another; arrays that all have, such as the data, are held once."""
+        packed = [part.pack() for part in self.parts]
+        first = packed[0][0]
+        same = {
+            name
+            for name in first
+            if all(name in arrays and np.array_equal(arrays[name], first[name]) for arrays, _ in packed)
+        }
+        arrays: Arrays = {name: first[name] for name in same} | {"weights": self.weights}
+        for number, (own, _) in enumerate(packed):
+            arrays |= {f"part{number}_{name}": array for name, array in own.items() if name not in same}
+        parts = [
+            described | {"diagnostics": plain(part.diagnostics)}
+            for part, (_, described) in zip(self.parts, packed, strict=True)
+        ]
+        return arrays, {"parts": parts}
+
+    def _mixture(self, parts: list[Prediction]) -> Prediction:
+        return MixturePrediction.of(self.weights, parts, [part.noise for part in self.parts])
+
+    def _refusal(self, what: str, use: str) -> str:
+        return (
+            f'hyperparameters: expected "best" for {what}, got a posterior averaged over {len(self.parts)} kernels; '
+            'condition without hyperparameters="average"'
+        )
+
+
+class MixturePrediction(Prediction):
+    """A weighted mixture of predictions: mean and standard deviation of all, and the quantiles of the mixture."""
+
+    weights: Float[np.ndarray, " K"]
+    parts: list[Prediction]
+    noises: list[float | None]
+
+    @staticmethod
+    def of(
+        weights: Float[np.ndarray, " K"], parts: list[Prediction], noises: list[float | None]
+    ) -> "MixturePrediction":
+        found = MixturePrediction(*_mixed(weights, parts))
+        found.weights, found.parts, found.noises = weights, parts, noises
+        return found
+
+    def cdf(self, values: Any) -> np.ndarray:
+        return np.tensordot(self.weights, [part.cdf(values) for part in self.parts], 1)
+
+    def quantile(self, q: Any) -> np.ndarray:
+        """Between the least and the largest of the parts' own quantiles, by bisection."""
+        own = np.array([part.quantile(q) for part in self.parts])
+        low, high, share = own.min(axis=0), own.max(axis=0), np.asarray(q, float)
+        share = share[:, None] if share.ndim else share
+        for _ in range(HALVINGS):
+            middle = 0.5 * (low + high)
+            below = np.reshape([self.cdf(row) for row in np.atleast_2d(middle)], middle.shape) < share
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return high
+
+    def each(self, of: Callable[[Prediction], Prediction]) -> Prediction:
+        parts = [part.each(of) for part in self.parts]
+        return MixturePrediction.of(self.weights, parts, self.noises).placed(self.places)
+
+    def with_noise(self, noise: Any) -> Prediction:
+        return self.each(lambda part: part.with_noise(noise))
+
+    def with_noise_of_data(self, noise: Any) -> Prediction:
+        """The noise that goes with each kernel where it was learned."""
+        own = [noise if each is None else each for each in self.noises]
+        parts = [part.with_noise(std) for part, std in zip(self.parts, own, strict=True)]
+        return MixturePrediction.of(self.weights, parts, self.noises).placed(self.places)
+
+    def in_unit(self, power: int, longer: float) -> Prediction:
+        noises = [None if noise is None else float(np.ldexp(noise, power)) for noise in self.noises]
+        return MixturePrediction.of(
+            self.weights, [part.in_unit(power, longer) for part in self.parts], noises
+        )
+
+
+def _mixed(weights: Float[np.ndarray, " K"], parts: list[Prediction]) -> Prediction:
+    """Mean and standard deviation of a mixture; of Monte Carlo errors the same share as of the parts."""
+    means, stds = (np.array([getattr(part, name) for part in parts], float) for name in ("mean", "std"))
+    average = lambda a: np.tensordot(weights, a, 1)
+    mean = average(means)
+    std = np.sqrt(average(stds**2 + (means - mean) ** 2))
+    if any(part.std_error is None for part in parts):
+        return Prediction(mean, std)
+    errors = np.array([part.std_error for part in parts], float)
+    return Prediction(mean, std, average(errors * stds) / np.maximum(std, np.finfo(float).tiny))
+
+
+def _diagnostics(parts: list[FittedPosterior], weights: np.ndarray, said: str) -> dict[str, Any]:
+    """Those of the part with the most weight; of what says how far the solve and the grid are off, the worst of all."""
+    info = dict(parts[int(np.argmax(weights))].diagnostics)
+    for name in ("kl_nats", "iterations", "clipped_mass", "grid_mean_error", "grid_std_error"):
+        if all(name in part.diagnostics for part in parts):
+            info[name] = max(part.diagnostics[name] for part in parts)
+    if "converged" in info:
+        info["converged"] = all(part.diagnostics["converged"] for part in parts)
+    return info | {"hyperparameters": said, "weights_of_kernels": weights.tolist()}
+
+
+def _warn_once(told: list[warnings.WarningMessage]) -> None:
+    """Of every kind of warning the first, however many parts gave it."""
+    kinds: dict[type[Warning], Any] = {}
+    for one in told:
+        kinds.setdefault(one.category, one.message)
+    for category, message in kinds.items():
+        warn_caller(str(message), category)
