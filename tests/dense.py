@@ -31,6 +31,9 @@ from dense_kernels import (
     Matern52 as Matern52,
 )
 from dense_kernels import (
+    Periodic as Periodic,
+)
+from dense_kernels import (
     Product as Product,
 )
 from dense_kernels import (

@@ -178,5 +178,36 @@ class Gneiting(Radial):
         return np.where(r < 1, h2 * c + 2 * r**2 * h1 * c1 + h * c2, 0.0)
 
 
+class Periodic(Kernel):
+    """variance * exp(-2 R^2 sin^2(d / (2 R)) / lengthscale^2) with d = delta[axis], on a circle of radius R = period / 2 pi.
+
+    Half the squared chord is R^2 (1 - cos(d / R)), whose slope is R sin(d / R) and whose curvature is cos(d / R).
+    """
+
+    def __init__(self, variance=1.0, lengthscale=1.0, period=1.0, axis=0):
+        self.variance, self.lengthscale, self.axis = float(variance), float(lengthscale), axis
+        self.radius = float(period) / (2 * np.pi)
+
+    def _angle(self, delta):
+        return np.asarray(delta, float)[..., self.axis] / self.radius
+
+    def value(self, delta):
+        half_square = self.radius**2 * (1 - np.cos(self._angle(delta)))
+        return self.variance * np.exp(-half_square / self.lengthscale**2)
+
+    def gradient(self, delta):
+        out = np.zeros(np.shape(delta))
+        slope = self.radius * np.sin(self._angle(delta)) / self.lengthscale**2
+        out[..., self.axis] = -self.value(delta) * slope
+        return out
+
+    def hessian(self, delta):
+        out = np.zeros((*np.shape(delta), np.shape(delta)[-1]))
+        angle = self._angle(delta)
+        slope = self.radius * np.sin(angle) / self.lengthscale**2
+        out[..., self.axis, self.axis] = self.value(delta) * (slope**2 - np.cos(angle) / self.lengthscale**2)
+        return out
+
+
 def _outer(a, b):
     return a[..., :, None] * b[..., None, :]

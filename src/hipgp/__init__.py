@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from hipgp.model.likelihood import Likelihood
     from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
     from hipgp.model.links import Link
+    from hipgp.model.periodic import Periodic
     from hipgp.model.point_pattern import point_pattern
     from hipgp.model.polygons import PolygonAverages
+    from hipgp.model.sphere import GreatCircles, Region, sphere
     from hipgp.nonlinear.engine import Linearised
     from hipgp.posterior import Posterior, load
     from hipgp.predictions import Prediction
@@ -58,8 +60,10 @@ _MODULES = {
     "hipgp.model.likelihood": ("Likelihood",),
     "hipgp.model.likelihoods": ("Beta", "Censored", "Gamma", "Gaussian", "LogNormal", "StudentT"),
     "hipgp.model.links": ("Link",),
+    "hipgp.model.periodic": ("Periodic",),
     "hipgp.model.point_pattern": ("point_pattern",),
     "hipgp.model.polygons": ("PolygonAverages",),
+    "hipgp.model.sphere": ("GreatCircles", "Region", "sphere"),
     "hipgp.nonlinear.engine": ("Linearised",),
     "hipgp.variational.engine": ("Variational",),
     "hipgp.model.kernels": (
@@ -112,6 +116,7 @@ __all__ = [
     "Gamma",
     "Gaussian",
     "Gneiting",
+    "GreatCircles",
     "Grid",
     "GridTooCoarse",
     "Likelihood",
@@ -123,12 +128,14 @@ __all__ = [
     "Matern32",
     "Matern52",
     "NegativeBinomial",
+    "Periodic",
     "Points",
     "Poisson",
     "PolygonAverages",
     "Posterior",
     "Prediction",
     "RationalQuadratic",
+    "Region",
     "SquaredExponential",
     "StudentT",
     "Variational",
@@ -136,4 +143,5 @@ __all__ = [
     "load",
     "observe",
     "point_pattern",
+    "sphere",
 ]

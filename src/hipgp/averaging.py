@@ -21,7 +21,8 @@ from hipgp.learning.learned import WeightedKernels
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, shortest_lengthscale
+from hipgp.model.kernel_scales import shortest_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.packing import Arrays, Json, check_shapes, kernel_from_json, kernel_to_json
 from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions

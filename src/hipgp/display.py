@@ -14,7 +14,8 @@ from jaxtyping import Float
 from hipgp import plots
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, typical_lengthscale
+from hipgp.model.kernel_scales import typical_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.model.scaling import scaled_data
 from hipgp.plots.maps import cuts
 from hipgp.plots.style import shown

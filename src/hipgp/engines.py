@@ -136,6 +136,10 @@ class FittedPosterior(eqx.Module):
         """y minus the fitted mean, and the noise std of each observation, where the engine keeps them."""
         return None
 
+    def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
+        """The trend, its coefficients and their covariance."""
+        raise ValueError(self._refusal("a trend", "Batch() or Exact()"))
+
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Mean and, where asked for, standard deviation at points that may lie beyond the grid."""
         raise ValueError(self._refusal("predictions beyond the grid", "Batch() or Exact()"))

@@ -25,6 +25,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hipgp.batch.engine import Batch
+from hipgp.choices.domain import in_step
 from hipgp.engines import Method
 from hipgp.gp import GP
 from hipgp.model.coordinates import Units, as_places, as_quantity, conversion
@@ -32,7 +33,8 @@ from hipgp.model.data import Data, observe
 from hipgp.model.dates import are_dates
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, Matern32, shortest_lengthscale
+from hipgp.model.kernel_scales import shortest_lengthscale
+from hipgp.model.kernels import Kernel, Matern32
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.scaling import scaled_data
 from hipgp.runtime.callers import warn_caller
@@ -217,7 +219,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         factor = 1.0
         while points(factor) > self.max_grid_points and np.any(factor * step < wide):
             factor *= 1.05
-        return Grid.cover(lower, lower + extent, spacing=factor * step, margin=self.margin * extent)
+        grid = Grid.cover(lower, lower + extent, spacing=factor * step, margin=self.margin * extent)
+        return in_step(self.kernel_, grid)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state with NumPy arrays for JAX ones, which unpickle as float32 where 64-bit types are off."""

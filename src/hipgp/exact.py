@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from hipgp.engines import Estimate, FittedPosterior, Gradient, Method, Problem
 from hipgp.learning.parameters import Layout
-from hipgp.model.data import Data, check_differentiable
+from hipgp.model.data import Data, check_differentiable, check_dimension
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
@@ -66,8 +66,7 @@ class Exact(Method):
 
     def check(self, kernel: Kernel, grid: Grid, functional: Functional) -> None:
         """Raise a ValueError if dimensions differ or derivatives do not exist; the grid need not cover the data."""
-        if functional.ndim != grid.ndim:
-            raise ValueError(f"grid: expected {functional.ndim} dimensions like the data, got {grid.ndim}")
+        check_dimension(functional, grid)
         check_differentiable(kernel.differentiable, functional)
 
     @float64_available
@@ -147,6 +146,9 @@ class ExactPosterior(FittedPosterior):
         check_std(how, "exact", ("auto", "exact"))
         x = self.trend.of(functional, self.grid, how.columns)
         return Prediction(*self._moments(functional, x, True, how.report))
+
+    def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
+        return self.trend, self.beta, self.beta_covariance
 
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         mean, deviation = self._moments(Points(x), self.trend.of(Points(x), self.grid), std)

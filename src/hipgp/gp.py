@@ -25,11 +25,13 @@ from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.units import LearnOptions
 from hipgp.model import scaling
 from hipgp.model.arguments import as_float
+from hipgp.model.covariates import Design, Formula
 from hipgp.model.data import Data
 from hipgp.model.frames import Frame
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.links import Link, as_link
+from hipgp.model.periodic import check_periods
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.engine import Linearised, suited
 from hipgp.nonlinear.learning import learn_linearised
@@ -53,6 +55,7 @@ class GP(Shown, eqx.Module):
     link: Link
     parameters: dict[str, float]
     learned: Learned | None
+    formula: Formula | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -74,13 +77,20 @@ class GP(Shown, eqx.Module):
             if noise <= 0:
                 raise ValueError(f"noise: expected a positive standard deviation, got {noise}")
         self.kernel, self.grid, self.noise = kernel, grid, noise
-        self.trend = trend if isinstance(trend, Trend) else Trend(trend)
+        named = isinstance(trend, str) and "~" in trend
+        named |= isinstance(trend, list | tuple) and all(isinstance(name, str) for name in trend)
+        self.formula = Formula(trend) if named else None
+        self.trend = trend if isinstance(trend, Trend) else Trend(None if named else trend)
         self.link, self.parameters = as_link(link), dict(parameters or {})
         self.learned = None
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         noise = "as given with the data, or to be learned" if self.noise is None else f"{self.noise:.4g}"
-        rows = {"kernel": repr(self.kernel), "noise": noise, "trend": str(self.trend.kind or "none")}
+        rows = {
+            "kernel": repr(self.kernel),
+            "noise": noise,
+            "trend": str(self.formula or self.trend.kind or "none"),
+        }
         rows |= {"grid": "chosen when conditioned" if self.grid is None else repr(self.grid)}
         rows |= {} if self.link.identity else {"link": self.link.name}
         rows |= {name: f"{value:.4g}" for name, value in self.parameters.items()}
@@ -107,7 +117,13 @@ class GP(Shown, eqx.Module):
         """
         _check_hyperparameters(hyperparameters, checkpoint)
         average = hyperparameters == "average"
-        data = self._in_frame(data)
+        if self.formula is not None:
+            design, plain = self._with_columns(data)
+            how = {"hyperparameters": hyperparameters, "progress": progress, "checkpoint": checkpoint}
+            found = plain.condition(data, method, **how)  # type: ignore[arg-type]
+            return dataclasses.replace(found, design=design)
+        data = self._in_frame(data).without_covariates()
+        check_periods(self.kernel)
         frame, data = data.frame, data.plain()
         if isinstance(method, Linearised):
             method = suited(method, Batch(), self.link, self.parameters)
@@ -148,6 +164,11 @@ class GP(Shown, eqx.Module):
         `checkpoint` names a file from which interrupted learning resumes; it stays when learning is done.
         """
         _check_data(data)
+        if self.formula is not None:
+            how = {"start": start, "bounds": bounds, "key": key, "polish": polish, "progress": progress}
+            found = self._with_columns(data)[1].learn(data, checkpoint=checkpoint, **how)  # type: ignore[arg-type]
+            return found._changed(trend=self.trend, formula=self.formula)
+        data = data.without_covariates()
         frame, data = data.frame, data.plain()
         self.kernel.check_dimension(data.ndim)
         self._check(data, Batch())
@@ -159,12 +180,28 @@ class GP(Shown, eqx.Module):
             learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, Batch(), how)
             parameters: dict[str, float] = {}
         else:
+            check_periods(self.kernel)
             method = Linearised(Batch(), self.link, self.parameters)
             learned, parameters = learn_linearised(method, self._problem_on_grid(data), how)
             warn_if_undetermined(learned.undetermined)
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
         learned = learned._replace(frame=frame)
         return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
+
+    def _with_columns(self, data: Data) -> tuple[Design, "GP"]:
+        """The columns of a trend in named columns, and the same model with these as a matrix."""
+        assert self.formula is not None
+        _check_data(data)
+        table = data.covariates()
+        design = self.formula.of(table)
+        return design, self._changed(trend=Trend(design.matrix(table)), formula=None)
+
+    def _changed(self, **values: Any) -> "GP":
+        """The same model with other values in some fields."""
+        out = object.__new__(GP)
+        for field in dataclasses.fields(self):
+            object.__setattr__(out, field.name, values.get(field.name, getattr(self, field.name)))
+        return out
 
     def plot(self) -> Any:
         """Draw the prior with matplotlib's pyplot: covariance against distance, and draws. Returns the two axes."""

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from hipgp.batch import estimates
 from hipgp.choices import observations
-from hipgp.choices.domain import reaching
+from hipgp.choices.domain import beyond, reaching
 from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, as_key
 from hipgp.files import export, io, persistence
 from hipgp.files.places import columns as columns_of
@@ -19,9 +19,11 @@ from hipgp.learning.learned import Learned
 from hipgp.model import dates, scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
+from hipgp.model.covariates import Design, coefficient_table
 from hipgp.model.frames import Frame, plain_numbers
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
+from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
 from hipgp.model.labels import AXES, Labels
 from hipgp.nonlinear.observed import new_observations, noise_of_all
@@ -44,6 +46,7 @@ class Posterior(Shown, eqx.Module):
     unit: int = eqx.field(static=True, default=0)
     kept: dict[str, np.ndarray] = eqx.field(default_factory=dict)
     frame: Frame = eqx.field(static=True, default=Frame())
+    design: Design | None = eqx.field(static=True, default=None)  # of a trend in named columns
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         info = self.diagnostics
@@ -241,10 +244,13 @@ class Posterior(Shown, eqx.Module):
         at, shaped = places_and_shape(functional, self.labels)
         functional, longer = self._plain(at)
         estimates.check_places(functional)
-        if self._beyond(functional) and isinstance(functional, Points) and std == "auto" and columns is None:
+        columns = columns if self.design is None else self.design.matrix(columns)
+        usual = isinstance(functional, Points) and std == "auto" and columns is None
+        near = self.engine.method.linear and not repeats(self.kernel)
+        if usual and near and beyond(self.engine, functional):
             found = self.engine.predict_beyond(functional.x)
         else:
-            engine = self._reaching(functional, progress)
+            engine = reaching(self.engine, functional, progress)
             with Progress("standard deviations", progress) as bar:
                 found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
         found = self._in_unit(found, functional, longer)
@@ -270,13 +276,24 @@ class Posterior(Shown, eqx.Module):
     ) -> np.ndarray:
         """`count` draws from the posterior at the grid points, (count, *grid.shape), or of functionals `at`, (count, N)."""
         check_whole("count", count, 1)
+        columns = columns if self.design is None or at is None else self.design.matrix(columns)
         at, longer = (None, 1.0) if at is None else self._plain(at)
-        engine = self.engine if at is None else self._reaching(at, progress)
+        engine = self.engine if at is None else reaching(self.engine, at, progress)
         itemsize = np.dtype(self.engine.dtype).itemsize
         estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
         with Progress("drawing", progress) as bar:
             drawn = np.ldexp(engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
         return drawn if longer == 1 else drawn / longer
+
+    @property
+    def coefficients(self) -> Any:
+        """The coefficients of the trend as a pandas table: name, estimate, standard error, and the ends of the 95% interval.
+
+        Of "linear" the slopes are per unit of each axis, and the constant is the trend's value in the middle of the grid.
+        """
+        found = self.engine.trend_fit()
+        names = self.labels.axes if self.design is None else self.design.names
+        return coefficient_table(*found, self.grid, names, 2.0**self.unit)
 
     def log_evidence(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Estimate:
         """The log-probability of the data under this model, with its Monte Carlo error, for model comparison.
@@ -320,17 +337,6 @@ class Posterior(Shown, eqx.Module):
         """The certified posterior without the observations `index`: their numbers in the order given, or a mask of all."""
         engine = observations.without(self.engine, index, progress)
         return dataclasses.replace(self, engine=engine, kept={})
-
-    def _beyond(self, functional: Functional) -> bool:
-        """Whether the functional reaches beyond an automatic grid on which the engine computes."""
-        on_grid = "grid_chosen" in self.diagnostics and self.engine.method.on_grid
-        return on_grid and bool(np.any(self.grid.outside(functional.places()) > 0))
-
-    def _reaching(self, functional: Functional, progress: bool) -> FittedPosterior:
-        """The engine's posterior, computed again on a wider grid if `functional` reaches beyond an automatic one."""
-        engine = reaching(self.engine, functional, progress) if self._beyond(functional) else self.engine
-        engine.method.check(engine.kernel, engine.grid, functional)
-        return engine
 
     def _plain(self, at: Any) -> tuple[Functional, float]:
         """A functional in the units of the data, as plain numbers, and the factor by which that scales it (`in_units`)."""

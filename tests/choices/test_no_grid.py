@@ -158,11 +158,21 @@ def test_other_functionals_beyond_it_take_a_wider_grid(by_batch):
         post.predict(hg.LineIntegrals([[0.0, 0.0]], [[1e9, 0.0]]))
 
 
-def test_beyond_a_grid_that_was_given_is_refused_as_before():
-    _, _, data = square(20)
-    gp = hg.GP(KERNEL, hg.Grid.cover((0, 0), (1, 1), shape=16))
-    with pytest.raises(ValueError, match="places within the grid"):
-        gp.condition(data, progress=False).predict(hg.Points([[2.0, 2.0]]))
+@pytest.mark.parametrize(
+    "method", [hg.Batch(tolerance=1e-8), hg.Variational(family="full", weights="exact", epochs=8)]
+)
+def test_beyond_a_grid_that_was_given_it_is_the_same_model(method):
+    """Of the variational engine that of its inducing points, which has a residual there: none is left out."""
+    x, y, data = square(20)
+    grid = hg.Grid.cover((0, 0), (1, 1), shape=16)
+    post = hg.GP(KERNEL, grid).condition(data, method, progress=False)
+    far = np.array([[0.5, 0.5], [1.3, 0.5], [9.0, -7.0]])
+    f, f_star = dense.points(x), dense.points(far)
+    truth = dense.svgp(DENSE_KERNEL, grid.coordinates(), f, y, 0.1, f_star, residual="noise")
+    found = post.predict(far)
+    assert np.max(np.abs(found.mean - truth.mean) / truth.std) < 0.05
+    np.testing.assert_allclose(found.std, truth.std, rtol=0.05)
+    assert found.mean[-1] == pytest.approx(0.0, abs=1e-6) and found.std[-1] == pytest.approx(np.sqrt(1.3))
 
 
 def test_learning_needs_no_grid():

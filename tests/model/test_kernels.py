@@ -10,6 +10,7 @@ import pytest
 
 import dense
 from hipgp.model import kernels as hk
+from hipgp.model.periodic import Periodic
 
 PAIRS = {  # hipgp's and the reference's, made from a variance and a lengthscale
     "matern12": (hk.Matern12, dense.Matern12),
@@ -40,6 +41,10 @@ PAIRS = {  # hipgp's and the reference's, made from a variance and a lengthscale
         lambda v, ell: hk.Matern52(v, ell) * hk.Matern32(0.8, 1.5),
         lambda v, ell: dense.Matern52(v, ell) * dense.Matern32(0.8, 1.5),
     ),
+    "periodic": (
+        lambda v, ell: hk.Matern52(0.9, ell) * Periodic(v, 0.4, period=1.3, axis=0),
+        lambda v, ell: dense.Matern52(0.9, ell) * dense.Periodic(v, 0.4, period=1.3, axis=0),
+    ),
 }
 DERIVATIVES = {
     "matern12": 0,
@@ -49,7 +54,13 @@ DERIVATIVES = {
     "gneiting 1.5": 0,
     "gneiting 2": 1,
 }
-DERIVATIVES |= {"sum": 1, "product": 1, "squared exponential": hk.SMOOTH, "rational quadratic": hk.SMOOTH}
+DERIVATIVES |= {
+    "sum": 1,
+    "product": 1,
+    "periodic": 2,
+    "squared exponential": hk.SMOOTH,
+    "rational quadratic": hk.SMOOTH,
+}
 LENGTHSCALES = {1: 0.8, 2: (0.7, 1.3), 3: (0.7, 1.3, 0.9)}
 
 every_kernel = pytest.mark.parametrize("name", PAIRS)

@@ -7,7 +7,7 @@ import pytest
 import dense
 import hipgp as hg
 from hipgp.batch import variances
-from hipgp.model.kernels import typical_lengthscale
+from hipgp.model.kernel_scales import typical_lengthscale
 from hipgp.vecchia import aggregation
 from hipgp.vecchia import factor as vecchia
 

@@ -87,7 +87,7 @@ def test_rays_of_two_sets_are_found_by_their_ends():
     short, long = (LineIntegrals(np.zeros(2), end * problem.places(3)) for end in (0.05, 5.0))
     nodes = Nodes.concatenate([coarse.coarse_nodes(f, KERNEL) for f in (short, long)])
     assert nodes.x.shape[1] > coarse.coarse_nodes(short, KERNEL).x.shape[1]
-    ends = neighbours.location_features(nodes, np.ones(2))[:, -2:]
+    ends = neighbours.location_features(nodes, Matern32())[:, -2:]
     assert np.all(np.linalg.norm(ends[:24] - short.end, axis=1) < 0.2 * short.length)
 
 
@@ -136,7 +136,9 @@ def test_lines_need_not_be_spelt_out(average):
     np.testing.assert_allclose(plenty.x, fine.x, rtol=1e-13)
     np.testing.assert_allclose(plenty.weights, fine.weights, rtol=1e-13)
     np.testing.assert_allclose(
-        neighbours.location_features(lines, 1.0), neighbours.location_features(nodes, 1.0), rtol=1e-13
+        neighbours.location_features(lines, Matern32()),
+        neighbours.location_features(nodes, Matern32()),
+        rtol=1e-13,
     )
     np.testing.assert_array_equal(lines.heaviest().x, nodes.heaviest().x)
     index, used = jnp.asarray(rng.permutation(40)[:12].reshape(3, 4)), jnp.ones((3, 4), bool)

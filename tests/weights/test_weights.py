@@ -14,6 +14,7 @@ from hipgp.model import kernels as hk
 from hipgp.model.data import Data, observe
 from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
 from hipgp.model.grid import Grid
+from hipgp.model.kernel_words import elementary
 from hipgp.weights import exact as hw
 from hipgp.weights import stencils
 from hipgp.weights.toeplitz import embed, toeplitz_on_torus
@@ -207,7 +208,7 @@ def test_local_converges_to_exact_as_the_design_s_table_says(name, cells):
     which is all that its smallest squared-exponential entries show; ours must not be above them.
     """
     grid = Grid(0.0, 1.0, (40, 40))
-    kernel, coordinates = hk.elementary()[name](1.0, float(cells)), grid.coordinates()
+    kernel, coordinates = elementary()[name](1.0, float(cells)), grid.coordinates()
     x = np.random.default_rng(0).uniform(10, 29, (500, 2))
     nugget = 1e-13 if name == "SquaredExponential" else 0.0
     factor = scipy.linalg.cholesky(kernel(coordinates, coordinates) + nugget * np.eye(grid.size), lower=True)

@@ -24,7 +24,7 @@ from hipgp.files import io
 from hipgp.model import dates
 from hipgp.model.data import Data, count_repeated
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import describe
+from hipgp.model.kernel_words import describe
 from hipgp.scores import LeaveOut, describe_calibration
 from hipgp.vecchia import grid_check
 

@@ -227,24 +227,27 @@ def standard_deviations(
     samples: int,
     work: Callable[[], Work],
     from_one_place: Callable[[list[Functional]], bool],
+    near: bool = True,
 ) -> Decision[str]:
     """The fastest accurate algorithm for standard deviations of `count` targets of one kind.
 
     For points given points, and for lines given lines from the same place, the nearest observations determine the standard
-    deviation to a few percent. They do not for a line given lines that cross it, for values given slopes, and for one kind
-    given another. Only then `work` is called.
+    deviation to a few percent. They do not for a line given lines that cross it, for values given slopes, for one kind
+    given another, and where a kernel repeats (`near` is False). Only then `work` is called.
     """
     functionals = [*data.functionals, target]
     kinds = {type(functional) for functional in functionals}
-    if kinds == {Points}:
+    if near and kinds == {Points}:
         return Decision("vecchia", "from the nearest observations: points given points")
-    if kinds == {LineIntegrals} and from_one_place(functionals):
+    if near and kinds == {LineIntegrals} and from_one_place(functionals):
         return Decision("vecchia", "from the nearest observations: lines given lines from the same place")
     least = "the nearest observations carry too little information on one kind of functional given others"
     if kinds == {LineIntegrals}:
         least = (
             "the nearest observations carry too little information on lines that do not start from one place"
         )
+    if not near:
+        least = "the nearest observations carry too little information where a kernel repeats"
     needed = work()
     rows = f"the factor of a matrix of {needed.rows:,} rows"
     if exact_by_factor(needed, count, samples):

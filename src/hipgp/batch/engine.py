@@ -155,7 +155,7 @@ class Batch(Method):
             solution = self._solve(built.system, problem, columns, report, saved, known)
         if saved is not None:
             saved.remove()
-        of_std = variances.automatic_on_grid(data, grid, built.system, solution.steps)
+        of_std = variances.automatic_on_grid(problem, built.system, solution.steps)
         info |= {
             "decisions": info["decisions"] | {"standard deviations on the grid": of_std.reason},
             "iterations": solution.steps,

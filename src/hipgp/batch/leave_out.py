@@ -15,7 +15,7 @@ import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float, Int
 
 from hipgp.batch.systems import solve
-from hipgp.model.kernels import Kernel, typical_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
@@ -62,7 +62,7 @@ def _precisions(post: "BatchPosterior", rows: list[Int[np.ndarray, " n"]]) -> li
     """The block of A^-1 of each group, given the nearest observations outside it."""
     nodes = coarse_data_nodes(post.data, post.kernel)
     noise = np.asarray(post.data.noise_std(post.noise), float) ** 2
-    places = location_features(nodes, typical_lengthscale(post.kernel, post.grid.ndim))
+    places = location_features(nodes, post.kernel)
     tree = scipy.spatial.KDTree(places)
     least = NEAREST_POINTS if nodes.per == 1 else NEAREST_OTHERS
     out: list[np.ndarray] = [np.empty(0)] * len(rows)

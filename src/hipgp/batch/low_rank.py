@@ -19,7 +19,8 @@ from hipgp.linalg.pivoted_cholesky import PartialCholesky, pivoted_cholesky
 from hipgp.linalg.preconditioner import Preconditioner
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, shortest_lengthscale, typical_lengthscale
+from hipgp.model.kernel_scales import shortest_lengthscale, typical_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit

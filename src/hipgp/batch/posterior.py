@@ -195,6 +195,9 @@ class BatchPosterior(FittedPosterior):
     def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
         return self.method.log_evidence_slope(self.problem, probes, key).gradient
 
+    def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
+        return self.trend, self.beta, self.beta_covariance
+
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         inside = self.grid.outside(x) == 0
         mean = np.empty(len(x))

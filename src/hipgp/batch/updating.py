@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from hipgp.engines import Problem
 from hipgp.linalg.krylov import Solution, minimal_residuals
-from hipgp.model.kernels import typical_lengthscale
 from hipgp.model.nodes import Nodes
 from hipgp.runtime import memory
 from hipgp.runtime.arrays import on_device
@@ -95,9 +94,9 @@ def _passed_on(
 
 
 def _located(problem: Problem) -> tuple[Nodes, Float[np.ndarray, "N F"]]:
-    """Return the observations as coarse nodes, and where they are in lengthscales."""
+    """Return the observations as coarse nodes, and where they are in the kernel's coordinates."""
     nodes = coarse_data_nodes(problem.data, problem.kernel)
-    return nodes, location_features(nodes, typical_lengthscale(problem.kernel, problem.grid.ndim))
+    return nodes, location_features(nodes, problem.kernel)
 
 
 def guess(

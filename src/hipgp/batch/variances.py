@@ -26,11 +26,11 @@ from jaxtyping import Array, Float, Int
 from hipgp.batch.decisions import Decision, standard_deviations, work
 from hipgp.batch.simulation import GridTarget, simulate
 from hipgp.batch.systems import System, draws_at_once, solve
+from hipgp.engines import Problem
 from hipgp.model.arguments import check_whole
-from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
-from hipgp.model.grid import Grid
-from hipgp.model.kernels import typical_lengthscale
+from hipgp.model.kernel_scales import metric_coordinates, repeats, typical_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.predictions import DEFAULT_STD
 from hipgp.runtime.precision import float64_available
@@ -84,22 +84,22 @@ def _local_conditional(post: "BatchPosterior", functional: Functional) -> _Local
         clusters = cluster_points(post.kernel, x, noise, scale, share, CLUSTER_MOST)
         if clusters is not None:
             nodes, spread = clusters_as_points(x, clusters, noise)
-    near = _near(nodes, targets, scale)
+    near = _near(nodes, targets, post.kernel)
     return _LocalConditional(vecchia.conditionals(post.kernel, nodes, spread, targets, near), clusters, noise)
 
 
-def _near(nodes: Nodes, targets: Nodes, scale: np.ndarray) -> Groups:
+def _near(nodes: Nodes, targets: Nodes, kernel: Kernel) -> Groups:
     """Observations near the targets: by place for points, by ends for lines given lines, by closest node otherwise."""
     many, of_targets = nodes.x.shape[1] > 1, targets.x.shape[1] > 1
     if many == of_targets:
-        both = neighbours.location_features(Nodes.concatenate([nodes, targets]), scale)
+        both = neighbours.location_features(Nodes.concatenate([nodes, targets]), kernel)
         sizes = _sizes(len(nodes), len(targets)) if many else ALONE
         return neighbours.target_groups(both[: len(nodes)], both[len(nodes) :], *sizes)
     n, q, d = nodes.x.shape
-    middle = np.asarray(targets.x[:, targets.x.shape[1] // 2] / scale)
+    middle = metric_coordinates(kernel, np.asarray(targets.x[:, targets.x.shape[1] // 2]))
     size, k = _sizes(n, len(middle))
     groups = neighbours.bisected_groups(middle, size)
-    tree = scipy.spatial.KDTree((nodes.x / scale).reshape(-1, d))
+    tree = scipy.spatial.KDTree(metric_coordinates(kernel, np.asarray(nodes.x).reshape(-1, d)))
     count = min(n * q, 4 * k)
     centres = np.array([middle[rows].mean(axis=0) for rows in groups])
     owner = np.asarray(tree.query(centres, k=count, workers=-1)[1]).reshape(len(groups), count) // q
@@ -214,13 +214,16 @@ def _controlled(
 def automatic(post: "BatchPosterior", functional: Functional, samples: int) -> Decision[str]:
     """The fastest accurate algorithm for standard deviations of these functionals."""
     needed = lambda: work(post.system, post.diagnostics["iterations"])
-    return standard_deviations(post.data, functional, len(functional), samples, needed, _from_one_place)
+    near = not repeats(post.kernel)
+    return standard_deviations(post.data, functional, len(functional), samples, needed, _from_one_place, near)
 
 
-def automatic_on_grid(data: Data, grid: Grid, system: System, iterations: int) -> Decision[str]:
+def automatic_on_grid(problem: Problem, system: System, iterations: int) -> Decision[str]:
     """The algorithm for standard deviations at the grid points, unless the user asks for another."""
+    kernel, grid, data, *_ = problem
     needed, one = lambda: work(system, iterations), Points(np.zeros((1, grid.ndim)))
-    return standard_deviations(data, one, grid.size, DEFAULT_STD.samples, needed, _from_one_place)
+    how = DEFAULT_STD.samples, needed, _from_one_place, not repeats(kernel)
+    return standard_deviations(data, one, grid.size, *how)
 
 
 def _from_one_place(lines: list[Any]) -> bool:

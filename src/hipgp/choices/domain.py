@@ -5,10 +5,11 @@ import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float
 
 from hipgp.engines import FittedPosterior
-from hipgp.model.data import Data
+from hipgp.model.data import Data, check_differentiable, check_dimension
 from hipgp.model.functionals import Functional
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, shortest_lengthscale, typical_lengthscale
+from hipgp.model.kernel_scales import repeats, shortest_lengthscale, spacing_in_step, typical_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.runtime.progress import Progress
 
 # Margins as fractions of the data's extent on every side. One lengthscale from the data the posterior is close to the
@@ -58,6 +59,16 @@ def covering(
         factor *= 1.02 if np.prod(points(factor)) < 2 * most else 1.2
     shape = tuple(int(n) for n in points(factor))
     return Grid.cover(lower, upper, shape=shape)
+
+
+def in_step(kernel: Kernel, grid: Grid) -> Grid:
+    """The grid, if need be finer, so that a whole number of its cells makes each period of a kernel that repeats."""
+    if not repeats(kernel):
+        return grid
+    lower, upper, spacing = (np.asarray(a) for a in (grid.lower, grid.upper, grid.spacing))
+    step = spacing_in_step(kernel, spacing)
+    cells = np.ceil((upper - lower) / step - 1e-9).astype(int)
+    return Grid(lower - (cells * step - (upper - lower)) / 2, step, tuple(int(n) + 1 for n in cells))
 
 
 def map_grid(kernel: Kernel, data: Data) -> Grid:
@@ -116,11 +127,21 @@ def grown(grid: Grid, functional: Functional, most: float) -> Grid:
     return Grid(np.asarray(grid.lower) - below * spacing, spacing, tuple(int(n) for n in shape))
 
 
+def beyond(engine: FittedPosterior, functional: Functional) -> bool:
+    """Whether the functional reaches beyond the grid on which the engine computes."""
+    check_dimension(functional, engine.grid)
+    return engine.method.on_grid and bool(np.any(engine.grid.outside(functional.places()) > 0))
+
+
 def reaching(engine: FittedPosterior, functional: Functional, progress: bool) -> FittedPosterior:
-    """The posterior of the same problem on a grid extended to cover `functional`."""
-    problem = engine.conditioned_on()
-    if problem is None:
-        return engine  # its own check then raises the error
-    wider = grown(engine.grid, functional, 4 * max(MOST_POINTS, engine.grid.size))
-    with Progress(f"again on a grid of {' x '.join(map(str, wider.shape))}", progress):
-        return engine.method.condition(problem._replace(grid=wider), progress=False)
+    """The engine's posterior, computed again on a wider grid if `functional` reaches beyond its own."""
+    if beyond(engine, functional):
+        problem = engine.conditioned_on()
+        if problem is None:  # it predicts there by itself, or raises the error
+            check_differentiable(engine.kernel.differentiable, functional)
+            return engine
+        wider = grown(engine.grid, functional, 4 * max(MOST_POINTS, engine.grid.size))
+        with Progress(f"again on a grid of {' x '.join(map(str, wider.shape))}", progress):
+            engine = engine.method.condition(problem._replace(grid=wider), progress=False)
+    engine.method.check(engine.kernel, engine.grid, functional)
+    return engine

@@ -13,12 +13,13 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.batch.decisions import SHARED
-from hipgp.choices.domain import MOST_POINTS, covering, domain
+from hipgp.choices.domain import MOST_POINTS, covering, domain, in_step
 from hipgp.engines import Method
 from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, shortest_lengthscale
+from hipgp.model.kernel_scales import shortest_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
@@ -109,7 +110,7 @@ def _grid(
 ) -> Grid:
     """A grid over the box with spacing `step`, or as fine as memory and `most` allow."""
     while True:
-        grid = covering(*box, step, most)
+        grid = in_step(kernel, covering(*box, step, most))
         needed = memory.torus_bytes(np.prod(smallest_torus(kernel, grid, WRAPPED), dtype=float))
         if memory.fits(needed) or grid.size <= 2**grid.ndim:
             return grid

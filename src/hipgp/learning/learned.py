@@ -49,9 +49,9 @@ class Learned(NamedTuple):
         return [f"{name} {self._value(name, value)} {_error(std)}" for name, value, std in rows]
 
     def _value(self, name: str, value: float) -> str:
-        """The value of a parameter as text; lengthscales have their unit."""
+        """The value of a parameter as text; lengthscales and periods have their unit."""
         own, _, axis = name.split(".")[-1].partition("[")
-        if own != "lengthscale" or not self.frame.axes:
+        if own not in ("lengthscale", "period") or not self.frame.axes:
             return f"{value:.4g}"
         units = self.frame.axes if not axis else (self.frame.axes[int(axis[:-1])],)
         return dates.length(value, units[0] if len(set(units)) == 1 else "")

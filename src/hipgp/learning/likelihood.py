@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.learning.parameters import Evaluation, Layout
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
 from hipgp.model.data import Data
-from hipgp.model.kernels import Kernel, typical_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.buckets import round_up_to_power_of_two
@@ -68,7 +68,7 @@ def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: 
     """Choose about `count` observations at random, in groups, with the nearest predecessors of each among all."""
     nodes = coarse.coarse_data_nodes(data, kernel)
     size, k = vecchia.group_sizes(nodes)
-    places = neighbours.location_features(nodes, typical_lengthscale(kernel, data.ndim))
+    places = neighbours.location_features(nodes, kernel)
     chance = np.random.default_rng((seed, 2)).uniform(size=places.shape)
     places = places + TIE * np.ptp(places, axis=0) * chance
     groups = neighbours.ordered_groups(nodes, places, size, k, seed, most=max(1, round(count / size)))

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.model.kernels import Kernel, Product, Stationary
+from hipgp.model.periodic import Periodic
 from hipgp.runtime.arrays import AnyArray
 
 WIDE = 100.0  # bounds of other kinds of parameters, as a factor of their starting values
@@ -30,7 +31,8 @@ class Evaluation(NamedTuple):
 class Layout(eqx.Module):
     """The layout of the vector of free parameters: kernel parameters in tree order, then the noise if it is free.
 
-    In a product of kernels only the first factor's variance is free, since the likelihood depends on the product alone.
+    In a product of kernels only the first factor's variance is free, since the likelihood depends on the product alone. A
+    period is free only if it was given as a range.
     """
 
     template: Kernel
@@ -43,6 +45,7 @@ class Layout(eqx.Module):
             lambda a: np.array(a, float), kernel
         )  # copies, so that an object used twice becomes two leaves
         fixed = {id(part.variance) for part in _fixed_factors(plain)}
+        fixed |= {id(p.period) for p in plain.parts if isinstance(p, Periodic) and p.between is None}
         return Layout(plain, noise_free, tuple(id(leaf) not in fixed for leaf in jax.tree.leaves(plain)))
 
     def names(self) -> list[str]:
@@ -56,6 +59,13 @@ class Layout(eqx.Module):
             names += [label] if leaf.ndim == 0 else [f"{label}[{i}]" for i in range(leaf.size)]
         names = [n for n, keep in zip(names, self._mask(), strict=True) if keep]
         return names + ["noise"] * self.noise_free
+
+    def periods(self) -> list[tuple[float, float] | None]:
+        """For each entry of the vector the range in which a period is looked for, and None for all others."""
+        ranges = {id(p.period): p.between for p in self.template.parts if isinstance(p, Periodic)}
+        sizes = zip(jax.tree.leaves(self.template), self.free, strict=True)
+        found = [ranges.get(id(leaf)) for leaf, free in sizes if free for _ in range(leaf.size)]
+        return found + [None] * self.noise_free
 
     def pack(self, kernel: Kernel, noise: float | None) -> Float[np.ndarray, " p"]:
         logs = np.concatenate([np.log(np.ravel(np.asarray(leaf, float))) for leaf in jax.tree.leaves(kernel)])
@@ -149,12 +159,13 @@ def bounds(
     for axis, (h, e) in enumerate(zip(spacing, extent, strict=True)):
         wide[f"lengthscale[{axis}]"] = (0.3 * float(h), 10 * float(e))
     rows, known = [], set()
-    for name, value in zip(layout.names(), np.exp(layout.pack(layout.template, 1.0)), strict=True):
+    values = np.exp(layout.pack(layout.template, 1.0))
+    for name, value, between in zip(layout.names(), values, layout.periods(), strict=True):
         own = name.split(".")[-1]
         keys = (name, name.split("[")[0], own, own.split("[")[0])
         known |= set(keys)
         given = next((user[key] for key in keys if key in user), None)
-        usual = wide.get(own, wide.get(own.split("[")[0], (value / WIDE, value * WIDE)))
+        usual = between or wide.get(own, wide.get(own.split("[")[0], (value / WIDE, value * WIDE)))
         rows.append(usual if given is None else given)
     if unknown := set(user) - known:
         raise ValueError(f"bounds: expected names among {sorted(known)}, got {sorted(unknown)}")

@@ -22,11 +22,15 @@ from hipgp.engines import Method, Problem, Slope
 from hipgp.learning.learned import Learned
 from hipgp.learning.likelihood import Terms, evaluate, prepare
 from hipgp.learning.parameters import Bounds, Evaluation, Layout, bounds
+from hipgp.learning.periods import begun, periods_to_try
+from hipgp.learning.periods import rungs as repeating_rungs
 from hipgp.learning.scoring import Model, Report, climb, descend, uncertainty
 from hipgp.learning.units import LearnOptions
 from hipgp.model.data import Data, Observations
 from hipgp.model.grid import Grid
+from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
+from hipgp.model.periodic import Periodic
 from hipgp.model.trend import Trend
 from hipgp.runtime.checkpoints import fingerprint, read_arrays, write_arrays
 from hipgp.runtime.precision import float64_available
@@ -65,7 +69,8 @@ def learn(
     data, order = in_fixed_order(data)
     task = Task.of(kernel, grid, data, noise, trend.in_order(order), start, user_bounds or {}, seed)
     stages = stages_of(data)
-    exact = len(data) + grid.size <= POLISHED_UP_TO if polish is None else polish
+    usual = len(data) + grid.size <= POLISHED_UP_TO and not repeats(kernel)  # which asks for a grid in step
+    exact = usual if polish is None else polish
     trace: list[dict[str, Any]] = []
     wanted = sorted((user_bounds or {}).items())
     problem = fingerprint(kernel, grid, data, noise, task.trend, start, seed, wanted, stages, exact)
@@ -104,6 +109,7 @@ class Task(NamedTuple):
     spread: float
     box: Bounds
     user: dict[str, Any]  # bounds that the user gave
+    periods: list[list[float]]  # to start from, for each part of the kernel
 
     @staticmethod
     def of(
@@ -116,11 +122,16 @@ class Task(NamedTuple):
         user: dict[str, Any],
         seed: int,
     ) -> "Task":
-        layout, columns = Layout.of(kernel, not np.all(data.noise_known)), trend.of_data(data, grid)
+        columns = trend.of_data(data, grid)
+        periods = periods_to_try(kernel, data, columns)
+        kernel = _rebuilt(kernel, map(begun, kernel.parts, periods))
+        layout = Layout.of(kernel, not np.all(data.noise_known))
         spread = _spread(data, columns)
         extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
         box = bounds(layout, _field_spread(data, spread), spacing, extent, user, spread)
-        return Task(kernel, grid, data, noise, trend, start, seed, layout, columns, spread, box, user)
+        return Task(
+            kernel, grid, data, noise, trend, start, seed, layout, columns, spread, box, user, periods
+        )
 
     def terms(self, count: int, best: np.ndarray | None) -> Terms:
         """The likelihood of about `count` observations, with neighbours chosen by the `best` parameters so far."""
@@ -235,7 +246,8 @@ def stages_of(data: Data) -> list[tuple[int, int, int]]:
 
 def _neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:
     """The kernel with lengthscales of a tenth of the extent, which define neighbours before anything is learned."""
-    tenth = lambda part: 0.1 * extent if np.ndim(part.lengthscale) else np.asarray(0.1 * np.max(extent))
+    whole = lambda part: part.period if isinstance(part, Periodic) else np.max(extent)
+    tenth = lambda part: 0.1 * extent if np.ndim(part.lengthscale) else np.asarray(0.1 * whole(part))
     parts = [eqx.tree_at(lambda p: p.lengthscale, part, tenth(part)) for part in kernel.parts]
     return _rebuilt(kernel, iter(parts))
 
@@ -267,12 +279,15 @@ def _starts(task: Task) -> list[np.ndarray]:
         np.ndim(part.lengthscale) for part in parts
     ):  # and equal on all axes: the field of a thin box may be isotropic
         rungs += [(one, np.full(len(spacing), one)) for one in ladder]
-    kinds = [(type(part).__name__, np.ndim(part.lengthscale)) for part in parts]
-    numbers = itertools.product(
-        range(len(rungs)), repeat=len(parts)
-    )  # combinations that differ by exchanging parts of one kind are tried once
+    every = [
+        repeating_rungs(part, periods) if isinstance(part, Periodic) else rungs
+        for part, periods in zip(parts, task.periods, strict=True)
+    ]
+    # Combinations that differ by exchanging parts of one kind, which do not repeat, are tried once.
+    kinds = [(type(p).__name__, np.ndim(p.lengthscale), i * p.repeats) for i, p in enumerate(parts)]
+    numbers = itertools.product(*(range(len(own)) for own in every))
     kept = {tuple(sorted(zip(kinds, mixture, strict=True))): mixture for mixture in numbers}
-    mixtures = [[rungs[i] for i in mixture] for mixture in kept.values()]
+    mixtures = [[own[i] for own, i in zip(every, mixture, strict=True)] for mixture in kept.values()]
     if len(mixtures) > LADDER**2:
         mixtures = [
             mixtures[i] for i in np.random.default_rng(task.seed).permutation(len(mixtures))[: LADDER**2]
@@ -281,16 +296,16 @@ def _starts(task: Task) -> list[np.ndarray]:
     out = []
     for lengths, factor in itertools.product(mixtures, (0.1, 1.0, 10.0) if len(parts) == 1 else (1.0,)):
         variance = factor * scale / len(parts)
-        sized = [
-            eqx.tree_at(lambda p: (p.variance, p.lengthscale), part, _sized(part, variance, *length))
-            for part, length in zip(parts, lengths, strict=True)
-        ]
+        sized = [_sized(part, variance, *length) for part, length in zip(parts, lengths, strict=True)]
         out.append(layout.pack(_rebuilt(layout.template, iter(sized)), 0.3 * task.spread))
     return out
 
 
-def _sized(part: Any, variance: float, one: float, per_axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(variance), per_axis if np.ndim(part.lengthscale) else np.asarray(one)
+def _sized(part: Any, variance: float, one: float, other: Any) -> Any:
+    """The part with a variance and a lengthscale: `one`, or `other`, which has one per axis or is a period."""
+    length = other if np.ndim(part.lengthscale) else np.asarray(one)
+    part = eqx.tree_at(lambda p: (p.variance, p.lengthscale), part, (np.asarray(variance), length))
+    return eqx.tree_at(lambda p: p.period, part, np.asarray(other)) if isinstance(part, Periodic) else part
 
 
 def _rebuilt(kernel: Kernel, parts: Any) -> Kernel:

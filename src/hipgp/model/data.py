@@ -36,20 +36,23 @@ class Observations(eqx.Module):
     noise: Float[np.ndarray, " N"] | None
     likelihood: Likelihood | None = None
     field_unit: str = eqx.field(static=True, default="")
+    covariates: Any = eqx.field(
+        static=True, default=None
+    )  # a table with a row for each, of which a trend is made
 
     def in_frame(self, frame: Frame) -> "Observations":
         """These observations converted to other units of the axes and of the field."""
         functional, scale = in_units(self.functional, frame.axes)
         by = scale * factor("y", self.field_unit, frame.field)
         if by == 1:
-            return Observations(functional, self.y, self.noise, self.likelihood, frame.field)
+            return dataclasses.replace(self, functional=functional, field_unit=frame.field)
         if self.likelihood is not None:
             raise ValueError(
                 f"y: expected values of a field in {frame.field!r} like the others with a likelihood, whose parameters are "
                 f"not converted, got {self.field_unit!r}; convert them first"
             )
         noise = None if self.noise is None else by * self.noise
-        return Observations(functional, by * self.y, noise, None, frame.field)
+        return Observations(functional, by * self.y, noise, None, frame.field, self.covariates)
 
     def kept(self, mask: Bool[np.ndarray, " N"]) -> "Observations":
         """The observations that `mask` marks."""
@@ -118,6 +121,24 @@ class Data(Shown, eqx.Module):
         """These data as plain numbers in the units of the frame."""
         return Data(tuple(block.plain() for block in self.blocks)) if self.frame != Frame() else self
 
+    def covariates(self) -> Any:
+        """The tables that came with the observations, as one; a ValueError if some came without."""
+        tables = [block.covariates for block in self.blocks]
+        if any(table is None for table in tables):
+            raise ValueError(
+                "trend: expected a table with every observation, of whose columns the trend is made, got "
+                "observe(...) without; give observe(..., covariates=table)"
+            )
+        import pandas as pd
+
+        return pd.concat(tables, ignore_index=True)
+
+    def without_covariates(self) -> "Data":
+        """The same data without the tables that came with them."""
+        if all(block.covariates is None for block in self.blocks):
+            return self
+        return Data(tuple(dataclasses.replace(block, covariates=None) for block in self.blocks))
+
     @property
     def ndim(self) -> int:
         return self.blocks[0].functional.ndim
@@ -160,12 +181,20 @@ class Data(Shown, eqx.Module):
         return Nodes.concatenate([block.functional.nodes(spacing) for block in self.blocks])
 
 
-def observe(functional: Functional, y: Any, noise: Any = None, likelihood: Likelihood | None = None) -> Data:
+def observe(
+    functional: Functional,
+    y: Any,
+    noise: Any = None,
+    likelihood: Likelihood | None = None,
+    covariates: Any = None,
+) -> Data:
     """Measured values `y` of `functional`; `noise`: a standard deviation, one per observation, or None to learn it.
 
     `likelihood` is the distribution of y if the noise is not Gaussian: `Poisson(exposure=...)`, `StudentT()` and others.
     With additive noise `noise` is its scale; counts take no `noise`. Astropy quantities keep their unit, and `noise` is
     converted to the unit of y.
+
+    `covariates` is a DataFrame with a row for each, for trends in named columns: `GP(..., trend="~ elevation")`.
     """
     if not isinstance(functional, Functional):
         raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
@@ -175,6 +204,9 @@ def observe(functional: Functional, y: Any, noise: Any = None, likelihood: Likel
             f"y: expected one value per functional, shape {(len(functional),)}, got {values.shape}"
         )
     of_field = field_unit(functional, unit)
+    if covariates is not None and not (hasattr(covariates, "columns") and len(covariates) == len(values)):
+        got = f"{len(covariates)} rows" if hasattr(covariates, "columns") else type(covariates).__name__
+        raise ValueError(f"covariates: expected a DataFrame with {len(values)} rows like y, got {got}")
     likelihood = _checked(likelihood, values, noise)
     if likelihood is not None and functional.uncertain:
         raise ValueError(
@@ -182,7 +214,7 @@ def observe(functional: Functional, y: Any, noise: Any = None, likelihood: Likel
             "likelihood, or the std of the places"
         )
     if noise is None:
-        return Data((Observations(functional, values, None, likelihood, of_field),))
+        return Data((Observations(functional, values, None, likelihood, of_field, covariates),))
     std, its_unit = as_quantity("noise", noise, ndim=(0, 1))
     std = (factor("noise", its_unit, unit) * std).astype(values.dtype)
     if std.shape not in ((), values.shape):
@@ -192,7 +224,7 @@ def observe(functional: Functional, y: Any, noise: Any = None, likelihood: Likel
     if np.any(std <= 0):
         raise ValueError(f"noise: expected positive standard deviations, got {float(np.min(std))}")
     std = np.broadcast_to(std, values.shape).copy()
-    return Data((Observations(functional, values, std, likelihood, of_field),))
+    return Data((Observations(functional, values, std, likelihood, of_field, covariates),))
 
 
 def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelihood | None:
@@ -223,12 +255,17 @@ def count_repeated(data: Data) -> int:
     return found
 
 
-def check_inside(functional: Functional, grid: Grid) -> None:
-    """Raise a ValueError if a functional differs from the grid in dimensions, or reaches beyond the grid."""
+def check_dimension(functional: Functional, grid: Grid) -> None:
+    """Raise a ValueError if a functional differs from the grid in dimensions."""
     if not isinstance(functional, Functional):
         raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
     if functional.ndim != grid.ndim:
         raise ValueError(f"grid: expected {functional.ndim} dimensions like the data, got {grid.ndim}")
+
+
+def check_inside(functional: Functional, grid: Grid) -> None:
+    """Raise a ValueError if a functional differs from the grid in dimensions, or reaches beyond the grid."""
+    check_dimension(functional, grid)
     places = functional.places()
     far = np.max(grid.outside(places), axis=1)
     out = np.flatnonzero(far > 0)

@@ -130,7 +130,7 @@ class Functional(eqx.Module):
         return self.places().dtype
 
 
-def _taken(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
+def taken(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
     """The functionals numbered `rows`, as an instance of `kind`; fields that a subclass adds are dropped."""
     if len(rows) == 0:
         raise ValueError(
@@ -182,7 +182,7 @@ class Points(Functional):
         return np.stack([self.x - PLACES_REACH * self.std, self.x + PLACES_REACH * self.std], axis=1)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Points":
-        return _taken(Points, self, rows)
+        return taken(Points, self, rows)
 
 
 def as_functional(value: Any) -> Functional:
@@ -216,7 +216,7 @@ class Derivatives(Functional):
         return self.x[:, None, :]
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Derivatives":
-        return _taken(Derivatives, self, rows)
+        return taken(Derivatives, self, rows)
 
 
 class LineIntegrals(Functional):
@@ -309,7 +309,7 @@ class LineIntegrals(Functional):
         return LineIntegrals(self.start, self.end, self.average)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "LineIntegrals":
-        return _taken(LineIntegrals, self, rows)
+        return taken(LineIntegrals, self, rows)
 
 
 class BoxAverages(Functional):
@@ -366,7 +366,7 @@ class BoxAverages(Functional):
         return BoxAverages(self.lower, self.upper)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "BoxAverages":
-        return _taken(BoxAverages, self, rows)
+        return taken(BoxAverages, self, rows)
 
 
 class Functionals(Functional):
@@ -405,4 +405,4 @@ class Functionals(Functional):
         return self.positions
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Functionals":
-        return _taken(Functionals, self, rows)
+        return taken(Functionals, self, rows)

@@ -25,7 +25,6 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from hipgp.model import dates
 from hipgp.model.arguments import as_float
 from hipgp.model.differences import differences
 from hipgp.runtime.precision import float64_available
@@ -56,6 +55,12 @@ class Kernel(eqx.Module):
     def parts(self) -> tuple["Stationary", ...]:
         """The elementary kernels of a sum or product; a tuple of itself for an elementary kernel."""
 
+    def evaluate_around(
+        self, difference: Float[Array, "D ..."], around: Float[Array, "D ..."]
+    ) -> Float[Array, "..."]:
+        """The covariance on a torus: of parts that repeat at the differences `around` it, which others see flattened."""
+        return self.evaluate(difference)
+
     def __call__(self, x: Any, y: Any) -> Float[np.ndarray, "N M"]:
         """The Gram matrix between two sets of points, (N, D) and (M, D)."""
         a, b = (as_float(name, points, ndim=(2,)) for name, points in (("x", x), ("y", y)))
@@ -73,34 +78,17 @@ class Kernel(eqx.Module):
     def check_dimension(self, ndim: int) -> None:
         """Raise a ValueError if the kernel has lengthscales for other than `ndim` axes, or no covariance there."""
         for part in self.parts:
-            size = np.size(part.lengthscale)
-            if np.ndim(part.lengthscale) == 1 and size != ndim:
-                raise ValueError(
-                    f"lengthscale: expected one number or {ndim} (one per axis of the grid and data), got {size}"
-                )
-            if isinstance(part, Gneiting) and ndim > 3:
-                raise ValueError(
-                    f"kernel: expected at most 3 dimensions for Gneiting (no covariance beyond), got {ndim}"
-                )
+            part.check_axes(ndim)
+        if np.any(np.isinf(np.min([part.scales(ndim) for part in self.parts], axis=0))):
+            raise ValueError(
+                f"kernel: expected one that varies along all of {ndim} axes, got one that repeats along a single axis; "
+                "multiply it by a kernel such as Matern32(), or add one"
+            )
 
 
 @float64_available
 def _gram(kernel: "Kernel", a: np.ndarray, b: np.ndarray) -> Array:
     return kernel.evaluate(differences(jnp.asarray(a).T[:, :, None], jnp.asarray(b).T[:, None, :]))
-
-
-def typical_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
-    """Return the geometric mean of the parts' lengthscales, per axis: the unit in which distances are compared."""
-    return np.exp(np.mean(np.log(_lengthscales(kernel, ndim)), axis=0))
-
-
-def shortest_lengthscale(kernel: Kernel, ndim: int) -> Float[np.ndarray, " D"]:
-    """Return the shortest lengthscale among the kernel's parts, per axis."""
-    return np.min(_lengthscales(kernel, ndim), axis=0)
-
-
-def _lengthscales(kernel: Kernel, ndim: int) -> Float[np.ndarray, "parts D"]:
-    return np.array([np.broadcast_to(np.asarray(p.lengthscale, float), (ndim,)) for p in kernel.parts])
 
 
 class _Pair(Kernel):
@@ -124,6 +112,12 @@ class Sum(_Pair):
     def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         return self.left.evaluate(difference) + self.right.evaluate(difference)
 
+    def evaluate_around(
+        self, difference: Float[Array, "D ..."], around: Float[Array, "D ..."]
+    ) -> Float[Array, "..."]:
+        both = difference, around
+        return self.left.evaluate_around(*both) + self.right.evaluate_around(*both)
+
     def __repr__(self) -> str:
         return f"{self.left!r} + {self.right!r}"
 
@@ -134,6 +128,12 @@ class Product(_Pair):
     def evaluate(self, difference: Float[Array, "D ..."]) -> Float[Array, "..."]:
         return self.left.evaluate(difference) * self.right.evaluate(difference)
 
+    def evaluate_around(
+        self, difference: Float[Array, "D ..."], around: Float[Array, "D ..."]
+    ) -> Float[Array, "..."]:
+        both = difference, around
+        return self.left.evaluate_around(*both) * self.right.evaluate_around(*both)
+
     def __repr__(self) -> str:
         return " * ".join(f"({k!r})" if isinstance(k, Sum) else repr(k) for k in (self.left, self.right))
 
@@ -141,9 +141,10 @@ class Product(_Pair):
 class Stationary(Kernel):
     """An elementary kernel: a variance, a lengthscale (one, or one per axis) and a profile g(s)."""
 
-    variance: Float[Array, ""] = eqx.field(converter=lambda v: _positive("variance", v, (0,)), default=1.0)
+    repeats: ClassVar[bool] = False
+    variance: Float[Array, ""] = eqx.field(converter=lambda v: positive("variance", v, (0,)), default=1.0)
     lengthscale: Float[Array, "..."] = eqx.field(
-        converter=lambda v: _positive("lengthscale", v, (0, 1)), default=1.0
+        converter=lambda v: positive("lengthscale", v, (0, 1)), default=1.0
     )
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0):
@@ -163,6 +164,18 @@ class Stationary(Kernel):
     @property
     def parts(self) -> tuple["Stationary", ...]:
         return (self,)
+
+    def scales(self, ndim: int) -> Float[np.ndarray, " D"]:
+        """The lengthscale along each axis; infinite where the kernel does not vary along it."""
+        return np.array(np.broadcast_to(np.asarray(self.lengthscale, float), (ndim,)))
+
+    def check_axes(self, ndim: int) -> None:
+        """Raise a ValueError where the part is not for `ndim` axes."""
+        size = np.size(self.lengthscale)
+        if np.ndim(self.lengthscale) == 1 and size != ndim:
+            raise ValueError(
+                f"lengthscale: expected one number or {ndim} (one per axis of the grid and data), got {size}"
+            )
 
     def __repr__(self) -> str:
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -252,7 +265,7 @@ class RationalQuadratic(Stationary):
     """(1 + s / (2 alpha))^-alpha: a mixture of squared exponentials of many lengthscales."""
 
     differentiable: ClassVar[int] = SMOOTH
-    alpha: Float[Array, ""] = eqx.field(converter=lambda v: _positive("alpha", v, (0,)), default=1.0)
+    alpha: Float[Array, ""] = eqx.field(converter=lambda v: positive("alpha", v, (0,)), default=1.0)
 
     def __init__(self, variance: Any = 1.0, lengthscale: Any = 1.0, alpha: Any = 1.0):
         super().__init__(variance, lengthscale)
@@ -290,6 +303,13 @@ class Gneiting(Stationary):
     def differentiable(self) -> int:
         return 1 if self.alpha == 2 else 0
 
+    def check_axes(self, ndim: int) -> None:
+        super().check_axes(ndim)
+        if ndim > 3:
+            raise ValueError(
+                f"kernel: expected at most 3 dimensions for Gneiting (no covariance beyond), got {ndim}"
+            )
+
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         power = s if self.alpha == 2 else _power(s, self.alpha / 2)
         return (1 + power) ** -3 * _bump(s)
@@ -299,7 +319,8 @@ def _power(s: Array, exponent: float) -> Array:
     return jnp.where(s > 0, jnp.where(s > 0, s, 1.0) ** exponent, 0.0)
 
 
-def _positive(name: str, value: Any, ndim: tuple[int, ...]) -> Any:
+def positive(name: str, value: Any, ndim: tuple[int, ...]) -> Any:
+    """The value as a float64 array of as many axes as `ndim` allows; a ValueError unless all are positive."""
     if isinstance(value, Tracer):
         return value  # JAX does not know its value while tracing
     array = as_float(name, value, ndim=ndim).astype(np.float64)
@@ -312,33 +333,3 @@ def _kernel(other: Any) -> Kernel:
     if not isinstance(other, Kernel):
         raise ValueError(f"kernel: expected a kernel to add or multiply, got {type(other).__name__}")
     return other
-
-
-def describe(kernel: Kernel, units: tuple[str, ...] = ()) -> str:
-    """The kernel in one line, such as "Matern32(variance 1.2, lengthscale 12.3 days) + ...", with the units of the axes."""
-    if isinstance(kernel, Sum):
-        return f"{describe(kernel.left, units)} + {describe(kernel.right, units)}"
-    if isinstance(kernel, Product):
-        both = (kernel.left, kernel.right)
-        return " * ".join(
-            f"({describe(k, units)})" if isinstance(k, Sum) else describe(k, units) for k in both
-        )
-    return " + ".join(
-        f"{type(part).__name__}(variance {float(part.variance):.3g}, lengthscale {_lengths(part.lengthscale, units)})"
-        for part in kernel.parts
-    )
-
-
-def _lengths(lengthscale: Any, units: tuple[str, ...]) -> str:
-    """Lengthscales with their units; a single lengthscale for axes of different units is shown without one."""
-    values = np.atleast_1d(np.asarray(lengthscale, float))
-    if len(values) != len(units):
-        units = units[:1] * len(values) if len(set(units)) == 1 else ("",) * len(values)
-    return ", ".join(dates.length(float(f"{v:.3g}"), unit) for v, unit in zip(values, units, strict=True))
-
-
-@functools.cache
-def elementary() -> dict[str, type[Stationary]]:
-    """Every elementary kernel by its public name."""
-    classes = (Matern12, Matern32, Matern52, SquaredExponential, RationalQuadratic, Gneiting)
-    return {cls.__name__: cls for cls in classes}

@@ -12,7 +12,9 @@ from hipgp.model.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
 from hipgp.model.data import Data, observe
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
+from hipgp.model.periodic import Periodic
 from hipgp.model.polygons import PolygonAverages
+from hipgp.model.sphere import GreatCircles
 from hipgp.model.trend import Trend
 from hipgp.runtime.plain import Arrays, Json
 
@@ -24,6 +26,7 @@ FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "BoxAverages": (("lower", "upper"), ("nodes_per_box", "rule", "seed")),
     "Functionals": (("nodes", "weights", "direction"), ()),
     "PolygonAverages": (("polygons",), ("total",)),
+    "GreatCircles": (("start", "end"), ("average",)),
 }
 STORED_AS = {
     "nodes": "positions",
@@ -31,7 +34,15 @@ STORED_AS = {
 }  # attribute names of arguments that are stored under another
 KINDS: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (hf.Points, hf.Derivatives, hf.LineIntegrals, hf.BoxAverages, hf.Functionals, PolygonAverages)
+    for kind in (
+        hf.Points,
+        hf.Derivatives,
+        hf.LineIntegrals,
+        hf.BoxAverages,
+        hf.Functionals,
+        PolygonAverages,
+        GreatCircles,
+    )
 }
 LIKELIHOODS: dict[str, Any] = {
     kind.__name__: kind
@@ -39,7 +50,7 @@ LIKELIHOODS: dict[str, Any] = {
         Bernoulli, Beta, Binomial, Censored, Gamma, Gaussian, LogNormal, NegativeBinomial, Poisson, StudentT,
     )
 }  # fmt: skip
-EXTRA = {"RationalQuadratic": ("alpha",), "Gneiting": ("alpha",)}
+EXTRA = {"RationalQuadratic": ("alpha",), "Gneiting": ("alpha",), "Periodic": ("period",)}
 
 
 def _pack_data(data: Data, arrays: Arrays) -> list[Json]:
@@ -121,23 +132,28 @@ def _likelihood_from_json(packed: Json | None, name: str, arrays: Arrays) -> Lik
 
 def kernel_to_json(kernel: hk.Kernel) -> Json:
     """The kernel's kind and parameters as JSON; sums and products nest."""
+    from hipgp.model.kernel_words import elementary
+
     kind = type(kernel).__name__
     if isinstance(kernel, hk.Sum | hk.Product):
         return {"kind": kind, "left": kernel_to_json(kernel.left), "right": kernel_to_json(kernel.right)}
-    if hk.elementary().get(kind) is not type(kernel):
+    if elementary().get(kind) is not type(kernel):
         raise ValueError(f"kernel: expected one that hipgp provides, which can be saved, got {kind}")
     names = ("variance", "lengthscale", *EXTRA.get(kind, ()))
-    return {"kind": kind} | {name: np.asarray(getattr(kernel, name), float).tolist() for name in names}
+    axis = {"axis": kernel.axis} if isinstance(kernel, Periodic) else {}
+    return {"kind": kind} | {name: np.asarray(getattr(kernel, name), float).tolist() for name in names} | axis
 
 
 def kernel_from_json(packed: Json) -> hk.Kernel:
     """The kernel that `kernel_to_json` described; a ValueError if hipgp does not know its kind."""
+    from hipgp.model.kernel_words import elementary
+
     if packed["kind"] in ("Sum", "Product"):
         left, right = kernel_from_json(packed["left"]), kernel_from_json(packed["right"])
         return left + right if packed["kind"] == "Sum" else left * right
-    if packed["kind"] not in hk.elementary():
-        raise ValueError(f"map: expected a kernel among {', '.join(hk.elementary())}, got {packed['kind']!r}")
-    return hk.elementary()[packed["kind"]](**{k: v for k, v in packed.items() if k != "kind"})
+    if packed["kind"] not in elementary():
+        raise ValueError(f"map: expected a kernel among {', '.join(elementary())}, got {packed['kind']!r}")
+    return elementary()[packed["kind"]](**{k: v for k, v in packed.items() if k != "kind"})
 
 
 def check_shapes(arrays: Arrays, shapes: dict[str, tuple[int, ...]]) -> None:

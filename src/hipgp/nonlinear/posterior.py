@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtr, ndtri
 
-from hipgp.engines import Estimate, FittedPosterior
+from hipgp.engines import Estimate, FittedPosterior, Problem
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Functionals, Points
@@ -207,6 +207,9 @@ class LinearisedPosterior(FittedPosterior):
             out.append(np.sum(weights[some] * np.asarray(self.link(f)), axis=2))
         return np.concatenate(out, axis=1).astype(self.dtype)
 
+    def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
+        return self.post.trend_fit()
+
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         mean, wide = self.post.at_points(x, True)
         found = Transformed.of(self.link, np.ones(len(x)), mean, np.asarray(wide))
@@ -227,6 +230,9 @@ class LinearisedPosterior(FittedPosterior):
 
     def observations(self) -> Data:
         return self.data
+
+    def conditioned_on(self) -> Problem:
+        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
 
     def scatter(self, likelihood: Likelihood | None) -> Likelihood:
         if likelihood is not None:

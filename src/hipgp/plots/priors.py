@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 
 from hipgp.model.dates import origin
-from hipgp.model.kernels import Kernel, describe, typical_lengthscale
+from hipgp.model.kernel_scales import typical_lengthscale
+from hipgp.model.kernel_words import describe
+from hipgp.model.kernels import Kernel
 from hipgp.plots.style import ACCENT, INK, SECOND, figure, styled
 
 REACH, DRAWS, POINTS = 4.0, 3, 300  # lengthscales; draws, and their points

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.engines import Estimate, FittedPosterior
-from hipgp.model.data import check_differentiable, check_inside
-from hipgp.model.functionals import Functional
+from hipgp.model.data import check_differentiable, check_dimension, check_inside
+from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import check_shapes
@@ -106,6 +106,8 @@ class VariationalPosterior(FittedPosterior):
     ) -> Float[np.ndarray, "count ..."]:
         """Draws of q on the grid, or of functionals, whose residuals given the grid are drawn independently."""
         _check_options(StdOptions(columns=columns))
+        if functional is not None:  # beyond the grid residuals depend on each other
+            check_inside(functional, self.grid)
         white_key, rest_key = jax.random.split(key)
         draws = self.whitening.root(self.q.sample(white_key, count))
         if functional is None:
@@ -117,6 +119,10 @@ class VariationalPosterior(FittedPosterior):
             drawn[:, at] = np.asarray(draws @ rows.w.T)[:, mask] + residual_std * rest[:, at]
         return drawn.astype(self.dtype)
 
+    def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        found = self.predict(Points(x))
+        return found.mean, found.std if std else None
+
     def log_evidence(self, probes: int, key: Any) -> Estimate:
         return Estimate(self.elbo(), 0.0)
 
@@ -126,9 +132,10 @@ class VariationalPosterior(FittedPosterior):
 
     def _weights(self, functional: Functional) -> Iterator[tuple[np.ndarray, np.ndarray, WeightRows]]:
         """The weights of all functionals, some at a time: their numbers, which rows are no padding, and the rows."""
-        check_inside(functional, self.grid)
+        check_dimension(functional, self.grid)
         check_differentiable(self.kernel.differentiable, functional)
-        if self.method.weights == "local":
+        beyond = np.any(self.grid.outside(functional.places()) > 0)
+        if self.method.weights == "local" and not beyond:  # stencils end with the grid
             source = local_source(self.grid, [functional], self.method.stencil)
         else:
             limits = self.method.tolerance, self.method.predict_max_iterations

@@ -133,7 +133,8 @@ def _variation(kernel: Kernel, lengthscale: np.ndarray) -> Callable[[np.ndarray]
     reach = np.concatenate([[0.0], np.geomspace(1e-6, 1e2, 400)])
     along = reach[:, None] * (lengthscale / np.sqrt(len(lengthscale)))
     covariance = np.asarray(kernel_at_differences(kernel, along))
-    return lambda width: np.interp(width, reach, 2 * (covariance[0] - covariance))
+    variogram = np.maximum.accumulate(2 * (covariance[0] - covariance))  # a whole period apart is not near
+    return lambda width: np.interp(width, reach, variogram)
 
 
 def _bisect(

@@ -12,6 +12,8 @@ import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float, Int
 
+from hipgp.model.kernel_scales import metric_coordinates
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments
 from hipgp.runtime.threads import run_both
 
@@ -35,9 +37,9 @@ class Groups(NamedTuple):
     group_size: int
 
 
-def location_features(nodes: Nodes | Segments, scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N F"]:
-    """Return the location of each functional in lengthscales: its place, or both ends of a line or an area."""
-    first, last = (np.asarray(end) / scale for end in nodes.ends())
+def location_features(nodes: Nodes | Segments, kernel: Kernel) -> Float[np.ndarray, "N F"]:
+    """Return the location of each functional in the kernel's coordinates: its place, or both ends of a line or an area."""
+    first, last = (metric_coordinates(kernel, np.asarray(end)) for end in nodes.ends())
     if nodes.per == 1:
         return first
     return last if share_one_end(first, last) else ordered_ends(first, last)

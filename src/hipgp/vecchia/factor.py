@@ -27,7 +27,8 @@ from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_low
 from hipgp.linalg.preconditioner import Preconditioner
 from hipgp.linalg.sparse import BlockRows, SparseMatrix
 from hipgp.model.differences import kernel_at_differences
-from hipgp.model.kernels import Kernel, typical_lengthscale
+from hipgp.model.kernel_scales import typical_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments
 from hipgp.runtime.arrays import AnyArray, on_device
 from hipgp.runtime.buckets import round_up, round_up_to_power_of_two
@@ -214,7 +215,7 @@ def choose_conditioning_sets(
     group, k = usual[0] if group is None else group, usual[1] if k is None else k
     scale = typical_lengthscale(kernel, data.ndim)
     aggregates = group == 1 and are_point_values(nodes)
-    groups = None if aggregates else ordered_groups(nodes, location_features(nodes, scale), group, k)
+    groups = None if aggregates else ordered_groups(nodes, location_features(nodes, kernel), group, k)
     return ConditioningSets(nodes, groups, k, scale)
 
 
@@ -228,7 +229,7 @@ def vecchia_factor(
     if near.groups is not None:
         return _factor_of_groups(kernel, near.nodes, near.groups, noise, dtype)
     x = np.asarray(near.nodes.ends()[0])
-    ungrouped = lambda nodes: ordered_groups(nodes, location_features(nodes, near.scale), 1, near.k)
+    ungrouped = lambda nodes: ordered_groups(nodes, location_features(nodes, kernel), 1, near.k)
     clusters = cluster_points(kernel, x, noise, near.scale)
     if clusters is None:
         return _factor_of_groups(kernel, near.nodes, ungrouped(near.nodes), noise, dtype)

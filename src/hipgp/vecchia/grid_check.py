@@ -12,7 +12,8 @@ from jaxtyping import Float
 from hipgp.model.data import Data
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, typical_lengthscale
+from hipgp.model.kernel_scales import typical_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread

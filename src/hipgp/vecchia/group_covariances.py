@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.model.differences import differences
 from hipgp.model.functionals import Functional, LineIntegrals, extents
-from hipgp.model.kernels import Kernel, shortest_lengthscale
+from hipgp.model.kernel_scales import shortest_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments, gauss
 from hipgp.weights.covariance import TransposedNodes, gram
 

@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel, typical_lengthscale
+from hipgp.model.kernel_scales import typical_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.vecchia.conditioning_sets import ordered_ends
 

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.model.functionals import Functional
-from hipgp.model.kernels import Kernel, shortest_lengthscale
+from hipgp.model.kernel_scales import shortest_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.programs import bounded_jit

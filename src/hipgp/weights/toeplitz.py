@@ -25,6 +25,7 @@ from jaxtyping import Array, Float
 
 from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
+from hipgp.model.kernel_scales import repeats, spacing_in_step
 from hipgp.model.kernels import Kernel
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.precision import float64_available
@@ -39,6 +40,7 @@ from hipgp.weights.torus import (
 )
 
 CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which no larger torus is tried
+CLIPPED_OF_PERIODS = 1e-3  # share beyond which a kernel that repeats is refused
 STEEPEST_DECAY = 1e3
 ROW_AT_ONCE = 2**22  # covariances of the torus' first point computed together
 CHECKED_FROM = (
@@ -212,8 +214,8 @@ class SlabToeplitz(Toeplitz):
 
 def toeplitz_on_torus(kernel: Kernel, torus: Torus) -> TorusToeplitz:
     """Return K of `kernel` on a given torus, differentiable in the kernel's parameters; for use inside jit."""
-    lags = tuple(jnp.asarray(a) for a in torus.lags())
-    row = kernel.evaluate(jnp.stack(jnp.meshgrid(*lags, indexing="ij")))
+    each = [[jnp.asarray(a) for a in torus.lags(flat)] for flat in (torus.flattened, False)]
+    row = kernel.evaluate_around(*(jnp.stack(jnp.meshgrid(*lags, indexing="ij")) for lags in each))
     raw = jnp.fft.rfftn(row).real
     return TorusToeplitz(
         torus=torus,
@@ -231,7 +233,7 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
     """
     kernel.check_dimension(grid.ndim)
     sizes = torus_sizes(kernel, grid, wrap)
-    least = np.prod([fast_size(n, 1.0) for n in grid.shape], dtype=np.int64)
+    least = np.prod([max(s[0], fast_size(n, 1.0)) for (s, _), n in zip(sizes, grid.shape, strict=True)])
     best: tuple[Torus, np.ndarray, float] | None = None
     tried = set()
     for far, flattened in itertools.product(FAR_CORRELATIONS, (False, True)):
@@ -248,6 +250,8 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
             break
     assert best is not None
     torus, eigenvalues, share = best
+    if repeats(kernel) and share > CLIPPED_OF_PERIODS:
+        _refuse_out_of_step(kernel, grid, share)
     toeplitz = SlabToeplitz(
         torus=torus, orthant=on_device(np.maximum(eigenvalues, 0.0), dtype), clipped_mass=float(share)
     )
@@ -255,6 +259,17 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
     if torus.size >= CHECKED_FROM or jax.default_backend() != "cpu":
         check_first_column(kernel, toeplitz, dtype)
     return toeplitz
+
+
+def _refuse_out_of_step(kernel: Kernel, grid: Grid, share: float) -> None:
+    spacing = np.asarray(grid.spacing)
+    better = ", ".join(f"{h:.9g}" for h in spacing_in_step(kernel, spacing))
+    raise ValueError(
+        f"grid: expected a spacing that divides the kernel's period, without which its covariance does not close around "
+        f"a torus, got {', '.join(f'{h:.9g}' for h in spacing)}, with which {share:.2g} of it would be lost; use "
+        f"spacing=({better}), leave the grid out, use method=Exact(), or multiply Periodic by a kernel that decays "
+        "within the grid, such as Matern32(lengthscale=...)"
+    )
 
 
 def check_first_column(kernel: Kernel, toeplitz: Toeplitz, dtype: Any) -> None:
@@ -277,18 +292,33 @@ def check_first_column(kernel: Kernel, toeplitz: Toeplitz, dtype: Any) -> None:
         )
 
 
+class _Around(eqx.Module):
+    """A kernel as a function of flattened lags and, behind them, those around the torus."""
+
+    kernel: Kernel
+
+    def evaluate(self, both: Float[Array, "2D ..."]) -> Float[Array, "..."]:
+        return self.kernel.evaluate_around(*jnp.split(both, 2))
+
+
 def _orthant(kernel: Kernel, torus: Torus) -> Float[np.ndarray, "..."]:
     """Return one orthant of C's eigenvalues on a torus of even size, without compiling anew for each shape.
 
     C is even in each lag, so the cosine transform of one orthant of the lags has one orthant of the eigenvalues.
     """
-    half = [lag[: len(lag) // 2 + 1] for lag in torus.lags()]
-    row = np.empty([len(a) for a in half])
-    at_once = max(1, ROW_AT_ONCE * len(half[0]) // row.size)
-    for begin in range(0, len(half[0]), at_once):
-        some = half[0][begin : begin + at_once]
-        points = np.stack(np.meshgrid(some, *half[1:], indexing="ij"), axis=-1).reshape(-1, len(half))
-        row[begin : begin + at_once] = kernel_at_differences(kernel, points).reshape(-1, *row.shape[1:])
+    kinds = (torus.flattened, False) if torus.flattened and repeats(kernel) else (torus.flattened,)
+    each = [[lag[: len(lag) // 2 + 1] for lag in torus.lags(flat)] for flat in kinds]
+    at: Any = _Around(kernel) if len(kinds) == 2 else kernel
+    first = each[0][0]
+    row = np.empty([len(a) for a in each[0]])
+    at_once = max(1, ROW_AT_ONCE * len(first) // row.size)
+    for begin in range(0, len(first), at_once):
+        some = slice(begin, begin + at_once)
+        lags = [np.stack(np.meshgrid(half[0][some], *half[1:], indexing="ij"), axis=-1) for half in each]
+        points = np.concatenate(
+            [a.reshape(-1, len(half)) for a, half in zip(lags, each, strict=True)], axis=1
+        )
+        row[some] = kernel_at_differences(at, points).reshape(-1, *row.shape[1:])
     return np.asarray(scipy.fft.dctn(row, type=1, workers=-1, overwrite_x=True))
 
 

@@ -4,6 +4,7 @@ It has at least twice the grid's points per axis, in numbers that transform fast
 it comes around, more where the circulant would have negative eigenvalues (`embed` in `weights/toeplitz.py`).
 """
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -13,6 +14,7 @@ from jaxtyping import Float
 
 from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
+from hipgp.model.kernel_scales import cells_of_periods
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.slabs import in_slabs
@@ -37,10 +39,10 @@ class Torus(eqx.Module):
     def size(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64))
 
-    def lags(self) -> tuple[np.ndarray, ...]:
+    def lags(self, flattened: bool) -> tuple[np.ndarray, ...]:
         """Return the lag of each torus point, per axis: the exact one for every pair of grid points."""
         per_axis = zip(self.shape, self.grid.shape, self.grid.spacing, strict=True)
-        return tuple(h * _wrapped_lags(m, n, self.flattened) for m, n, h in per_axis)
+        return tuple(h * _wrapped_lags(m, n, flattened) for m, n, h in per_axis)
 
     def multiplicity(self) -> np.ndarray:
         """Return how many modes of the full spectrum each mode of rfftn stands for, along the last axis."""
@@ -76,7 +78,7 @@ def smallest_torus(kernel: "Kernel", grid: Grid, wrap: float = 0.0) -> tuple[int
 @float64_available
 def torus_sizes(kernel: "Kernel", grid: Grid, wrap: float) -> list[tuple[list[int], np.ndarray]]:
     """Return, per axis, the FFT-friendly sizes to try, and the correlation left on the far side of each."""
-    out = []
+    out, in_step = [], cells_of_periods(kernel, np.asarray(grid.spacing))
     for axis, n in enumerate(grid.shape):
         left = _correlations(kernel, grid, axis, np.arange(n))
         farther = np.maximum.accumulate(left[::-1])[::-1]  # from this distance on
@@ -84,6 +86,9 @@ def torus_sizes(kernel: "Kernel", grid: Grid, wrap: float) -> list[tuple[list[in
             m for m in (fast_size(n, g) for g in SMALLER_SIZES) if farther[min(m - n + 1, n - 1)] < wrap
         ]
         sizes = smaller + [fast_size(n, g) for g in GROWTH]
+        if (cells := in_step[axis] or 1) > 1:  # around a whole number of periods
+            even = math.lcm(cells, 2)
+            sizes = [even * int(scipy.fft.next_fast_len(-(-m // even), real=True)) for m in sizes]
         out.append((sizes, _correlations(kernel, grid, axis, np.array(sizes) / 2)))
     return out
 

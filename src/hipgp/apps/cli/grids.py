@@ -4,7 +4,7 @@ import numpy as np
 
 import hipgp as hg
 from hipgp.apps.cli.console import BadInput
-from hipgp.model.kernels import shortest_lengthscale
+from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.runtime import memory
 
 POINTS = 200_000  # most points of a grid that the user did not ask for

@@ -13,7 +13,7 @@ from hipgp.apps.cli.console import BadInput, Voice
 from hipgp.files import export as files
 from hipgp.files import io
 from hipgp.model import dates
-from hipgp.model.kernels import describe
+from hipgp.model.kernel_words import describe
 
 
 def predict(

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hipgp.apps.cli.console import BadInput
-from hipgp.model.kernels import Kernel, elementary
+from hipgp.model.kernel_words import elementary
+from hipgp.model.kernels import Kernel
 
 TRENDS = ("none", "constant", "linear")
 ENGINES = ("batch", "variational")

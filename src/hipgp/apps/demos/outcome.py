@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hipgp as hg
-from hipgp.model.kernels import describe
+from hipgp.model.kernel_words import describe
 
 Z95 = 1.959964
 
