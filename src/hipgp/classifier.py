@@ -1,9 +1,10 @@
 """HIPGPClassifier: the probability of one of two classes as a field, in scikit-learn's conventions.
 
 >>> import numpy as np
->>> from hipgp.classifier import HIPGPClassifier
->>> x = np.linspace(0.0, 1.0, 60)[:, None]
->>> model = HIPGPClassifier().fit(x, np.where(x[:, 0] > 0.5, "right", "left"))
+>>> import hipgp as hg
+>>> x = np.random.default_rng(0).uniform(size=(60, 1))
+>>> side = np.where(x[:, 0] + 0.1 * np.sin(99 * x[:, 0]) > 0.5, "right", "left")
+>>> model = hg.HIPGPClassifier(hg.Matern52(4.0, 0.5), learn=False).fit(x, side)
 >>> model.predict([[0.1], [0.9]]).tolist()
 ['left', 'right']
 """

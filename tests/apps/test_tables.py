@@ -49,6 +49,7 @@ def test_a_name_fits_another_case_where_there_is_only_one():
         (),
         "Value",
         None,
+        None,
     )
     assert tables.infer(sheet("X", "Y", "flux"), value="FLUX").value == "flux"
     assert tables.infer(sheet("RA", "Dec", "parallax", "av")).first == ("RA", "Dec", "parallax")
@@ -67,7 +68,7 @@ def test_a_magnitude_is_no_latitude():
 
 
 def test_letters_of_two_cases_are_not_taken_together():
-    assert tables.infer(sheet("x", "Y")) == ("points", ("x",), (), "Y", None)
+    assert tables.infer(sheet("x", "Y")) == ("points", ("x",), (), "Y", None, None)
     assert tables.infer(sheet("X", "Y", "value")).first == ("X", "Y")
 
 
