@@ -242,7 +242,10 @@ def test_the_report_works_with_it(tmp_path):
     post = condition(("points", "rays"), trend="constant")[0]
     post.save(tmp_path / "map")
     page = report.page(tmp_path / "map")
-    assert "24 values at points and 24 line integrals" in page and "Each observation predicted from all the others" in page
+    assert (
+        "24 values at points and 24 line integrals" in page
+        and "Each observation predicted from all the others" in page
+    )
 
 
 def test_the_estimator_works_with_it():

@@ -98,7 +98,9 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_APPS, "plots", *(name for names in _MODULES.values() for name in names), "__version__"})
+    return sorted(
+        {*__all__, *_APPS, "plots", *(name for names in _MODULES.values() for name in names), "__version__"}
+    )
 
 
 __all__ = [

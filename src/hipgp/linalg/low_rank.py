@@ -9,6 +9,7 @@ applied with two products.
     ([[0.5, 1.0]], 0.6931)
 """
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -46,7 +47,10 @@ class IdentityPlusLowRank(eqx.Module):
         return self._less(x, self.eigenvalues / (root * (1 + root)))  # 1 - 1 / root, without cancellation
 
     def _less(self, x: Array, share: Float[Array, " r"]) -> Array:
-        return x - ((x @ self.vectors) * share) @ self.vectors.T
+        product = functools.partial(
+            jnp.matmul, precision="highest"
+        )  # a GPU would round float32 to three digits
+        return x - product(product(x, self.vectors) * share, self.vectors.T)
 
     @property
     def log_determinant(self) -> Float[Array, ""]:
