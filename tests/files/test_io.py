@@ -11,7 +11,7 @@ import xarray as xr
 import hipgp as hg
 from hipgp.files import io, persistence
 from hipgp.runtime import archive
-from hipgp.weights import toeplitz
+from hipgp.weights import torus
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -153,8 +153,8 @@ def test_a_posterior_on_another_torus_is_refused(tmp_path, monkeypatch):
     """As a version of hipgp may have written it that made its tori otherwise."""
     data = hg.observe(hg.Points(X), Y)
     hg.GP(KERNEL, GRID, noise=0.1).condition(data, hg.Variational("mean-field")).save(tmp_path / "m")
-    usual = toeplitz._fast_size
-    monkeypatch.setattr(toeplitz, "_fast_size", lambda n, growth: usual(n, growth) + 2)
+    usual = torus.fast_size
+    monkeypatch.setattr(torus, "fast_size", lambda n, growth: usual(n, growth) + 2)
     with pytest.raises(ValueError, match="expected q_mean of shape"):
         hg.load(tmp_path / "m")
 

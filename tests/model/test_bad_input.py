@@ -199,7 +199,6 @@ CASES = {  # what is done, the argument to be named, what came
     ),
     # prediction
     "predict at a word": (lambda: posterior().predict("here"), "x", "dtype <U4"),
-    "predict outside": (lambda: posterior().predict(Points([2.0])), "data", "1 of 1 Points"),
     "predict in a plane": (lambda: posterior().predict(Points([[0.5, 0.5]])), "grid", "1"),
     "std unheard of": (lambda: posterior().predict(Points([0.5]), std="best"), "std", "'best'"),
     "std from one draw": (
@@ -214,7 +213,6 @@ CASES = {  # what is done, the argument to be named, what came
     "half a probe": (lambda: posterior().log_evidence(probes=2.5), "probes", "2.5"),
     "draws beyond memory": (lambda: posterior().sample(10**12), "count", "1,000,000,000,000 draws"),
     "draws at a word": (lambda: posterior().sample(1, at="here"), "x", "dtype <U4"),
-    "draws outside": (lambda: posterior().sample(1, at=Points([2.0])), "data", "1 of 1 Points"),
     # the batch engine
     **{
         f"tolerance {t}": (lambda t=t: hg.Batch(tolerance=t), "tolerance", repr(t))

@@ -10,6 +10,7 @@ import pytest
 
 import dense
 from hipgp.model import kernels as hk
+from hipgp.model.kernel_words import describe
 from hipgp.model.periodic import Periodic
 
 PAIRS = {  # hipgp's and the reference's, made from a variance and a lengthscale
@@ -198,8 +199,8 @@ def test_float64_survives_a_user_s_32_bit_configuration():
 
 def test_a_kernel_in_words_has_the_units_of_its_axes():
     kernel = (hk.Matern12(1.5, 2.0) + hk.Matern32(2.0, (0.5, 1.0))) * hk.SquaredExponential()
-    assert hk.describe(kernel, ("kpc", "kpc")) == (
+    assert describe(kernel, ("kpc", "kpc")) == (
         "(Matern12(variance 1.5, lengthscale 2 kpc) + Matern32(variance 2, lengthscale 0.5 kpc, 1 kpc))"
         " * SquaredExponential(variance 1, lengthscale 1 kpc)"
     )
-    assert hk.describe(hk.Matern12(1.5, 2.0), ("kpc", "s")) == "Matern12(variance 1.5, lengthscale 2)"
+    assert describe(hk.Matern12(1.5, 2.0), ("kpc", "s")) == "Matern12(variance 1.5, lengthscale 2)"

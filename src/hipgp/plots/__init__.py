@@ -11,9 +11,12 @@ from hipgp.plots.images import SIGNED, SPREAD, VALUE, across, date_ticks, image,
 from hipgp.plots.maps import maps, slices
 from hipgp.plots.observed import draw_observed
 from hipgp.plots.sky import sky
-from hipgp.plots.style import STYLE, Figure, figure, save, stacked
+from hipgp.plots.style import ACCENT, INK, SECOND, STYLE, Figure, figure, save, stacked, styled
 
 __all__ = [
+    "ACCENT",
+    "INK",
+    "SECOND",
     "SIGNED",
     "SPREAD",
     "STYLE",
@@ -39,4 +42,5 @@ __all__ = [
     "slices",
     "stacked",
     "standardised",
+    "styled",
 ]
