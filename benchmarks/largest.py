@@ -105,17 +105,15 @@ def main() -> None:
     keep(products_ms=products(post, 1), products_8_sides_ms=products(post, 8))
     if args.samples > 1:
         began = clock()
-        drawn = post.engine.draw(args.samples, jax.random.key(1))
-        draws = drawn.values
+        draws = post.sample(args.samples, key=1)
         seconds = clock() - began
         middle, spread = draws.mean(axis=0), draws.std(axis=0, ddof=1) * np.sqrt(1 + 1 / args.samples)
         keep(
             samples=args.samples,
             samples_seconds=seconds,
-            sample_iterations=drawn.iterations,
             coverage_95_t=float(np.mean(np.abs(truth - middle) < t_limit(args.samples) * spread)),
         )
-        del draws, drawn
+        del draws
 
 
 if __name__ == "__main__":
