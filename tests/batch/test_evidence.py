@@ -44,13 +44,12 @@ def every_probe(post):
     return jnp.asarray(probes)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     ("kinds", "trend", "learn_noise", "residual"),
     [
-        (("points",), "linear", True, "noise"),
+        pytest.param(("points",), "linear", True, "noise", marks=pytest.mark.quick),
         (("points",), None, True, "bound"),
-        (("rays",), None, True, "noise"),
+        pytest.param(("rays",), None, True, "noise", marks=pytest.mark.quick),
         (("points", "derivatives"), "constant", False, "noise"),
         pytest.param(("boxes", "points"), None, False, "noise", marks=pytest.mark.slow),  # a compilation each
         pytest.param(("own",), "constant", False, "noise", marks=pytest.mark.slow),

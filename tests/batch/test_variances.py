@@ -28,12 +28,11 @@ def without_factor(post):
     return hg.Posterior(dataclasses.replace(post.engine, later=post.engine.later._replace(factor=factor)))
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     ("kinds", "settings", "dtype"),
     [
         (("points", "derivatives", "rays"), {}, "float64"),
-        (("points", "derivatives", "rays"), {}, "float32"),
+        pytest.param(("points", "derivatives", "rays"), {}, "float32", marks=pytest.mark.quick),
         (("rays",), {"space": "grid"}, "float64"),
         (("rays",), {"weights": "exact"}, "float64"),
     ],

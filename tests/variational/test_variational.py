@@ -72,8 +72,7 @@ def test_full_rank_of_a_mixture(dimension, residual):
 # ---------------------------------------------------------------- structured families
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("family", ["mean-field", "block"])
+@pytest.mark.parametrize("family", ["mean-field", pytest.param("block", marks=pytest.mark.quick)])
 @every_dimension
 def test_structured_optimum_is_the_dense_one(dimension, family):
     """In closed form, and by natural gradients with all data and with minibatches."""

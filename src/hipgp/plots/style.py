@@ -57,7 +57,9 @@ def save(fig: Figure, path: Any, dpi: float = STYLE["savefig.dpi"], format: str 
     """Write the figure to a path, or to a file in a `format`, and return it."""
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # said when the figure was made
-        fig.savefig(path, dpi=dpi, format=format, bbox_inches="tight")  # labels of panels of one aspect may stick out
+        fig.savefig(
+            path, dpi=dpi, format=format, bbox_inches="tight"
+        )  # labels of panels of one aspect may stick out
     return path
 
 
