@@ -26,6 +26,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
 from hipgp.model.labels import AXES, Labels
+from hipgp.model.tables import Kind, plain_columns
 from hipgp.nonlinear.observed import new_observations, noise_of_all
 from hipgp.predictions import Prediction, StdMethod, StdOptions
 from hipgp.runtime.progress import Progress
@@ -72,6 +73,11 @@ class Posterior(Shown, eqx.Module):
     def units(self) -> Units:
         """The unit of each axis, such as "kpc" or "days since 2020-01-01"; empty where coordinates are plain numbers."""
         return self.frame.axes
+
+    @property
+    def crs(self) -> str:
+        """The plane of the coordinates, as PROJ names it, if the data are on the Earth; otherwise ""."""
+        return self.frame.crs
 
     def labelled(
         self, axes: Any = None, axis_units: Any = None, name: str | None = None, unit: str | None = None
@@ -125,7 +131,7 @@ class Posterior(Shown, eqx.Module):
         export.check_ending(path, self.grid.ndim)  # before the work
         io.check_free(path, overwrite)
         found = io.dataset(self.grid, self.labels, export.fields_of(self, std, samples, interval))
-        export.write(path, found, self.grid, self.labels, crs, overwrite)
+        export.write(path, found, self.grid, self.labels, crs or self.crs or None, overwrite)
 
     def to_fits(self, path: str | os.PathLike[str], std: Any = None, *, overwrite: bool = False) -> None:
         """Write a FITS cube with a linear WCS (needs astropy): the mean and, if given, std as an extension."""
@@ -224,12 +230,14 @@ class Posterior(Shown, eqx.Module):
         columns: Any = None,
         noisy: Any = False,
         noise: Any = None,
+        kind: Kind | None = None,
         progress: bool = True,
     ) -> Any:
         """Mean and std of any functional, observed or not; an array of places means Points.
 
         On a DataFrame with the axes' columns it is a DataFrame with the columns mean and std more, on a grid of xarray, with
-        the axes' coordinates, a Dataset.
+        the axes' coordinates, a Dataset. On a GeoDataFrame it is a GeoDataFrame: of values at points, of integrals along
+        lines and averages over polygons, or what `kind` says ("averages", "totals").
 
         `std` chooses the algorithm for standard deviations: "vecchia" conditions on the nearest observations only and
         is deterministic, "samples" takes the mean square error over simulated data and reports its Monte Carlo error,
@@ -241,7 +249,8 @@ class Posterior(Shown, eqx.Module):
         With `noisy=True` the prediction is of new observations: how the data scatter is added, with the `noise` of the data
         or that which is given. A likelihood, as in `noisy=Poisson(exposure=2.0)`, says how the new ones do.
         """
-        at, shaped = places_and_shape(functional, self.labels)
+        at, shaped = places_and_shape(functional, self.labels, self.crs, kind)
+        columns = plain_columns(functional) if columns is None and self.design is not None else columns
         functional, longer = self._plain(at)
         estimates.check_places(functional)
         columns = columns if self.design is None else self.design.matrix(columns)
@@ -340,7 +349,7 @@ class Posterior(Shown, eqx.Module):
 
     def _plain(self, at: Any) -> tuple[Functional, float]:
         """A functional in the units of the data, as plain numbers, and the factor by which that scales it (`in_units`)."""
-        return plain_numbers(as_functional(at), self.units, self.labels.axis_units)
+        return plain_numbers(as_functional(at), self.frame, self.labels.axis_units)
 
     def _in_unit(self, found: Prediction, functional: Functional, longer: float) -> Prediction:
         """The prediction in the unit of y, with the coordinates of its functionals."""

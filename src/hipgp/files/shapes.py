@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hipgp.model.functionals import Functional, Points, as_functional
+from hipgp.model.geometry import Kind, has_geometry, of_geometry
 from hipgp.model.labels import Labels
 
 if TYPE_CHECKING:
@@ -14,17 +15,38 @@ if TYPE_CHECKING:
 Shaped = Callable[["Prediction"], Any]
 
 
-def places_and_shape(at: Any, labels: Labels) -> tuple[Functional, Shaped]:
+def places_and_shape(
+    at: Any, labels: Labels, crs: str = "", kind: Kind | None = None
+) -> tuple[Functional, Shaped]:
     """The functional that `at` describes, and what turns its prediction into the shape of `at`.
 
-    DataFrames and xarray's Datasets and DataArrays have a column or a coordinate for each axis, by its name; all else gives
-    a prediction as it is.
+    DataFrames and xarray's Datasets and DataArrays have a column or a coordinate for each axis, by its name; GeoDataFrames
+    have geometries, which are placed on the plane `crs`; all else gives a prediction as it is.
     """
+    if has_geometry(at):
+        return _of_geometry(at, crs, kind)
+    if kind is not None:
+        raise ValueError(f"kind: expected None but for a GeoDataFrame, got {kind!r}; the functional says it")
     if hasattr(at, "iloc") and hasattr(at, "columns"):
         return _of_frame(at, labels)
     if hasattr(at, "coords") and hasattr(at, "dims"):
         return _of_xarray(at, labels)
     return as_functional(at), lambda p: p
+
+
+def _of_geometry(frame: Any, crs: str, kind: Kind | None) -> tuple[Functional, Shaped]:
+    if not crs:
+        raise ValueError(
+            "functional: expected plain coordinates like the data, got a GeoDataFrame; observe the data as a GeoDataFrame, "
+            "or give Points or PolygonAverages(frame.geometry) on their plane"
+        )
+
+    def shaped(p: "Prediction") -> Any:
+        table = frame if hasattr(frame, "columns") else frame.to_frame("geometry")
+        taken = [name for name in _columns(p) if name in table.columns]
+        return table.drop(columns=taken).assign(**_columns(p))
+
+    return of_geometry("functional", frame, kind, crs), shaped
 
 
 def _of_frame(frame: Any, labels: Labels) -> tuple[Functional, Shaped]:
