@@ -182,7 +182,9 @@ class GP(Shown, eqx.Module):
         else:
             check_periods(self.kernel)
             method = Linearised(Batch(), self.link, self.parameters)
-            learned, parameters = learn_linearised(method, self._problem_on_grid(data, start == "kernel"), how)
+            learned, parameters = learn_linearised(
+                method, self._problem_on_grid(data, start == "kernel"), how
+            )
             warn_if_undetermined(learned.undetermined)
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
         learned = learned._replace(frame=frame)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import equinox as eqx
 import numpy as np
@@ -26,12 +26,14 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
 from hipgp.model.labels import AXES, Labels
-from hipgp.model.tables import Kind, plain_columns
 from hipgp.nonlinear.observed import new_observations, noise_of_all
 from hipgp.predictions import Prediction, StdMethod, StdOptions
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
+
+if TYPE_CHECKING:
+    from hipgp.model.geometry import Kind
 
 
 class Posterior(Shown, eqx.Module):
@@ -230,7 +232,7 @@ class Posterior(Shown, eqx.Module):
         columns: Any = None,
         noisy: Any = False,
         noise: Any = None,
-        kind: Kind | None = None,
+        kind: "Kind | None" = None,
         progress: bool = True,
     ) -> Any:
         """Mean and std of any functional, observed or not; an array of places means Points.
@@ -250,10 +252,11 @@ class Posterior(Shown, eqx.Module):
         or that which is given. A likelihood, as in `noisy=Poisson(exposure=2.0)`, says how the new ones do.
         """
         at, shaped = places_and_shape(functional, self.labels, self.crs, kind)
-        columns = plain_columns(functional) if columns is None and self.design is not None else columns
+        columns = (
+            columns if self.design is None else self.design.matrix(functional if columns is None else columns)
+        )
         functional, longer = self._plain(at)
         estimates.check_places(functional)
-        columns = columns if self.design is None else self.design.matrix(columns)
         usual = isinstance(functional, Points) and std == "auto" and columns is None
         near = self.engine.method.linear and not repeats(self.kernel)
         if usual and near and beyond(self.engine, functional):

@@ -9,7 +9,7 @@
 """
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
@@ -22,8 +22,10 @@ from hipgp.model.grid import Grid
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.nodes import Nodes
-from hipgp.model.tables import Kind, described
 from hipgp.runtime.shown import Shown, between
+
+if TYPE_CHECKING:
+    from hipgp.model.geometry import Kind
 
 
 class Observations(eqx.Module):
@@ -192,7 +194,7 @@ def observe(
     likelihood: Likelihood | None = None,
     covariates: Any = None,
     *,
-    kind: Kind | None = None,
+    kind: "Kind | None" = None,
 ) -> Data:
     """Measured values `y` of `functional`; `noise`: a standard deviation, one per observation, or None to learn it.
 
@@ -208,7 +210,10 @@ def observe(
     `covariates` is a DataFrame with a row for each, for trends in named columns: `GP(..., trend="~ elevation")`. With a
     GeoDataFrame they are its other columns.
     """
-    functional, y, noise, covariates = described(functional, y, noise, covariates, kind)
+    if kind is not None or not isinstance(functional, Functional):
+        from hipgp.model.tables import described
+
+        functional, y, noise, covariates = described(functional, y, noise, covariates, kind)
     values, unit = as_quantity("y", y, ndim=(1,))
     if values.shape != (len(functional),):
         raise ValueError(

@@ -29,7 +29,7 @@ class Frame(NamedTuple):
 
 def plane_units(crs: str) -> Units:
     """The units of the two axes of a plane, such as ("km", "km")."""
-    return tuple(SHORT.get(axis.unit_name, axis.unit_name) for axis in _axes(crs))
+    return tuple(SHORT.get(axis.unit_name, str(axis.unit_name)) for axis in _axes(crs))
 
 
 def _axes(crs: str) -> Any:
@@ -46,13 +46,17 @@ def on_plane(functional: F, crs: str, units: Units) -> tuple[F, float]:
     if functional.crs == crs or (not functional.crs and functional.units == units):
         return functional.with_fields({"crs": crs}), 1.0
     if not functional.crs or not crs:
-        expected, got = (f"places on the plane {one!r}" if one else "plain coordinates" for one in (crs, functional.crs))
+        expected, got = (
+            f"places on the plane {one!r}" if one else "plain coordinates" for one in (crs, functional.crs)
+        )
         raise ValueError(
             f"functional: expected {expected} like the data, got {got}; give both as GeoDataFrames, or write "
             "hg.Points(x).given_in(post.units) for numbers on the plane of the data"
         )
     if functional.derivative:
-        raise ValueError(f"functional: expected derivatives on the plane {crs!r} like the data, got some on another")
+        raise ValueError(
+            f"functional: expected derivatives on the plane {crs!r} like the data, got some on another"
+        )
     from pyproj import Transformer  # type: ignore[import-not-found]
 
     over, found = Transformer.from_crs(functional.crs, crs, always_xy=True), {"crs": crs, "units": units}

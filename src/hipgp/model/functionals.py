@@ -61,7 +61,9 @@ class Functional(eqx.Module):
         """These functionals with their coordinates taken to be in `units`, one for each axis, such as `post.units`."""
         if units and len(units) != self.ndim:
             raise ValueError(f"units: expected one for each of {self.ndim} axes, got {len(units)}")
-        return self.with_fields({"units": tuple(units), "crs": self.crs} if any(units) else {"units": (), "crs": ""})
+        return self.with_fields(
+            {"units": tuple(units), "crs": self.crs} if any(units) else {"units": (), "crs": ""}
+        )
 
     def with_fields(self, values: dict[str, Any]) -> Self:
         """A copy with other values in some fields, without checking again."""

@@ -46,7 +46,7 @@ class PathIntegrals(Functional):
     @property
     def length(self) -> Float[np.ndarray, " N"]:
         """The length of each path."""
-        start, delta, path = self._pieces()
+        _, delta, path = self._pieces()
         return np.bincount(path, np.linalg.norm(delta, axis=1), minlength=len(self))
 
     @property

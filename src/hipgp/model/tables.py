@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hipgp.model.functionals import BoxAverages, Functional, Points
-from hipgp.model.geometry import Kind as Kind
-from hipgp.model.geometry import has_geometry, of_geometry
+from hipgp.model.geometry import Kind, has_geometry, of_geometry
 
 
 class Described(NamedTuple):
@@ -65,19 +64,10 @@ def _of_geometry(frame: Any, y: Any, noise: Any, covariates: Any, kind: Kind | N
         return Described(functional, y, noise, covariates)
     own = _column("y", frame, y), _column("noise", frame, noise)
     if covariates is None:
-        covariates = plain_columns(frame)
+        import pandas as pd
+
+        covariates = pd.DataFrame(frame.drop(columns=frame.geometry.name))
     return Described(functional, *own, covariates)
-
-
-def plain_columns(table: Any) -> Any:
-    """The columns of a table or GeoDataFrame without its geometry; None for anything else."""
-    if not (hasattr(table, "iloc") and hasattr(table, "columns")):
-        return None
-    if not has_geometry(table):
-        return table
-    import pandas as pd
-
-    return pd.DataFrame(table.drop(columns=table.geometry.name))
 
 
 def _of_array(given: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None) -> Described:
@@ -87,7 +77,9 @@ def _of_array(given: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None
     values = _variable(given, y)
     missing = [dim for dim in values.dims if dim not in values.coords]
     if missing:
-        raise ValueError(f"functional: expected coordinates along every dimension, got none of {missing[0]!r}")
+        raise ValueError(
+            f"functional: expected coordinates along every dimension, got none of {missing[0]!r}"
+        )
     std = noise
     if isinstance(noise, str):
         std = _variable(given, noise)
