@@ -147,6 +147,14 @@ class ExactPosterior(FittedPosterior):
         x = self.trend.of(functional, self.grid, how.columns)
         return Prediction(*self._moments(functional, x, True, how.report))
 
+    @float64_available
+    def covariance(self, functional: Functional) -> Float[np.ndarray, "T T"]:
+        exact, spacing, _ = dense.refine_quadrature(self.kernel, functional, self.method.accuracy)
+        nodes, x = exact.nodes(spacing), self.trend.of(functional, self.grid)
+        prior = dense.covariance_matrix(self.kernel, [nodes], [nodes])
+        _, half, gap = self._given(nodes, x)
+        return prior - half.T @ half + gap @ self.beta_covariance @ gap.T
+
     def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
         return self.trend, self.beta, self.beta_covariance
 

@@ -19,7 +19,8 @@ from hipgp.learning.learned import Learned
 from hipgp.model import dates, scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
-from hipgp.model.covariates import Design, coefficient_table
+from hipgp.model.covariates import Design, coefficient_table, pack_design, unpack_design
+from hipgp.model.data import Data
 from hipgp.model.frames import Frame, plain_numbers
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
@@ -149,6 +150,9 @@ class Posterior(Shown, eqx.Module):
         io.check_free(path, overwrite)  # before the work
         arrays, model = persistence.pack(self.engine, self.learned)
         model |= {"unit": self.unit, "frame": self.frame}
+        if self.design is not None:
+            of_columns, model["design"] = pack_design(self.design)
+            arrays |= of_columns
         io.write(path, io.Record(self.to_xarray(std, samples), arrays, model, self.labels), overwrite)
 
     @property
@@ -340,8 +344,12 @@ class Posterior(Shown, eqx.Module):
     def update(self, more: Any, *, columns: Any = None, progress: bool = True) -> "Posterior":
         """The certified posterior with `more` data, in a fraction of a new fit's steps; kernel and noise stay.
 
-        `columns` are the user's own trend columns of the new observations.
+        `columns` are the user's own trend columns of the new observations; of a trend in named columns, a table, or that
+        which came with them.
         """
+        if self.design is not None and isinstance(more, Data):
+            columns = self.design.matrix(more.covariates() if columns is None else columns)
+            more = more.without_covariates()
         engine = observations.with_more(self.engine, more, self.frame, self.unit, columns, progress)
         return dataclasses.replace(self, engine=engine, kept={})
 
@@ -368,9 +376,10 @@ def load(path: str | os.PathLike[str]) -> Posterior:
     """
     record = io.read(path)
     with io.damaged(path):
+        design = unpack_design(record.model.get("design"), record.arrays)
         engine, learned = persistence.unpack(record.arrays, record.model)
         kept = {
             str(name): np.asarray(record.fields[name]) for name in record.fields.data_vars if name != "mean"
         }
         frame = persistence.frame_from_json(record.model.get("frame"))
-        return Posterior(engine, learned, record.labels, int(record.model["unit"]), kept, frame)
+        return Posterior(engine, learned, record.labels, int(record.model["unit"]), kept, frame, design)

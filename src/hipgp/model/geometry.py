@@ -91,7 +91,29 @@ def plane_of(name: str, series: Any) -> str:
     west, south, east, north = series.to_crs("EPSG:4326").total_bounds
     middle = Region.of([west, east, west, east], [south, south, north, north])
     middle.plane([west, east, west, east], [south, south, north, north])  # raises where they reach too far
-    return f"+proj=aeqd +lat_0={middle.lat:.6f} +lon_0={middle.lon:.6f} +datum=WGS84 +units=km +no_defs"
+    return _about(middle)
+
+
+def from_degrees(lon: Any, lat: Any, crs: str = "", unit: str = "km") -> Points:
+    """Places in degrees (WGS84) on the plane `crs`, or on one about their middle."""
+    try:
+        from pyproj import Transformer  # type: ignore[import-not-found]
+    except ModuleNotFoundError:
+        raise ImportError(
+            "longitude and latitude need pyproj to become distances: pip install 'hipgp[geo]'"
+        ) from None
+    lon, lat = (np.asarray(v, float) for v in (lon, lat))
+    if not crs:
+        middle = Region.of(lon, lat)
+        middle.plane(lon, lat)  # raises where they reach too far
+        crs = _about(middle, unit)
+    x, y = Transformer.from_crs("EPSG:4326", crs, always_xy=True).transform(lon, lat)
+    points: Any = Points(np.stack([x, y], axis=1))
+    return points.with_fields({"crs": crs, "units": plane_units(crs)})
+
+
+def _about(middle: Region, unit: str = "km") -> str:
+    return f"+proj=aeqd +lat_0={middle.lat:.6f} +lon_0={middle.lon:.6f} +datum=WGS84 +units={unit} +no_defs"
 
 
 def _check_true(name: str, series: Any) -> None:
