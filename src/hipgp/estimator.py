@@ -24,7 +24,6 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from hipgp.batch.engine import Batch
 from hipgp.choices.domain import in_step
 from hipgp.engines import Method
 from hipgp.exact import Exact
@@ -68,7 +67,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
     max_grid_points : int
         The automatic grid is made coarser if it would have more points.
     method : Batch, Exact or None
-        Settings of the engine; None: Batch().
+        Settings of the engine; None: the exact engine up to a few thousand observations, the batch engine beyond.
     link : None, "exp", "softplus", "logistic" or Link(g)
         The field is g(f), such as exp(f), which is positive.
     likelihood : Likelihood or None
@@ -158,7 +157,9 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         data = observe(Points(X).given_in(self.units_), y, noise, self.likelihood)
         parameters = {}
         if self.learn:
-            start = GP(kernel, self._learning_grid(X), trend=self.trend, link=self.link)
+            usual = self.method is None and self.link is None and self.likelihood is None
+            grid = None if usual else self._learning_grid(X)
+            start = GP(kernel, grid, trend=self.trend, link=self.link)
             learned = start.learn(data, key=self.random_state, progress=False)
             self.kernel_, self.noise_ = learned.kernel, self.noise if learned.noise is None else learned.noise
             parameters = learned.parameters
@@ -283,8 +284,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)!r}")
 
-    def _method(self) -> Method:
-        return Batch() if self.method is None else self.method
+    def _method(self) -> Method | Literal["auto"]:
+        return "auto" if self.method is None else self.method
 
     def _learning_grid(self, X: np.ndarray) -> Grid:
         """A grid whose spacing bounds the lengthscale from below; learning evaluates nothing on it."""
