@@ -74,7 +74,9 @@ def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: 
     groups = neighbours.ordered_groups(nodes, places, size, k, seed, most=max(1, round(count / size)))
     known = data.noise_known
     std = np.asarray(data.noise_std(1.0), float)
-    padded = lambda a: np.pad(a, ((0, round_up_to_power_of_two(len(a)) - len(a)), *[(0, 0)] * (np.ndim(a) - 1)))
+    padded = lambda a: np.pad(
+        a, ((0, round_up_to_power_of_two(len(a)) - len(a)), *[(0, 0)] * (np.ndim(a) - 1))
+    )
     return Terms(  # padded with observations that are in no group: programs serve for all numbers of them up to the next power
         jax.tree.map(lambda a: on_device(padded(np.asarray(a))), nodes),
         on_device(padded(np.column_stack([_without_trend(np.asarray(data.y, float), trend), trend])), float),

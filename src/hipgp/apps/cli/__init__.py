@@ -20,9 +20,8 @@ Names = Annotated[str, typer.Option(help="Columns, separated by commas.", show_d
 
 
 def _voice(quiet: bool, as_json: bool) -> Any:
-    from hipgp.apps.cli.console import Voice, keep_compilations
+    from hipgp.apps.cli.console import Voice
 
-    keep_compilations()
     return Voice(quiet, as_json)
 
 
