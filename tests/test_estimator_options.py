@@ -63,6 +63,8 @@ def test_parameters_of_kernels_can_be_searched():
     search = GridSearchCV(searched, {"kernel__lengthscale": [1e-3, 0.4], "noise": [0.1]}, cv=2).fit(X, Y)
     assert search.best_params_ == {"kernel__lengthscale": 0.4, "noise": 0.1}
     assert searched.kernel.lengthscale == 0.4
+    classifier = hg.HIPGPClassifier(hg.Matern32(1.0, 0.4)).set_params(kernel__lengthscale=2.0, learn=False)
+    assert classifier.kernel.lengthscale == 2.0 and not classifier.learn
     with pytest.raises(ValueError, match="expected a kernel with kernel__lengthscale, got None"):
         hg.HIPGPRegressor().set_params(kernel__lengthscale=2.0)
 

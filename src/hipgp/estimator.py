@@ -37,6 +37,7 @@ from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.model.kernels import Kernel, Matern32
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.scaling import scaled_data
+from hipgp.model.searches import KernelParameters
 from hipgp.runtime.callers import warn_caller
 
 MOST_COLUMNS = 4
@@ -44,7 +45,7 @@ MOST_EXACT = 4_000  # observations of which joint covariances are computed
 FEWEST_POINTS = 8  # per axis of an automatic grid
 
 
-class HIPGPRegressor(RegressorMixin, BaseEstimator):
+class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
     """Gaussian-process regression on inducing points on a grid, for 1 to 4 columns and very many rows.
 
     Parameters
@@ -117,23 +118,6 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         self.likelihood = likelihood
         self.alpha = alpha
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name, with `deep` also those of the kernel: kernel__lengthscale and so on."""
-        found = super().get_params(deep=False)
-        if deep and self.kernel is not None:
-            found |= {f"kernel__{name}": value for name, value in self.kernel.get_params().items()}
-        return found
-
-    def set_params(self, **params: Any) -> Self:
-        """Other values of some parameters, by the names of `get_params`."""
-        inside = {name[8:]: value for name, value in params.items() if name.startswith("kernel__")}
-        super().set_params(**{name: value for name, value in params.items() if name[8:] not in inside})
-        if inside:
-            if self.kernel is None:
-                raise ValueError(f"kernel: expected a kernel with kernel__{next(iter(inside))}, got None")
-            self.kernel = self.kernel.set_params(**inside)
-        return self
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn the kernel from X, (N, D), and y, (N,), and condition on them, all in float64.
 
@@ -143,6 +127,12 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         X, self.units_ = _numbers(X, None)
         y = as_quantity("y", y)[0] if hasattr(y, "to_value") else y
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            if not np.any(sample_weight > 0):
+                raise ValueError(
+                    "sample_weight: expected some positive weights, got zero for every observation"
+                )
         columns = X.shape[1]
         if columns > MOST_COLUMNS:
             raise ValueError(
@@ -185,9 +175,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             )
         return np.sqrt(alpha)
 
-    def _weighted(self, X: np.ndarray, y: np.ndarray, noise: Any, sample_weight: Any) -> Any:
+    def _weighted(self, X: np.ndarray, y: np.ndarray, noise: Any, weight: np.ndarray) -> Any:
         """The observations of positive weight, with noise that goes with the weights."""
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if self.likelihood is not None or (noise is None and np.ptp(weight[weight > 0]) > 0):
             raise ValueError(
                 "sample_weight: expected a noise, or alpha, that the weights divide, got none; give noise=..., or observe the "
