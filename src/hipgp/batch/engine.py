@@ -205,7 +205,7 @@ class Batch(Method):
 
     @float64_available
     def log_evidence_slope(self, problem: Problem, probes: int, key: Any) -> Slope:
-        post = evidence.differentiable(self).fit(problem, progress=False)
+        post = evidence.differentiable(self, problem.grid).fit(problem, progress=False)
         return evidence.slope(post, post.system.random_signs(probes, as_key(key)))
 
     def unpack(
