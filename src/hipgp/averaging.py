@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.engines import Estimate, FittedPosterior, Method, Problem
+from hipgp.engines import Estimate, FittedPosterior, Method
 from hipgp.learning.learned import WeightedKernels
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
@@ -25,6 +25,7 @@ from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.model.kernels import Kernel
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.packing import Arrays, Json, check_shapes, kernel_from_json, kernel_to_json
+from hipgp.model.problem import Problem
 from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.plain import plain

@@ -22,6 +22,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
 from hipgp.runtime.plain import Arrays, Json, plain
@@ -29,16 +30,6 @@ from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
 
 EVIDENCE_PROBES = 16  # default number of random vectors in the stochastic estimate of the log evidence
-
-
-class Problem(NamedTuple):
-    """A prior, data and a trend; `noise` is the standard deviation for observations that were given none."""
-
-    kernel: Kernel
-    grid: Grid
-    data: Data
-    noise: float | None
-    trend: Trend
 
 
 class Estimate(NamedTuple):

@@ -21,7 +21,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from hipgp.engines import Estimate, FittedPosterior, Gradient, Method, Problem
+from hipgp.engines import Estimate, FittedPosterior, Gradient, Method
 from hipgp.learning.parameters import Layout
 from hipgp.model.data import Data, check_differentiable, check_dimension
 from hipgp.model.functionals import Functional, Points
@@ -29,6 +29,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.model.packing import pack_observations, unpack_observations
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions, check_std
 from hipgp.runtime import memory

@@ -10,8 +10,8 @@ import hipgp as hg
 from batch_problem import GRID, KERNEL
 from hipgp.batch import evidence
 from hipgp.batch.ordering import in_order
-from hipgp.engines import Problem
 from hipgp.learning.parameters import Layout
+from hipgp.model.problem import Problem
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")

@@ -28,7 +28,7 @@ from hipgp.weights.toeplitz import TorusToeplitz, toeplitz_on_torus
 
 if TYPE_CHECKING:
     from hipgp.batch.systems import System
-    from hipgp.engines import Problem
+    from hipgp.model.problem import Problem
 
 
 class Forms(eqx.Module):

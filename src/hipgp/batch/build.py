@@ -12,8 +12,8 @@ from hipgp.batch.grid_space import grid_system, largest_unresolved_gain
 from hipgp.batch.interpolation import Rows
 from hipgp.batch.low_rank import Trial, crossing, low_rank
 from hipgp.batch.systems import DataSystem, System
-from hipgp.engines import Problem
 from hipgp.linalg.preconditioner import Preconditioner, Scaling
+from hipgp.model.problem import Problem
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.lazy import Lazy
 from hipgp.runtime.precision import float64_available
@@ -42,12 +42,12 @@ class Built(NamedTuple):
 
 def build(problem: Problem, method: "Batch", operators: "_GridOperators | None" = None) -> Built:
     """The linear system of a problem, its data in the order given; from K and W where these are given."""
-    kernel, grid, data, noise, _ = problem
+    kernel, grid, data, _, _ = problem
     kernel.check_dimension(grid.ndim)
     rows, description, near, toeplitz = _rows_beside(
         problem, method, operators or _operators(problem, method)
     )
-    variance = np.asarray(data.noise_std(noise), float) ** 2
+    variance = problem.noise_std**2
     residual = np.asarray(rows.residual, float)
     ratio = float(np.mean(residual / variance))
     of_residual = decisions.residual(method, data, ratio, in_one_cell=True)
@@ -175,12 +175,12 @@ def _data_system(
 
     The preconditioner and the layout of W are computed in parallel.
     """
-    kernel, grid, data, _, _ = problem
+    kernel, data = problem.kernel, problem.data
     trial: Trial | None = None
     if near is None and decisions.tries_low_rank(method, lambda: crossing(data, kernel)):
         enough = np.inf if method.preconditioner == "low-rank" else decisions.MOST_LEFT
         local = rows if isinstance(rows, WeightRows) else None
-        trial = low_rank(kernel, grid, data, variance, local, toeplitz, enough)
+        trial = low_rank(problem, variance, local, toeplitz, enough)
     noise = on_device(variance, data.dtype)
 
     def root() -> Preconditioner:

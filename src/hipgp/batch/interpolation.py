@@ -20,7 +20,7 @@ from hipgp.weights.toeplitz import Toeplitz
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
-    from hipgp.engines import Problem
+    from hipgp.model.problem import Problem
 
 MUCH = 2**34  # bytes of stored weights above which a warning suggests matrix-free ones
 

@@ -61,7 +61,7 @@ def leave_out(post: "BatchPosterior", groups: object) -> LeaveOut:
 def _precisions(post: "BatchPosterior", rows: list[Int[np.ndarray, " n"]]) -> list[Float[np.ndarray, "n n"]]:
     """The block of A^-1 of each group, given the nearest observations outside it."""
     nodes = coarse_data_nodes(post.data, post.kernel)
-    noise = np.asarray(post.data.noise_std(post.noise), float) ** 2
+    noise = post.problem.noise_std**2
     places = location_features(nodes, post.kernel)
     tree = scipy.spatial.KDTree(places)
     least = NEAREST_POINTS if nodes.per == 1 else NEAREST_OTHERS

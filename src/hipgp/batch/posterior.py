@@ -21,10 +21,11 @@ from hipgp.batch.leave_out import leave_out
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
 from hipgp.batch.systems import System, draws_at_once, solve
 from hipgp.batch.updating import start_from
-from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, Problem, as_key
+from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, as_key
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.packing import pack_observations
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
 from hipgp.runtime.plain import Arrays, Json

@@ -17,9 +17,9 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Bool, Float, Int
 
-from hipgp.engines import Problem
 from hipgp.linalg.krylov import Solution, minimal_residuals
 from hipgp.model.nodes import Nodes
+from hipgp.model.problem import Problem
 from hipgp.runtime import memory
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.precision import float64_available

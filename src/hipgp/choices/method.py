@@ -14,6 +14,7 @@ from hipgp.engines import Method
 from hipgp.exact import MATRICES_AT_PEAK, Exact
 from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import OpenProblem
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.vecchia.group_covariances import coarse_nodes
@@ -35,11 +36,9 @@ class ChosenMethod(NamedTuple):
     reason: str
 
 
-def method_for(
-    batch: Method, kernel: Kernel, data: Data, noise: float | None, checkpoint: Any = None
-) -> ChosenMethod:
+def method_for(batch: Method, problem: OpenProblem, checkpoint: Any = None) -> ChosenMethod:
     """Choose the exact engine if it is as fast as the `batch` engine and fits into memory."""
-    count = len(data)
+    kernel, data, count = problem.kernel, problem.data, len(problem.data)
     if checkpoint is not None:
         return ChosenMethod(batch, "batch: a checkpoint is kept, and the exact engine writes none")
     if count > MOST_OBSERVATIONS:
@@ -49,7 +48,7 @@ def method_for(
     if not memory.fits(needed):
         reason = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
         return ChosenMethod(batch, reason)
-    accuracy = _accuracy(kernel, data, noise)
+    accuracy = _accuracy(problem)
     pairs = _nodes(kernel, data, accuracy) ** 2
     if pairs > MOST_PAIRS:
         reason = (
@@ -61,9 +60,10 @@ def method_for(
     return ChosenMethod(Exact(accuracy), reason)
 
 
-def _accuracy(kernel: Kernel, data: Data, noise: float | None) -> float:
+def _accuracy(problem: OpenProblem) -> float:
     """The accuracy of covariances relative to prior variances: a hundredth of the noise variance, within limits."""
-    std, shares, begin = np.asarray(data.noise_std(noise), float), [LEAST_ACCURACY], 0
+    kernel, data = problem.kernel, problem.data
+    std, shares, begin = np.asarray(data.noise_std(problem.noise), float), [LEAST_ACCURACY], 0
     for block in data.blocks:
         end = begin + len(block.y)
         if not block.functional.single:

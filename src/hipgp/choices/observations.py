@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Int
 
 from hipgp.choices.domain import MOST_POINTS, grown
-from hipgp.engines import FittedPosterior, Problem
+from hipgp.engines import FittedPosterior
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
 from hipgp.model.frames import Frame
+from hipgp.model.problem import Problem
 from hipgp.model.scaling import scaled_data
 from hipgp.model.trend import Trend
 

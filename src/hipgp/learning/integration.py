@@ -15,13 +15,13 @@ import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float
 
-from hipgp.engines import Problem
 from hipgp.learning.learned import Learned, WeightedKernels
 from hipgp.learning.likelihood import evaluate
 from hipgp.learning.parameters import Bounds
 from hipgp.learning.search import Task, in_fixed_order, stages_of
 from hipgp.model.data import Data, Observations
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import Problem
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
 
@@ -87,9 +87,8 @@ def weighted_kernels(learned: Learned, problem: Problem) -> WeightedKernels:
         return _normal(learned, f"there are more than {most:,} observations")
     if "noise" not in learned.names and not np.all(data.noise_known):
         data = _with_noise(data, problem.noise)
-    data, order = in_fixed_order(data)
-    trend = problem.trend.in_order(order)
-    task = Task.of(learned.kernel, problem.grid, data, learned.noise, trend, "kernel", learned.bounds, 0)
+    known = problem._replace(kernel=learned.kernel, data=data, noise=learned.noise)
+    task = Task.of(in_fixed_order(known), "kernel", learned.bounds, 0)
     terms, layout = task.terms(len(data), np.log(learned.values)), task.layout
 
     def log_density(vector: Float[np.ndarray, " q"]) -> float:

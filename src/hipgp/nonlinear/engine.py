@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from hipgp.batch.ordering import in_order
-from hipgp.engines import FittedPosterior, Method, Problem
+from hipgp.engines import FittedPosterior, Method
 from hipgp.model.data import Data, Observations, check_inside
 from hipgp.model.functionals import Functional, Functionals
 from hipgp.model.grid import Grid
@@ -21,6 +21,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import Link, as_link
 from hipgp.model.packing import check_shapes, unpack_data
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of
 from hipgp.nonlinear.importance import pareto_facts

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hipgp.engines import FittedPosterior, Method, Problem
+from hipgp.engines import FittedPosterior, Method
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Found, StandIn, State
 

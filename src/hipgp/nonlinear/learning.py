@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import scipy  # its submodules are imported when they are first used
 
-from hipgp.engines import Problem
 from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.parameters import Layout
 from hipgp.learning.search import learn
@@ -21,6 +20,7 @@ from hipgp.learning.units import LearnOptions, scaled_task
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import Problem
 from hipgp.nonlinear.blocks import Block, State
 from hipgp.nonlinear.expectations import likelihood_terms
 from hipgp.nonlinear.resuming import Kept, packed, unpacked
@@ -118,9 +118,8 @@ def _turned(
     bar.update(f"turn {turn.number + 1}, kernel")
     stand_in = Data(tuple(s.observations for s in result.stand_ins))
     quick = how._replace(start=turn.start, polish=False, progress=False, checkpoint=None)
-    task = scaled_task(kernel, stand_in, None, quick)
-    given = task.kernel, problem.grid, task.data, task.noise, prepared.trend, method.inner, task.how
-    learned = in_unit(learn(*given), task.unit)
+    task = scaled_task(Problem(kernel, problem.grid, stand_in, None, prepared.trend), quick)
+    learned = in_unit(learn(task.problem, method.inner, task.how), task.unit)
     return Turn(turn.number + 1, learned.kernel, noise, parameters, states, "kernel"), learned
 
 

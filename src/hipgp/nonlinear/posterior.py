@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtr, ndtri
 
-from hipgp.engines import Estimate, FittedPosterior, Problem
+from hipgp.engines import Estimate, FittedPosterior
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Functionals, Points
@@ -15,6 +15,7 @@ from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import LINKS, Link
 from hipgp.model.packing import pack_observations
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, is_one_sign, node_means, zeta_spread
 from hipgp.nonlinear.expectations import averaged_jit, matched_jit, spread_jit
