@@ -170,7 +170,7 @@ class Linearised(Method):
         many = sum(p.shape[0] * p.shape[1] for p in of_nodes) > FEW
         many = many or any(given.functional.uncertain for given in data.blocks)  # needs draws
         inside = all(np.all(grid.outside(p) == 0) for p in of_nodes)
-        reader = NodeReader(kernel, grid, trend, self.draws) if many and inside else None
+        reader = NodeReader(kernel, grid, trend, self.draws, of_nodes) if many and inside else None
         ordered = Data(tuple(_taken(g, o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
         return Prepared(blocks, ordered, trend.in_order(order), order, reader)
 

@@ -150,13 +150,14 @@ class LinearisedPosterior(FittedPosterior):
             if weights.size > FEW and np.all(self.grid.outside(places) == 0)
             else None
         )
-        mean = node_means(self.post, reader, places)
         if reader is None:
+            mean = node_means(self.post, None, places)
             std = self.post.at_points(places.reshape(-1, places.shape[2]), True)[1]
             assert std is not None
             std, error = std.reshape(weights.shape), None
         else:
-            draws = reader.draws(self.post, places)
+            rows = reader.rows(places)
+            mean, draws = reader.means(self.post, rows), reader.draws(self.post, rows)
             std = np.sqrt(draws.variance).reshape(weights.shape)
             error = 1 / np.sqrt(2 * (len(draws.values) - 1))
         value, slope = (np.asarray(a) for a in averaged_jit(self.link, mean, std))
@@ -201,10 +202,10 @@ class LinearisedPosterior(FittedPosterior):
         count, out = len(drawn), []
         flat = np.asarray(drawn, float).reshape(count, -1)
         size = max(1, DRAWS_AT_ONCE // (count * weights.shape[1]))
+        reader = NodeReader(self.kernel, self.grid, self.trend, count)
         for begin in range(0, len(weights), size):
             some = slice(begin, begin + size)
-            reader = NodeReader(self.kernel, self.grid, self.trend, 2)
-            f = reader.interpolated(flat, np.asarray(nodes.x[some]))
+            f = reader.interpolated(flat, reader.rows(np.asarray(nodes.x[some])))
             out.append(np.sum(weights[some] * np.asarray(self.link(f)), axis=2))
         return np.concatenate(out, axis=1).astype(self.dtype)
 

@@ -126,7 +126,7 @@ class Uncertain(Nodal):
         assert reader is not None
         new = super().refreshed(state, post, reader)
         value, slope = (np.asarray(a) for a in averaged_jit(self.link, new.mean, new.std))
-        drawn = reader.draws(post, self.places).values.reshape(-1, *self.places.shape[:2])
+        drawn = reader.draws(post, reader.rows(self.places)).values.reshape(-1, *self.places.shape[:2])
         of, parts = self._seen(value), np.stack([self._seen(slope * draw) for draw in drawn])
         variance = np.sum(parts**2, axis=0) / (len(drawn) - 1)
         share = self._shares(of, variance)
