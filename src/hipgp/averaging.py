@@ -26,10 +26,10 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.packing import Arrays, Json, check_shapes, kernel_from_json, kernel_to_json
 from hipgp.model.problem import Problem
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.plain import plain
-from hipgp.runtime.progress import Progress, Report, silent
+from hipgp.runtime.progress import Progress, silent
 from hipgp.scores import LeaveOut
 
 HALVINGS = 60  # of the interval that holds a quantile
@@ -155,22 +155,16 @@ class AveragedPosterior(FittedPosterior):
             how.report(len(parts), len(self.parts))
         return self._mixture(parts)
 
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
         """Draws of parts that were drawn by weight, as evenly as can be, in random order."""
+        count, key, columns, report = how
         of_part, of_order, *keys = jax.random.split(key, 2 + len(self.parts))
         at = (np.arange(count) + float(jax.random.uniform(of_part))) / count
         counts = np.bincount(np.searchsorted(np.cumsum(self.weights)[:-1], at), minlength=len(self.parts))
         drawn, done = [], 0
         for part, own, many in zip(self.parts, keys, counts, strict=True):
             if many:
-                drawn.append(part.sample(int(many), own, functional, columns))
+                drawn.append(part.sample(SampleOptions(int(many), own, columns), functional))
                 report(done := done + int(many), count)
         return np.concatenate(drawn)[np.asarray(jax.random.permutation(of_order, count))]
 

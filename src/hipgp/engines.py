@@ -24,9 +24,8 @@ from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.plain import Arrays, Json, plain
-from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
 
 EVIDENCE_PROBES = 16  # default number of random vectors in the stochastic estimate of the log evidence
@@ -80,15 +79,8 @@ class FittedPosterior(eqx.Module):
         """Mean and standard deviation of every functional."""
 
     @abc.abstractmethod
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
-        """`count` joint draws on the grid, (count, *grid.shape), or of functionals, (count, N)."""
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
+        """Joint draws on the grid, (count, *grid.shape), or of functionals, (count, N)."""
 
     @abc.abstractmethod
     def log_evidence(self, probes: int, key: Any) -> Estimate:

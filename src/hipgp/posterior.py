@@ -27,7 +27,7 @@ from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
 from hipgp.model.labels import AXES, Labels
 from hipgp.nonlinear.observed import new_observations, noise_of_all
-from hipgp.predictions import Prediction, StdMethod, StdOptions
+from hipgp.predictions import Prediction, SampleOptions, StdMethod, StdOptions
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
@@ -282,7 +282,9 @@ class Posterior(Shown, eqx.Module):
         itemsize = np.dtype(self.engine.dtype).itemsize
         estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
         with Progress("drawing", progress) as bar:
-            drawn = np.ldexp(engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
+            drawn = np.ldexp(
+                engine.sample(SampleOptions(count, as_key(key), columns, bar.done), at), self.unit
+            )
         return drawn if longer == 1 else drawn / longer
 
     @property

@@ -10,6 +10,7 @@ from hipgp.model.data import observe
 from hipgp.model.functionals import Derivatives, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Matern12, SquaredExponential
+from hipgp.predictions import SampleOptions
 from hipgp.variational.engine import Variational
 from hipgp.variational.full_pass import full_pass
 from hipgp.variational.minibatch_weights import minibatches
@@ -176,12 +177,12 @@ def test_draws_have_the_posterior_moments():
     grid, (kernel, _) = GRIDS[2], kernels(2)
     data, _ = observed(2)
     post = Variational("block", (3, 2)).fit(gp_problem(kernel, grid, data))
-    draws = post.sample(20_000, jax.random.key(0))
+    draws = post.sample(SampleOptions(20_000, jax.random.key(0)))
     assert draws.shape == (20_000, *grid.shape)
     np.testing.assert_allclose(draws.mean(axis=0), post.grid_mean(), atol=0.04)
     np.testing.assert_allclose(draws.std(axis=0), post.grid_std()[0], rtol=0.04)
     boxes = data.blocks[3].functional
-    seen, (mean, std, _) = post.sample(20_000, jax.random.key(1), boxes), post.predict(boxes)
+    seen, (mean, std, _) = post.sample(SampleOptions(20_000, jax.random.key(1)), boxes), post.predict(boxes)
     assert seen.shape == (20_000, COUNT)
     np.testing.assert_allclose(seen.mean(axis=0), mean, atol=0.04)
     np.testing.assert_allclose(seen.std(axis=0), std, rtol=0.04)

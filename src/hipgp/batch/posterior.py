@@ -27,10 +27,9 @@ from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.packing import pack_observations
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
-from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
 from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencils import LocalWeights, WeightRows
@@ -250,15 +249,9 @@ class BatchPosterior(FittedPosterior):
         return arrays | {name: np.asarray(getattr(self, name)) for name in SOLVED}, described
 
     @float64_available
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
-        """`count` exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
+        """Exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
+        count, key, columns, report = how
         at, trend = None, None
         if functional is None:
             trend = self.trend.on_grid(self.grid)

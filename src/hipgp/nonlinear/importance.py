@@ -15,6 +15,7 @@ from hipgp.engines import FittedPosterior, as_key
 from hipgp.model.functionals import Functional, Functionals, Points
 from hipgp.model.nodes import Nodes
 from hipgp.nonlinear.blocks import Block, Direct, Nodal, StandIn
+from hipgp.predictions import SampleOptions
 
 TRUSTED = 0.7
 LOG_2PI = float(np.log(2 * np.pi))
@@ -77,9 +78,8 @@ def _drawn(post: FittedPosterior, blocks: list[Block], count: int, key: int) -> 
         b.target if isinstance(b, Direct) else Points(b.places.reshape(-1, b.places.shape[2]))  # type: ignore[attr-defined]
         for b in blocks
     ]
-    draws = post.sample(
-        count, as_key(key), parts[0] if len(parts) == 1 else _together(parts, post.grid.spacing)
-    )
+    joint = parts[0] if len(parts) == 1 else _together(parts, post.grid.spacing)
+    draws = post.sample(SampleOptions(count, as_key(key)), joint)
     cuts = np.cumsum([len(p) for p in parts])[:-1]
     shaped = lambda a, b: a.reshape(count, *b.weights.shape) if isinstance(b, Nodal) else a
     return [

@@ -17,6 +17,7 @@ from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
+from hipgp.predictions import SampleOptions
 from hipgp.runtime.lazy import Lazy
 from hipgp.weights.stencil_geometry import STENCIL
 from hipgp.weights.stencils import local_weight_rows
@@ -91,7 +92,7 @@ class NodeReader:
     def on_grid(self, post: "FittedPosterior") -> Float[np.ndarray, "S M"]:
         """Draws on the grid minus the posterior mean, from the same key in every round; those of the last one are kept."""
         if self._last is None or self._last[0] is not post:
-            drawn = post.sample(self.count, jax.random.key(0)).reshape(self.count, -1)
+            drawn = post.sample(SampleOptions(self.count, jax.random.key(0))).reshape(self.count, -1)
             self._last = post, np.asarray(drawn, float) - np.asarray(post.grid_mean(), float).ravel()
         return self._last[1]
 

@@ -22,10 +22,9 @@ from hipgp.nonlinear.expectations import averaged_jit, matched_jit, spread_jit
 from hipgp.nonlinear.leave_out import left_out
 from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.observed import Observed, common_likelihood
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
-from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut, group_numbers
 
 if TYPE_CHECKING:
@@ -174,28 +173,21 @@ class LinearisedPosterior(FittedPosterior):
         return Transformed.of(self.link, scale, zeta, spread, None if error is None else error * spread)
 
     @float64_available
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
         """Draws of the Gaussian posterior of f, passed through the link."""
         if self.link.identity:
-            return self.post.sample(count, key, functional, columns, report)
+            return self.post.sample(how, functional)
         if functional is None:
-            return np.asarray(self.link(self.post.sample(count, key, None, columns, report)), self.dtype)
+            return np.asarray(self.link(self.post.sample(how)), self.dtype)
         nodes = functional.nodes(self.grid.spacing)
         weights, flat = (
             np.asarray(nodes.weights, float),
             Points(np.asarray(nodes.x).reshape(-1, functional.ndim)),
         )
-        if count * weights.size > DRAWS_AT_ONCE:
-            return self._sums_of_draws(self.post.sample(count, key, None, columns, report), nodes, weights)
-        drawn = np.asarray(self.link(self.post.sample(count, key, flat, columns, report)), float)
-        return np.sum(weights * drawn.reshape(count, *weights.shape), axis=2).astype(self.dtype)
+        if how.count * weights.size > DRAWS_AT_ONCE:
+            return self._sums_of_draws(self.post.sample(how), nodes, weights)
+        drawn = np.asarray(self.link(self.post.sample(how, flat)), float)
+        return np.sum(weights * drawn.reshape(how.count, *weights.shape), axis=2).astype(self.dtype)
 
     def _sums_of_draws(self, drawn: np.ndarray, nodes: Any, weights: np.ndarray) -> np.ndarray:
         """Sums over many nodes of draws on the grid, in chunks of functionals."""
