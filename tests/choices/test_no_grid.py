@@ -90,7 +90,7 @@ def test_the_grid_is_chosen_for_the_stencil_that_the_engine_uses():
 def test_more_noise_and_smoother_kernels_take_coarser_grids():
     x, y, _ = square()
     data = lambda noise: hg.observe(hg.Points(x), y, noise)
-    size = lambda kernel, noise: choice.grid_for(hg.Batch(), without_grid(kernel, data(noise))).grid.size
+    size = lambda kernel, noise: choice.grid_for(hg.Batch(), without_grid(kernel, data(noise))).choice.size
     assert size(KERNEL, 0.5) < size(KERNEL, 0.02)
     assert size(hg.SquaredExponential(1.3, (0.3, 0.4)), 0.05) < size(hg.Matern32(1.3, (0.3, 0.4)), 0.05)
 
@@ -99,9 +99,9 @@ def test_more_noise_and_smoother_kernels_take_coarser_grids():
 def test_units_of_the_coordinates_change_nothing(factor):
     x, y, data = square(60)
     scaled = hg.observe(hg.Points(factor * x), y, noise=0.1)
-    one = choice.grid_for(hg.Batch(), without_grid(KERNEL, data)).grid
+    one = choice.grid_for(hg.Batch(), without_grid(KERNEL, data)).choice
     kernel = hg.Matern52(1.3, (0.3 * factor, 0.4 * factor))
-    other = choice.grid_for(hg.Batch(), without_grid(kernel, scaled)).grid
+    other = choice.grid_for(hg.Batch(), without_grid(kernel, scaled)).choice
     assert one.shape == other.shape
     np.testing.assert_allclose(np.asarray(other.spacing), factor * np.asarray(one.spacing))
     assert domain.learning_grid(data).shape == domain.learning_grid(scaled).shape
@@ -233,10 +233,10 @@ def test_a_domain_that_no_grid_in_memory_can_serve_says_which_accuracy_it_can(mo
 
 def test_the_choice_of_the_engine(monkeypatch):
     x, y, data = square(60)
-    assert isinstance(method.method_for(hg.Batch(), without_grid(KERNEL, data)).method, hg.Exact)
+    assert isinstance(method.method_for(hg.Batch(), without_grid(KERNEL, data)).choice, hg.Exact)
     assert "checkpoint" in method.method_for(hg.Batch(), without_grid(KERNEL, data), "file").reason
     monkeypatch.setattr(method, "MOST_OBSERVATIONS", 50)
-    assert isinstance(method.method_for(hg.Batch(), without_grid(KERNEL, data)).method, hg.Batch)
+    assert isinstance(method.method_for(hg.Batch(), without_grid(KERNEL, data)).choice, hg.Batch)
     assert "slower beyond 50" in method.method_for(hg.Batch(), without_grid(KERNEL, data)).reason
     rays = hg.observe(hg.LineIntegrals(x[:30], x[30:]), y[:30], noise=0.1)
     monkeypatch.setattr(method, "MOST_PAIRS", 1e4)

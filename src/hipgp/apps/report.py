@@ -64,7 +64,7 @@ def page(path: str | os.PathLike[str]) -> str:
     return re.sub("{{(" + "|".join(parts) + ")}}", lambda place: parts[place[1]], text)
 
 
-def link_name(post: models.Posterior) -> str:
+def _link_name(post: models.Posterior) -> str:
     """The link of a transformed field; empty where there is none."""
     name = post.diagnostics.get("link", "identity")
     return "" if name == "identity" else str(name)
@@ -98,7 +98,7 @@ def _in_words(post: models.Posterior) -> str:
         f"{name} from {dates.place(low, labels.axis_units[i])} to {dates.place(high, labels.axis_units[i])}"
         for i, (name, low, high) in enumerate(zip(names, grid.lower, grid.upper, strict=True))
     )
-    link = link_name(post)
+    link = _link_name(post)
     of_f = f"The field is {link}(f) of a Gaussian process f, whose kernel is told here. " if link else ""
     lines = [
         f"The field is <b>{html.escape(labels.value())}</b>, over {html.escape(box)}.",

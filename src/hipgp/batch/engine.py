@@ -184,12 +184,9 @@ class Batch(Method):
         rows = right_hand_sides(data.y, columns, problem.noise_std)
         targets = row_tolerances(self.tolerance, columns.shape[1])
         z = on_device(rows.z, data.dtype)
-        first = None if start is None else guess(system, problem, start, rows, z, targets)
-        solved = solve(
-            system, z, targets, most, report, checkpoint, None if first is None else first.unknowns
-        )
-        if first is not None:
-            solved = solved._replace(steps=solved.steps + first.steps)
+        first, steps = (None, 0) if start is None else guess(system, problem, start, rows, z, targets)
+        solved = solve(system, z, targets, most, report, checkpoint, first)
+        solved = solved._replace(steps=solved.steps + steps)
         return combine(system, solved, rows, self.tolerance, most, data.dtype)
 
     def points_per_axis(self, data: Data) -> int:

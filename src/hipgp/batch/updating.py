@@ -54,13 +54,6 @@ class Start(NamedTuple):
         return np.concatenate([own[None], rows.scale[:, None] * self.of_columns])
 
 
-class Guess(NamedTuple):
-    """A first guess of a system's unknowns, and the steps that were taken for it."""
-
-    unknowns: Array
-    steps: int
-
-
 def start_from(post: "BatchPosterior", kept: Int[np.ndarray, " n"], added: int) -> Start:
     """Return what a posterior knows of its observations numbered `kept`, followed by so many others."""
     alpha = np.concatenate([np.asarray(a, float) for a in (post.alpha[None], post.alpha_of_columns)])
@@ -106,11 +99,11 @@ def guess(
     rows: "RightHandSides",
     z: Array,
     target: Float[np.ndarray, " B"],
-) -> Guess:
-    """Return a first guess for A^-1 z, and the steps it took; `rows` are what z was made of."""
+) -> tuple[Array, int]:
+    """Return a first guess of the system's unknowns for A^-1 z, and the steps it took; `rows` are what z was made of."""
     alpha = on_device(start.of(rows), z.dtype)
     if system.space == "grid":
-        return Guess(system.unknowns_of(alpha), 0)
+        return system.unknowns_of(alpha), 0
     residual = _residual(system, z, alpha)
     if np.any(start.added):
         factor = _factor_of_added(problem, np.asarray(system.noise, float), np.flatnonzero(start.added))
@@ -118,9 +111,9 @@ def guess(
         alpha = alpha + on_device(local, z.dtype)
         residual = _residual(system, z, alpha)
     if not memory.fits(2.0 * MOST_STEPS * z.size * z.dtype.itemsize):
-        return Guess(alpha, 0)
+        return alpha, 0
     found = _steps(system, residual, on_device(target, z.dtype))
-    return Guess(alpha + found.value, int(np.max(np.asarray(found.iterations))))
+    return alpha + found.value, int(np.max(np.asarray(found.iterations)))
 
 
 @float64_available

@@ -28,18 +28,14 @@ def extent(data: Data) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]
     return np.min([p.min(axis=0) for p in places], axis=0), np.max([p.max(axis=0) for p in places], axis=0)
 
 
-def domain(
-    kernel: Kernel, data: Data, margin: float | None = None
-) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
+def domain(kernel: Kernel, data: Data) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
     """The data's box with a margin of one lengthscale, limited to between a twentieth and a quarter of its extent.
 
-    `margin` replaces it, as a fraction of the extent. An axis along which all data have the same coordinate gets a margin
-    of one lengthscale.
+    An axis along which all data have the same coordinate gets a margin of one lengthscale.
     """
     lower, upper = extent(data)
     size, length = upper - lower, typical_lengthscale(kernel, data.ndim)
-    usual = np.clip(length, LEAST_MARGIN * size, MOST_MARGIN * size)
-    wide = usual if margin is None else margin * size
+    wide = np.clip(length, LEAST_MARGIN * size, MOST_MARGIN * size)
     flat = size <= 1e-9 * np.maximum(length, np.maximum(np.abs(lower), np.abs(upper)))
     wide = np.where(flat, np.maximum(length, 1e-6 * np.abs(lower)), wide)
     return lower - wide, upper + wide

@@ -7,12 +7,11 @@ Memory and the cost of a step of the solve limit the number of points.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.batch.decisions import SHARED
+from hipgp.batch.decisions import SHARED, Decision
 from hipgp.choices.domain import MOST_POINTS, covering, domain, in_step
 from hipgp.engines import Method
 from hipgp.model.data import Data, Observations
@@ -40,21 +39,14 @@ SAMPLE = 48  # observations whose residual variances are computed
 HOPELESS = 0.5  # residual variance, relative to the prior variance, above which a grid is refused
 
 
-class ChosenGrid(NamedTuple):
-    """A grid, and the reason for its size."""
-
-    grid: Grid
-    reason: str
-
-
 @one_blas_thread
 @float64_available
-def grid_for(method: Method, problem: OpenProblem, most: float = MOST_POINTS) -> ChosenGrid:
-    """Choose the grid of at most so many points on which `method` conditions the problem."""
+def grid_for(method: Method, problem: OpenProblem) -> Decision[Grid]:
+    """Choose the grid on which `method` conditions the problem."""
     kernel, data = problem.kernel, problem.data
     box, length = domain(kernel, data), shortest_lengthscale(kernel, data.ndim)
     some, rows = _sample(data)
-    grid, spacing = _grid(kernel, box, COARSEST * length, most), COARSEST
+    grid, spacing = _grid(kernel, box, COARSEST * length), COARSEST
     variance = problem.on(grid).noise_std ** 2
     stencil = method.points_per_axis(data)
     while True:
@@ -62,15 +54,15 @@ def grid_for(method: Method, problem: OpenProblem, most: float = MOST_POINTS) ->
         share = float(np.mean(unseen / variance[rows]))
         if share <= UNSEEN or spacing * STEP < FINEST:
             break
-        finer = _grid(kernel, box, spacing * STEP * length, most)
+        finer = _grid(kernel, box, spacing * STEP * length)
         if finer.size <= grid.size:
             break
         grid, spacing = finer, spacing * STEP
-    with_spacing = lambda by: _grid(kernel, box, by * length, most)
+    with_spacing = lambda by: _grid(kernel, box, by * length)
     grid, found = _refined(problem.on(grid), stencil, share, with_spacing)
     unseen, prior = unseen_variances(kernel, grid, some, stencil)
     _check(grid, float(np.mean(unseen) / np.mean(prior)), length)
-    return ChosenGrid(grid, _reason(kernel, grid, float(np.mean(unseen / variance[rows])), found[0]))
+    return Decision(grid, _reason(kernel, grid, float(np.mean(unseen / variance[rows])), found[0]))
 
 
 def _refined(
@@ -94,10 +86,9 @@ def _refined(
     return grid, found
 
 
-def _grid(
-    kernel: Kernel, box: tuple[np.ndarray, np.ndarray], step: Float[np.ndarray, " D"], most: float
-) -> Grid:
-    """A grid over the box with spacing `step`, or as fine as memory and `most` allow."""
+def _grid(kernel: Kernel, box: tuple[np.ndarray, np.ndarray], step: Float[np.ndarray, " D"]) -> Grid:
+    """A grid over the box with spacing `step`, or as fine as memory and MOST_POINTS allow."""
+    most = MOST_POINTS
     while True:
         grid = in_step(kernel, covering(*box, step, most))
         needed = memory.torus_bytes(np.prod(smallest_torus(kernel, grid, WRAPPED), dtype=float))

@@ -6,10 +6,11 @@ the quadrature nodes of lines and areas, of which each may have hundreds.
 """
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from hipgp.batch.decisions import Decision
 from hipgp.engines import Method
 from hipgp.exact import MATRICES_AT_PEAK, Exact
 from hipgp.model.data import Data
@@ -29,25 +30,18 @@ OF_NOISE, LEAST_ACCURACY, MOST_ACCURACY = (
 )  # accuracy of covariances: relative to noise variances, and limits relative to prior variances
 
 
-class ChosenMethod(NamedTuple):
-    """An engine, and the reason for its choice."""
-
-    method: Method
-    reason: str
-
-
-def method_for(batch: Method, problem: OpenProblem, checkpoint: Any = None) -> ChosenMethod:
+def method_for(batch: Method, problem: OpenProblem, checkpoint: Any = None) -> Decision[Method]:
     """Choose the exact engine if it is as fast as the `batch` engine and fits into memory."""
     kernel, data, count = problem.kernel, problem.data, len(problem.data)
     if checkpoint is not None:
-        return ChosenMethod(batch, "batch: a checkpoint is kept, and the exact engine writes none")
+        return Decision(batch, "batch: a checkpoint is kept, and the exact engine writes none")
     if count > MOST_OBSERVATIONS:
         reason = f"batch: {count:,} observations, and the exact engine is slower beyond {MOST_OBSERVATIONS:,}"
-        return ChosenMethod(batch, reason)
+        return Decision(batch, reason)
     needed = MATRICES_AT_PEAK * 8.0 * count**2
     if not memory.fits(needed):
         reason = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
-        return ChosenMethod(batch, reason)
+        return Decision(batch, reason)
     accuracy = _accuracy(problem)
     pairs = _nodes(kernel, data, accuracy) ** 2
     if pairs > MOST_PAIRS:
@@ -55,9 +49,9 @@ def method_for(batch: Method, problem: OpenProblem, checkpoint: Any = None) -> C
             f"batch: the exact engine would need {pairs:.2g} covariances between quadrature nodes of "
             f"{count:,} observations, and is slower beyond {MOST_PAIRS:.2g}"
         )
-        return ChosenMethod(batch, reason)
+        return Decision(batch, reason)
     reason = f"exact: {count:,} observations, for which no grid is needed and the exact engine is as fast"
-    return ChosenMethod(Exact(accuracy), reason)
+    return Decision(Exact(accuracy), reason)
 
 
 def _accuracy(problem: OpenProblem) -> float:

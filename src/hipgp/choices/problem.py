@@ -27,7 +27,7 @@ def settled_method(method: Any, batch: Method, problem: OpenProblem, checkpoint:
         method = batch if problem.grid is not None else AUTO
     if isinstance(method, str) and method == AUTO:
         chosen = method_for(batch, problem, checkpoint)
-        return chosen.method, {"engine_chosen": chosen.reason}
+        return chosen.choice, {"engine_chosen": chosen.reason}
     if not isinstance(method, Method):
         shown = repr(method) if isinstance(method, str) else type(method).__name__
         raise ValueError(f'method: expected Batch(...), Variational(...), Exact(...) or "auto", got {shown}')
@@ -47,4 +47,4 @@ def settled_grid(method: Method, problem: OpenProblem, progress: bool) -> tuple[
         }
     with Progress("choosing a grid", progress):
         chosen = grid_for(method, problem)
-    return chosen.grid, {"grid_chosen": chosen.reason}
+    return chosen.choice, {"grid_chosen": chosen.reason}

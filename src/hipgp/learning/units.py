@@ -17,7 +17,7 @@ class LearnOptions(NamedTuple):
     checkpoint: Any = None
 
 
-class ScaledTask(NamedTuple):
+class _ScaledTask(NamedTuple):
     """A problem and options of learning, y and all that goes with it divided by 2^unit."""
 
     problem: Problem
@@ -25,7 +25,7 @@ class ScaledTask(NamedTuple):
     unit: int
 
 
-def scaled_task(problem: Problem, how: LearnOptions) -> ScaledTask:
+def scaled_task(problem: Problem, how: LearnOptions) -> _ScaledTask:
     """The task in a unit in which no number overflows; `in_unit` takes what was learned back to the data's own."""
     kernel, _, data, noise, _ = problem
     scaling.check_learnable(data)
@@ -33,4 +33,4 @@ def scaled_task(problem: Problem, how: LearnOptions) -> ScaledTask:
     unit = scaling.exponent(given, data, noise)
     scaled, data, noise = scaling.scaled(given, data, noise, -unit)
     problem = problem._replace(kernel=kernel if scaled is None else scaled, data=data, noise=noise)
-    return ScaledTask(problem, how._replace(bounds=scaling.scaled_bounds(how.bounds, -unit)), unit)
+    return _ScaledTask(problem, how._replace(bounds=scaling.scaled_bounds(how.bounds, -unit)), unit)

@@ -113,7 +113,7 @@ def _one_round(
     data = Data(tuple(s.observations for s in stand_ins))
     problem = Problem(given.kernel, given.grid, data, None, given.trend)
     post = settings.method.refit(problem, SOLVE * settings.tolerance)
-    alphas, means = multipliers(post, stand_ins)
+    alphas, means = _multipliers(post, stand_ins)
     found = [Found(post, m, a, given.reader) for m, a in zip(means, alphas, strict=True)]
     moves = [
         b.moved(state, stand_in, f)
@@ -147,7 +147,9 @@ def _refreshed(given: Given, post: FittedPosterior, moved: Standing) -> Standing
     return moved._replace(states=states, fresh=fresh, shrink=shrink, share=share)
 
 
-def multipliers(post: FittedPosterior, stand_ins: list[StandIn]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _multipliers(
+    post: FittedPosterior, stand_ins: list[StandIn]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """alpha = A^-1 (y - X beta) of each block, and the posterior means of its functionals, residuals included."""
     left = post.residuals()
     assert left is not None

@@ -39,13 +39,6 @@ NEEDED = ("number", "kernel", "noise", "parameters")  # of a checkpoint
 NOISE_SHARE = 0.3  # of the spread of y, that an unknown noise starts from
 
 
-class Answer(NamedTuple):
-    """The learned kernel and noise, and the likelihoods' parameters by name."""
-
-    learned: Learned
-    parameters: dict[str, float]
-
-
 class Turn(NamedTuple):
     """Where learning stands: what is known of kernel, noise and parameters, and of the field."""
 
@@ -64,8 +57,10 @@ class Turn(NamedTuple):
 
 
 @float64_available
-def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) -> Answer:
-    """Kernel, noise and likelihood parameters where they are unknown."""
+def learn_linearised(
+    method: "Linearised", problem: Problem, how: LearnOptions
+) -> tuple[Learned, dict[str, float]]:
+    """The learned kernel and noise, and the likelihoods' parameters by name."""
     began = time.perf_counter()
     free_noise = any(_takes_noise(block) and block.noise is None for block in problem.data.blocks)
     turn = _first(method, problem, how, free_noise)
@@ -83,7 +78,7 @@ def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) 
             if kept is not None:
                 _keep(kept, turn)
     learned = learned._replace(noise=turn.noise, seconds=time.perf_counter() - began)
-    return Answer(learned, turn.parameters)
+    return learned, turn.parameters
 
 
 def _first(method: "Linearised", problem: Problem, how: LearnOptions, free_noise: bool) -> Turn:
