@@ -60,15 +60,15 @@ class Averaged(Method):
         self, problem: Problem, progress: bool = True, checkpoint: Any = None
     ) -> "AveragedPosterior":
         began, parts, count = time.perf_counter(), [], len(self.over.kernels)
-        with Progress("conditioning", progress) as bar, warnings.catch_warnings(record=True) as told:
+        with Progress("conditioning", progress) as bar, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for kernel, noise in zip(self.over.kernels, self.over.noises, strict=True):
                 one = problem._replace(kernel=kernel, noise=noise)
                 parts.append(self.method.condition(one, progress=False))
                 bar.done(len(parts), count)
-        _warn_once(told)
+        _warn_once(caught)
         weights, info = self._weights(parts), {"seconds": time.perf_counter() - began}
-        return self._posterior(problem, parts, weights, _diagnostics(parts, weights, self.over.said) | info)
+        return self._posterior(problem, parts, weights, _diagnostics(parts, weights, self.over.reason) | info)
 
     def _weights(self, parts: list[FittedPosterior]) -> Float[np.ndarray, " K"]:
         """The weights, by the engine's own log evidence where it states the model's exactly."""
@@ -87,14 +87,14 @@ class Averaged(Method):
         return AveragedPosterior(*given, parts, weights)
 
     def settings(self) -> Json:
-        kernels, noises, weights, likelihoods, said = self.over
+        kernels, noises, weights, likelihoods, reason = self.over
         return {
             "method": {"name": self.method.name, "settings": self.method.settings()},
             "kernels": [kernel_to_json(kernel) for kernel in kernels],
             "noises": noises,
             "weights": weights.tolist(),
             "log_likelihoods": None if likelihoods is None else likelihoods.tolist(),
-            "said": said,
+            "reason": reason,
         }
 
     @classmethod
@@ -103,7 +103,7 @@ class Averaged(Method):
         logs = settings["log_likelihoods"]
         logs = None if logs is None else np.asarray(logs, float)
         weights = np.asarray(settings["weights"], float)
-        over = WeightedKernels(kernels, settings["noises"], weights, logs, settings["said"])
+        over = WeightedKernels(kernels, settings["noises"], weights, logs, settings["reason"])
         return cls(settings["method"], over)
 
     def unpack(
@@ -301,7 +301,7 @@ def _mixed(weights: Float[np.ndarray, " K"], parts: list[Prediction]) -> Predict
     return Prediction(mean, std, average(errors * stds) / np.maximum(std, np.finfo(float).tiny))
 
 
-def _diagnostics(parts: list[FittedPosterior], weights: np.ndarray, said: str) -> dict[str, Any]:
+def _diagnostics(parts: list[FittedPosterior], weights: np.ndarray, reason: str) -> dict[str, Any]:
     """Those of the part with the most weight; of what says how far the solve and the grid are off, the worst of all."""
     info = dict(parts[int(np.argmax(weights))].diagnostics)
     for name in ("kl_nats", "iterations", "clipped_mass", "grid_mean_error", "grid_std_error"):
@@ -309,13 +309,13 @@ def _diagnostics(parts: list[FittedPosterior], weights: np.ndarray, said: str) -
             info[name] = max(part.diagnostics[name] for part in parts)
     if "converged" in info:
         info["converged"] = all(part.diagnostics["converged"] for part in parts)
-    return info | {"hyperparameters": said, "weights_of_kernels": weights.tolist()}
+    return info | {"hyperparameters": reason, "weights_of_kernels": weights.tolist()}
 
 
-def _warn_once(told: list[warnings.WarningMessage]) -> None:
+def _warn_once(caught: list[warnings.WarningMessage]) -> None:
     """Of every kind of warning the first, however many parts gave it."""
     kinds: dict[type[Warning], Any] = {}
-    for one in told:
+    for one in caught:
         kinds.setdefault(one.category, one.message)
     for category, message in kinds.items():
         warn_caller(str(message), category)

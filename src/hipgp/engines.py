@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from scipy.special import ndtri
 
 from hipgp.model.data import Data, check_differentiable, check_inside
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.likelihood import Likelihood

@@ -154,11 +154,13 @@ def _rows_beside(
     beside = method.neighbours != 0 and method.weights == "local" and not all_points(data)
     beside = beside and not decisions.tries_low_rank(method, lambda: crossing(data, kernel))
     beside = beside and decisions.surely_in_data_space(method, data, grid.size)
-    near_whom = lambda: vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if beside else None
+    conditioning_sets = lambda: (
+        vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if beside else None
+    )
     embedded, weights = operators.toeplitz.get, operators.rows.get
     if method.weights == "exact":
         embedded()  # W needs it
-    ((rows, description), near), toeplitz = run_both(lambda: run_both(weights, near_whom), embedded)
+    ((rows, description), near), toeplitz = run_both(lambda: run_both(weights, conditioning_sets), embedded)
     return rows, description, near, toeplitz
 
 
@@ -188,8 +190,8 @@ def _data_system(
             return trial.preconditioner
         if method.neighbours == 0:
             return Scaling.by(noise)
-        whom = vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if near is None else near
-        return vecchia.vecchia_factor(kernel, whom, variance, data.dtype)
+        sets = vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if near is None else near
+        return vecchia.vecchia_factor(kernel, sets, variance, data.dtype)
 
     preconditioner, weights = run_both(
         root,

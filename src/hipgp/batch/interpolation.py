@@ -7,7 +7,7 @@ import numpy as np
 
 from hipgp.batch import decisions
 from hipgp.model.data import Data
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.runtime.callers import warn_caller

@@ -6,7 +6,7 @@ from jaxtyping import Float
 
 from hipgp.engines import FittedPosterior
 from hipgp.model.data import Data, check_differentiable, check_dimension
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats, shortest_lengthscale, spacing_in_step, typical_lengthscale
 from hipgp.model.kernels import Kernel

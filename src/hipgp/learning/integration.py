@@ -99,11 +99,11 @@ def weighted_kernels(learned: Learned, problem: Problem) -> WeightedKernels:
     found = importance_sampled(log_density, centre, _spread(learned, task.box), task.box)
     chosen, weights = evenly_chosen(found.points, found.weights, POINTS)
     kernels, noises = _unpacked(learned, found.points[chosen])
-    said = (
+    reason = (
         f"averaged over {len(chosen)} kernels, with probabilities from the likelihood of all observations at "
         f"{len(found.points)} points, as good as {found.effective:.0f} draws"
     )
-    return WeightedKernels(kernels, noises, weights, found.log_densities[chosen], said)
+    return WeightedKernels(kernels, noises, weights, found.log_densities[chosen], reason)
 
 
 def importance_sampled(
@@ -196,8 +196,8 @@ def _normal(learned: Learned, why: str) -> WeightedKernels:
         z -= np.mean(z, axis=0)
         z = np.linalg.solve(np.linalg.cholesky(z.T @ z / POINTS), z.T)
         points[:, known] += (root @ z).T
-    said = f"averaged over {POINTS} kernels of a normal distribution with the covariance of what was learned: {why}"
-    return WeightedKernels(*_unpacked(learned, points), np.full(POINTS, 1 / POINTS), None, said)
+    reason = f"averaged over {POINTS} kernels of a normal distribution with the covariance of what was learned: {why}"
+    return WeightedKernels(*_unpacked(learned, points), np.full(POINTS, 1 / POINTS), None, reason)
 
 
 def _unpacked(learned: Learned, points: Float[np.ndarray, "K q"]) -> tuple[list[Kernel], list[float | None]]:

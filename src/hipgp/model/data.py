@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 
 from hipgp.model.coordinates import Units, as_quantity, factor
 from hipgp.model.frames import Frame, field_unit, in_units
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian

@@ -133,14 +133,14 @@ def _keep(kept: Kept, turn: Turn) -> None:
 def _resumed(kept: Kept, method: "Linearised", problem: Problem, first: Turn) -> Turn:
     """The turn that a checkpoint holds, or the first one."""
     own = dataclasses.replace(method, parameters=first.parameters)
-    told = kept.load(own.prepare(problem._replace(noise=first.noise)).blocks, *NEEDED)
-    if told is None:
+    saved = kept.load(own.prepare(problem._replace(noise=first.noise)).blocks, *NEEDED)
+    if saved is None:
         return first
-    kernel = Layout.of(first.kernel, False).unpack(told["kernel"])[0]
-    noise = None if np.isnan(told["noise"]) else float(told["noise"])
-    parameters = dict(zip(first.parameters, told["parameters"].tolist(), strict=True))
-    states = unpacked(told, len(problem.data.blocks))
-    return Turn(int(told["number"]), kernel, noise, parameters, states, "kernel")
+    kernel = Layout.of(first.kernel, False).unpack(saved["kernel"])[0]
+    noise = None if np.isnan(saved["noise"]) else float(saved["noise"])
+    parameters = dict(zip(first.parameters, saved["parameters"].tolist(), strict=True))
+    states = unpacked(saved, len(problem.data.blocks))
+    return Turn(int(saved["number"]), kernel, noise, parameters, states, "kernel")
 
 
 def _wavy(kernel: Kernel, grid: Grid) -> Kernel:

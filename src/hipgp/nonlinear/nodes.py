@@ -57,21 +57,19 @@ class Rows(NamedTuple):
 
 
 class NodeReader:
-    """Interpolation of nodes from the grid; the weights of the nodes `often` are computed once and kept.
+    """Interpolation of nodes from the grid; the weights of the nodes `kept` are computed once.
 
-    The arrays `often` are known by identity, and are held, so that no other array can be taken for one of them.
+    The arrays `kept` are known by identity, and are held, so that no other array can be taken for one of them.
     """
 
-    def __init__(
-        self, kernel: Kernel, grid: Grid, trend: Trend, count: int, often: Sequence[np.ndarray] = ()
-    ):
+    def __init__(self, kernel: Kernel, grid: Grid, trend: Trend, count: int, kept: Sequence[np.ndarray] = ()):
         self.kernel, self.grid, self.trend, self.count = kernel, grid, trend, count
-        self._often = [(places, Lazy(functools.partial(self._rows, places))) for places in often]
+        self._kept = [(places, Lazy(functools.partial(self._rows, places))) for places in kept]
         self._last: tuple[Any, np.ndarray] | None = None
 
     def rows(self, places: Float[np.ndarray, "N Q D"]) -> Rows:
         """The weights of these nodes."""
-        for known, rows in self._often:
+        for known, rows in self._kept:
             if known is places:
                 return rows.get()
         return self._rows(places)

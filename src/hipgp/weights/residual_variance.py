@@ -26,7 +26,7 @@ from hipgp.weights.covariance import (
 )
 
 if TYPE_CHECKING:
-    from hipgp.model.functionals import Functional
+    from hipgp.model.functional import Functional
     from hipgp.model.grid import Grid
     from hipgp.model.kernels import Kernel
 
