@@ -25,7 +25,6 @@ from hipgp.model.problem import Problem
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
-from hipgp.runtime.progress import Report, silent
 from hipgp.vecchia.conditioning_sets import share_one_end
 from hipgp.vecchia.group_covariances import MOST_NODES, coarse_data_nodes, coarse_data_quadrature
 from hipgp.weights.covariance import prior_variances
@@ -131,7 +130,6 @@ def low_rank(
     rows: WeightRows | None,
     toeplitz: Toeplitz,
     enough: float,
-    report: Report = silent,
 ) -> Trial:
     """Return the preconditioner, unless a probe predicts that it leaves more than `enough` noise variances.
 
@@ -143,7 +141,7 @@ def low_rank(
     if np.isfinite(enough) and (promised := _promised(covariances, most)) > enough:
         return Trial(None, most, promised)
     end = (ENOUGH + covariances.missed) * count
-    found = pivoted_cholesky(covariances.entries, covariances.diagonal, most, end, report=report)
+    found = pivoted_cholesky(covariances.entries, covariances.diagonal, most, end)
     columns = found.factor.shape[1]
     inner = IdentityPlusLowRank.from_factor(found.factor, dtype)
     scale = on_device(np.sqrt(variance), dtype)

@@ -43,6 +43,7 @@ from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 
+NEWTON_STEPS = 50  # at most, to the likeliest constant
 INNER = ("batch", "exact")  # engines of Gaussian problems that give residuals, and values at points
 
 
@@ -266,10 +267,10 @@ class Prepared:
         return [b.start(level) for b in self.blocks]
 
 
-def _likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
+def _likeliest_level(blocks: list[Block]) -> float:
     """The constant f of highest likelihood, by Newton's method with steps of at most 2."""
     level = 0.0
-    for _ in range(rounds):
+    for _ in range(NEWTON_STEPS):
         up = down = 0.0
         for block in blocks:
             stand_in = block.stand_in(block.start(level), False)

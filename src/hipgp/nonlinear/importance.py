@@ -5,7 +5,6 @@ likelihoods, without a determinant or K^-1. The Pareto shape k of the largest we
 (Vehtari and others 2024): below 0.7 draws of q can be reweighted; above it the tails of q may be wrong.
 """
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -16,22 +15,22 @@ from hipgp.model.functionals import Functional, Functionals, Points
 from hipgp.model.nodes import Nodes
 from hipgp.nonlinear.blocks import Block, Direct, Nodal, StandIn
 from hipgp.predictions import SampleOptions
+from hipgp.runtime.callers import warn_caller
 
 TRUSTED = 0.7
 LOG_2PI = float(np.log(2 * np.pi))
 
 
 def pareto_facts(
-    post: FittedPosterior, blocks: list[Block], stand_ins: list[StandIn], count: int, key: int = 0
+    post: FittedPosterior, blocks: list[Block], stand_ins: list[StandIn], count: int
 ) -> dict[str, float]:
     """The Pareto shape and the effective number of draws, for the diagnostics, with a warning if the shape is too large."""
-    log = importance_weights(post, blocks, stand_ins, count, key)
+    log = importance_weights(post, blocks, stand_ins, count, 0)
     k, w = pareto_shape(log), np.exp(log - np.max(log))
     if k > TRUSTED:
-        warnings.warn(
+        warn_caller(
             f"importance weights of {count} draws have a Pareto shape of {k:.2f}, above {TRUSTED}: the Gaussian posterior of f "
             "differs from the true one by more than these draws can correct; its tails may be off",
-            stacklevel=5,
         )
     return {"pareto_k": k, "effective_draws": float(np.sum(w) ** 2 / np.sum(w**2))}
 

@@ -6,7 +6,6 @@ scalar product of two means is <m_a, m_b> = m_a' K^-1 m_b = alpha_b . (W_b m_a).
 half its squared length in the metric of q's precision.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +18,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Found, StandIn, State
+from hipgp.runtime.callers import warn_caller
 
 if TYPE_CHECKING:
     from hipgp.nonlinear.nodes import NodeReader
@@ -244,9 +244,8 @@ def warn_if_unsettled(result: Result, settings: Settings) -> None:
     """Warn if the rounds ended before they converged."""
     if not result.converged:
         last = result.rounds[-1]
-        warnings.warn(
+        warn_caller(
             f"the posterior still moved by {last.nats:.3g} nats in round {len(result.rounds)}, the last one allowed "
             f"(tolerance {settings.tolerance:g}): give more rounds with Linearised(max_rounds=...), or look at the data and "
             "the kernel; the answer is of the last round",
-            stacklevel=4,
         )

@@ -127,10 +127,6 @@ class Toeplitz(eqx.Module):
         positive = self.eigenvalues > 0
         return jnp.where(positive, jnp.sqrt(jnp.where(positive, self.eigenvalues, 1.0)), 0.0)
 
-    def first_row(self) -> Float[Array, "..."]:
-        """Return the covariances of the first grid point with all grid points, which determine K."""
-        return self._crop(jnp.fft.irfftn(self.eigenvalues, s=self.torus.shape))
-
     def filter(self, spectrum: Array, v: Array) -> Array:
         """Apply the circulant with eigenvalues `spectrum` to v, padded with zeros on the torus."""
         return self._on_torus(spectrum * self.modes(v))
