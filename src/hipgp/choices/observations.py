@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from hipgp.choices.domain import MOST_POINTS, grown
+from hipgp.choices.domain import MOST_POINTS, corners, grown
 from hipgp.engines import FittedPosterior
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
@@ -32,7 +32,7 @@ def with_more(
     grid = problem.grid
     if "grid_chosen" in engine.diagnostics and engine.method.on_grid:
         for block in more.blocks:
-            grid = grown(grid, block.functional, 4 * max(MOST_POINTS, grid.size))
+            grid = grown(grid, corners(block.functional), 4 * max(MOST_POINTS, grid.size))
     for block in more.blocks:
         engine.method.check(problem.kernel, grid, block.functional)
     trend = _with_columns(problem.trend, len(more), columns)
