@@ -161,27 +161,18 @@ def _through(
 
 
 def in_fixed_order(problem: Problem) -> Problem:
-    """The problem with its observations sorted by place, which does not depend on their given order.
+    """The problem with its observations sorted by place, which does not depend on their given order."""
 
-    A user-defined functional that cannot be reordered stays as it is.
-    """
-    blocks, begin = [], 0
-    for block in problem.data.blocks:
+    def order_of(block: Observations) -> np.ndarray:
         places = np.asarray(block.functional.places(), float).reshape(len(block.y), -1)
-        noise = np.zeros(0 if block.noise is None else len(block.y)) if block.noise is None else block.noise
-        order = np.lexsort([block.y, *([noise] if len(noise) else []), *places.T[::-1]])
-        taken = block.functional[order]
-        if type(taken) is type(block.functional):
-            block = Observations(taken, block.y[order], None if block.noise is None else block.noise[order])
-        else:
-            order = np.arange(len(order))
-        blocks.append((block, order + begin))
-        begin += len(order)
-    blocks.sort(key=lambda b: (type(b[0].functional).__name__, len(b[0].y), float(b[0].y[0])))
-    order = np.concatenate([order for _, order in blocks])
-    return problem._replace(
-        data=Data(tuple(block for block, _ in blocks)), trend=problem.trend.in_order(order)
-    )
+        noise = [] if block.noise is None else [block.noise]
+        return np.lexsort([block.y, *noise, *places.T[::-1]])
+
+    data, order = problem.data.reordered(order_of)
+    parts = np.split(order, np.cumsum([len(block.y) for block in data.blocks])[:-1])
+    first = lambda part: (type(part[0].functional).__name__, len(part[0].y), float(part[0].y[0]))
+    blocks, orders = zip(*sorted(zip(data.blocks, parts, strict=True), key=first), strict=True)
+    return problem._replace(data=Data(blocks), trend=problem.trend.in_order(np.concatenate(orders)))
 
 
 def _slope(task: Task, method: Method) -> Callable[[np.ndarray], Slope]:

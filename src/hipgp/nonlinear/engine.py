@@ -163,7 +163,7 @@ class Linearised(Method):
                 )
             _, order = in_order(Data((block.stand_in(block.start(0.0), False).observations,)))
             own = None if columns is None else columns[begin : begin + count][order]
-            blocks.append(self._block(_taken(given, order), grid, noise, own))
+            blocks.append(self._block(given.taken(order), grid, noise, own))
             orders.append(order + begin)
             begin += count
         order = np.concatenate(orders)
@@ -172,7 +172,7 @@ class Linearised(Method):
         many = many or any(given.functional.uncertain for given in data.blocks)  # needs draws
         inside = all(np.all(grid.outside(p) == 0) for p in of_nodes)
         reader = NodeReader(kernel, grid, trend, self.draws, of_nodes) if many and inside else None
-        ordered = Data(tuple(_taken(g, o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
+        ordered = Data(tuple(g.taken(o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
         return Prepared(blocks, ordered, trend.in_order(order), order, reader)
 
     def _block(self, given: Observations, grid: Grid, noise: float | None, columns: Any) -> Block:
@@ -303,12 +303,6 @@ def _stand_in_of(block: Block, like: StandIn, arrays: Arrays, name: str) -> Stan
     if not np.all(noise > 0):
         raise ValueError(f"{name}_noise: expected positive numbers, got some that are not")
     return StandIn(functional, np.asarray(arrays[f"{name}_y"], float), noise, like.present)
-
-
-def _taken(given: Observations, order: np.ndarray) -> Observations:
-    noise = None if given.noise is None else given.noise[order]
-    likelihood = None if given.likelihood is None else given.likelihood.take(order)
-    return Observations(given.functional[order], given.y[order], noise, likelihood)
 
 
 def _cut(orders: list[np.ndarray]) -> list[np.ndarray]:

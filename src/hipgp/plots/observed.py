@@ -69,9 +69,7 @@ def draw_series(ax: Any, data: Data, unit: str) -> None:
 
 def thinned(block: Observations) -> Observations:
     """At most MOST of the observations, evenly chosen."""
-    rows = np.arange(0, len(block.y), max(1, -(-len(block.y) // MOST)))
-    noise = None if block.noise is None else block.noise[rows]
-    return Observations(block.functional.take(rows), block.y[rows], noise, block.likelihood, block.field_unit)
+    return block.taken(np.arange(0, len(block.y), max(1, -(-len(block.y) // MOST))))
 
 
 def _is_value(block: Observations) -> bool:
