@@ -17,7 +17,6 @@ import itertools
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy  # its submodules are imported when they are first used
@@ -27,7 +26,7 @@ from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats, spacing_in_step
 from hipgp.model.kernels import Kernel
-from hipgp.runtime.arrays import on_device
+from hipgp.runtime.arrays import on_cpu, on_device
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.slabs import Slabs, in_slabs, slabs_of, unfolded
 from hipgp.weights.torus import (
@@ -252,7 +251,7 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
         torus=torus, orthant=on_device(np.maximum(eigenvalues, 0.0), dtype), clipped_mass=float(share)
     )
     toeplitz = toeplitz if in_slabs(grid.shape, torus.shape)[0] else toeplitz.whole()
-    if torus.size >= CHECKED_FROM or jax.default_backend() != "cpu":
+    if torus.size >= CHECKED_FROM or not on_cpu():
         check_first_column(kernel, toeplitz, dtype)
     return toeplitz
 
