@@ -44,7 +44,9 @@ print(f"error {np.sqrt(np.mean((p.mean - truth) ** 2)):.3f} of a field with std 
 lower, upper = p.interval(0.95)
 print(f"95% intervals hold {np.mean((lower < truth) & (truth < upper)):.1%} of the map")
 
-fig, axes = plt.subplots(1, 2, figsize=(11, 3.6), subplot_kw={"projection": "mollweide"}, layout="constrained")
+fig, axes = plt.subplots(
+    1, 2, figsize=(11, 3.6), subplot_kw={"projection": "mollweide"}, layout="constrained"
+)
 for ax, values, title in zip(axes, (p.mean, p.std), ("mean", "standard deviation"), strict=True):
     drawn = ax.pcolormesh(np.radians(lon), np.radians(lat), values.reshape(lon.shape), shading="gouraud")
     fig.colorbar(drawn, ax=ax, orientation="horizontal", shrink=0.6, label=title)

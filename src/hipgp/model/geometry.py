@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from hipgp.model.frames import plane_units
-from hipgp.model.functionals import Functional, LineIntegrals, Points
+from hipgp.model.functional import Functional
+from hipgp.model.functionals import LineIntegrals, Points
 from hipgp.model.paths import PathIntegrals
 from hipgp.model.polygons import PolygonAverages
 from hipgp.model.sphere import Region

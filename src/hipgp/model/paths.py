@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 
 from hipgp.model.arguments import as_float
 from hipgp.model.coordinates import Units, as_places, conversion
-from hipgp.model.functionals import NODES_PER_CELL, Functional
+from hipgp.model.functional import Functional
+from hipgp.model.functionals import NODES_PER_CELL
 from hipgp.model.nodes import Nodes, gauss
 
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hipgp.model.functionals import BoxAverages, Functional, Points
+from hipgp.model.functional import Functional
+from hipgp.model.functionals import BoxAverages, Points
 from hipgp.model.geometry import Kind, has_geometry, of_geometry
 
 

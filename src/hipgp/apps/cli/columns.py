@@ -136,7 +136,7 @@ def infer(
     """The columns that the user names, and otherwise those that their names suggest; `others` hold no values."""
     names = Names(sheet.frame.columns, path)
     shapes = has_geometry(sheet.frame)
-    get = lambda told: tuple(names.find(n) for n in told)
+    get = lambda wanted: tuple(names.find(n) for n in wanted)
     if end:
         kind, first, second = "rays", get(start), get(end)
     elif lower or upper:
