@@ -29,12 +29,15 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.labels import Labels
 from hipgp.nonlinear.observed import new_observations, noise_of_all
 from hipgp.predictions import Prediction, SampleOptions, StdMethod, StdOptions
+from hipgp.runtime import compilations
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
 
 if TYPE_CHECKING:
     from hipgp.model.geometry import Kind
+
+compilations.keep()  # every use of the library goes through this module
 
 
 class Posterior(Shown, eqx.Module):

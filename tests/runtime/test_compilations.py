@@ -9,16 +9,19 @@ import pytest
 CODE = """
 import jax
 {before}
-from hipgp.runtime import compilations, programs
+{use}
 print(jax.config.jax_compilation_cache_dir)
 """
 
 
-def folder(tmp_path, before="", **variables):
+KEEP = "from hipgp.runtime import compilations; compilations.keep()"
+
+
+def folder(tmp_path, before="", use=KEEP, **variables):
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
     environment.pop("HIPGP_CACHE", None)
     done = subprocess.run(
-        [sys.executable, "-c", CODE.format(before=before)],
+        [sys.executable, "-c", CODE.format(before=before, use=use)],
         env=environment | variables,
         capture_output=True,
         text=True,
@@ -28,7 +31,7 @@ def folder(tmp_path, before="", **variables):
 
 
 def test_the_usual_folder_is_the_users_cache_for_this_processor(tmp_path):
-    found = folder(tmp_path)
+    found = folder(tmp_path, use="import hipgp; hipgp.load")
     assert found.startswith(str(tmp_path / "hipgp" / "jax-")) and os.path.isdir(found)
 
 

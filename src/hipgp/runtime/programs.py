@@ -14,10 +14,6 @@ from typing import Any, ParamSpec, TypeVar
 import equinox as eqx
 import jax
 
-from hipgp.runtime import compilations
-
-compilations.keep()  # every module that compiles imports this one
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
