@@ -112,3 +112,28 @@ def test_plain_coordinates_are_not_taken_for_places_on_the_plane(post):
     plain = hg.GP(hg.Matern32(lengthscale=1.0)).condition(hg.observe(hg.Points([[0.0, 0.0]]), [1.0], 0.1))
     with pytest.raises(ValueError, match="plain coordinates like the data, got a GeoDataFrame"):
         plain.predict(frame())
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_the_tracts_of_new_york_in_three_lines(data_folder):
+    """281 census tracts with cases of leukaemia: the expected cases are as many as the observed ones."""
+    import gzip
+    import json
+
+    with gzip.open(data_folder / "areal_disease" / "ny_leukemia_tracts.json.gz") as file:
+        told = json.load(file)
+    shapes = []
+    for tract in told:
+        rings = tract["rings"] if np.ndim(tract["rings"][0][0]) else [tract["rings"]]
+        shape = shapely.Polygon(rings[0]).buffer(0)
+        for ring in rings[1:]:
+            shape = shape.symmetric_difference(shapely.Polygon(ring).buffer(0))
+        shapes.append(shape)
+    table = {name: [tract[name] for tract in told] for name in ("population", "cases")}
+    tracts = gpd.GeoDataFrame(table, geometry=shapes, crs=4326)
+    tracts["cases"] = tracts["cases"].round()  # shared among tracts where the address was not known
+    data = hg.observe(tracts, "cases", likelihood=hg.Poisson(exposure=tracts.population))
+    gp = hg.GP(hg.Matern32(), trend="constant", link="exp").learn(data)
+    found = gp.condition(data).predict(tracts)
+    assert np.sum(found["mean"] * tracts["population"]) == pytest.approx(tracts["cases"].sum(), rel=0.03)
