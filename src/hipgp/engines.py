@@ -151,6 +151,28 @@ class FittedPosterior(eqx.Module):
         return f"method: expected an engine that gives {what}, got {type(self.method).__name__}; use method={use}"
 
 
+class DataPosterior(FittedPosterior):
+    """A posterior that keeps its data, and has coefficients of a trend."""
+
+    data: Data
+    trend: Trend
+    beta: Float[np.ndarray, " p"]
+    beta_covariance: Float[np.ndarray, "p p"]
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
+
+    def conditioned_on(self) -> Problem:
+        return self.problem
+
+    def observations(self) -> Data:
+        return self.data
+
+    def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
+        return self.trend, self.beta, self.beta_covariance
+
+
 class Method(eqx.Module):
     """Settings of an engine, which condition a problem."""
 

@@ -126,7 +126,7 @@ class GP(Shown, eqx.Module):
         data = self._in_frame(data).without_covariates()
         check_periods(self.kernel)
         frame, data = data.frame, data.plain()
-        if isinstance(method, Linearised):
+        if isinstance(method, Method) and not method.linear:
             method = suited(method, Batch(), self.link, self.parameters)
         if not (self.link.identity and data.gaussian):
             return self._linearised(data, method, progress, checkpoint, frame, average)

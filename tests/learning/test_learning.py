@@ -337,7 +337,9 @@ def test_layout_goes_back_and_forth():
     np.testing.assert_allclose(noise, 0.2)
     for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(kernel), strict=True):
         np.testing.assert_allclose(a, b)
-    box = bounds(layout, 1.0, np.array([0.1, 0.1]), np.array([1.0, 10.0]), {"lengthscale[1]": (0.5, 0.6)})
+    box = bounds(
+        layout, 1.0, np.array([0.1, 0.1]), np.array([1.0, 10.0]), {"lengthscale[1]": (0.5, 0.6)}, 1.0
+    )
     rows = dict(zip(layout.names(), np.exp(np.stack(box, axis=1)), strict=True))
     np.testing.assert_allclose(rows["Matern12.lengthscale[1]"], (0.5, 0.6))
     np.testing.assert_allclose(rows["Matern12.lengthscale[0]"], (0.03, 10.0))
