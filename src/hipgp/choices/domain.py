@@ -101,7 +101,13 @@ def linearised_grid(kernel: Kernel, data: Data, learned: bool) -> Grid:
     Its spacing is a fraction of that of equally many observations on a lattice, and of the lengthscale where that is known,
     but never so fine that rounds take minutes.
     """
-    lower, upper = domain(kernel, data, margin=None if learned else 2 * LEAST_MARGIN)
+    if learned:
+        lower, upper = domain(kernel, data)
+    else:
+        bounding = learning_grid(data)
+        lower, upper = (np.asarray(corner, float) for corner in (bounding.lower, bounding.upper))
+        wide = 2 * LEAST_MARGIN * (upper - lower)
+        lower, upper = lower - wide, upper + wide
     step = LINEARISED * (upper - lower) / len(data) ** (1 / data.ndim)
     if learned:
         step = np.minimum(step, np.broadcast_to(shortest_lengthscale(kernel, data.ndim) / 2, step.shape))

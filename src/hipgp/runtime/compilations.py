@@ -19,7 +19,8 @@ SHORTEST = 0.05  # seconds of compiling from which a program is kept
 def keep() -> None:
     """Have JAX keep what it compiles, for the next process."""
     told = os.environ.get(VARIABLE)
-    if (told is not None and told.lower() in OFF) or jax.config.jax_compilation_cache_dir:
+    own = getattr(jax.config, "jax_compilation_cache_dir", None)
+    if own or (told is not None and told.lower() in OFF):
         return
     folder = _usual() if told is None else pathlib.Path(told)
     with contextlib.suppress(OSError):  # a home that cannot be written to is no reason to fail

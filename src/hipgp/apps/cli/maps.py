@@ -40,12 +40,13 @@ def predict(
     drop, average, noisy = (columns.pop(name) for name in ("drop_nan", "average", "noisy"))
     if columns["scale"] is not None and not noisy:
         raise BadInput("exposure: expected --noisy with it, as only new measurements have one, got none")
-    found = tables.infer(sheet, need_value=False, path=table, **columns)
-    voice.note(f"{table}: {found.described()}")
+    source = "--from, --to" if table is None else table
+    found = tables.infer(sheet, need_value=False, path=source, **columns)
+    voice.note(f"{source}: {found.described()}")
     units = tables.Units(
         next((u for u in post.labels.axis_units if dates.origin(u) is None), ""), crs=post.crs
     )
-    functional, rest, good = tables.functional(sheet, found, drop, average, table, units)
+    functional, rest, good = tables.functional(sheet, found, drop, average, source, units)
     scatter = False if not noisy else _scatter(post, rest[:, -1] if found.scale else None)
     own = None if post.design is None else sheet.frame.loc[good].reset_index(drop=True)
     p = post.predict(functional, std=std, noisy=scatter, columns=own, progress=voice.progress)  # type: ignore[arg-type]
