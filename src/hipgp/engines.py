@@ -123,6 +123,10 @@ class FittedPosterior(eqx.Module):
         """The trend, its coefficients and their covariance."""
         raise ValueError(self._refusal("a trend", "Batch() or Exact()"))
 
+    def covariance(self, functional: Functional) -> Float[np.ndarray, "T T"]:
+        """The joint covariance of functionals."""
+        raise ValueError(self._refusal("joint covariances", "Exact()"))
+
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Mean and, where asked for, standard deviation at points that may lie beyond the grid."""
         raise ValueError(self._refusal("predictions beyond the grid", "Batch() or Exact()"))

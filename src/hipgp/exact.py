@@ -139,6 +139,14 @@ class ExactPosterior(DataPosterior):
         x = self.trend.of(functional, self.grid, how.columns)
         return Prediction(*self._moments(functional, x, True, how.report))
 
+    @float64_available
+    def covariance(self, functional: Functional) -> Float[np.ndarray, "T T"]:
+        exact, spacing, _ = dense.refine_quadrature(self.kernel, functional, self.method.accuracy)
+        nodes, x = exact.nodes(spacing), self.trend.of(functional, self.grid)
+        prior = dense.covariance_matrix(self.kernel, [nodes], [nodes])
+        _, half, gap = self._given(nodes, x)
+        return prior - half.T @ half + gap @ self.beta_covariance @ gap.T
+
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         mean, deviation = self._moments(Points(x), self.trend.of(Points(x), self.grid), std)
         return mean, deviation if std else None

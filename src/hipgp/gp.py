@@ -16,7 +16,7 @@ import numpy as np
 
 from hipgp.averaging import Averaged
 from hipgp.batch.engine import Batch
-from hipgp.choices.domain import learning_grid
+from hipgp.choices.domain import learning_grid, linearised_grid
 from hipgp.choices.learn import learned_from, warn_if_undetermined
 from hipgp.choices.problem import settled_grid, settled_method
 from hipgp.engines import Method
@@ -185,7 +185,9 @@ class GP(Shown, eqx.Module):
         else:
             check_periods(self.kernel)
             method = Linearised(Batch(), self.link, self.parameters)
-            learned, parameters = learn_linearised(method, self._problem_on_grid(data), how)
+            learned, parameters = learn_linearised(
+                method, self._problem_on_grid(data, start == "kernel"), how
+            )
             warn_if_undetermined(learned.undetermined)
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
         learned = learned._replace(frame=frame)
@@ -236,13 +238,10 @@ class GP(Shown, eqx.Module):
             engine = _averaged(engine, self.learned, problem)
         return Posterior(engine.condition(problem, progress, checkpoint), self.learned, frame=frame)
 
-    def _problem_on_grid(self, data: Data) -> Problem:
-        if self.grid is None:
-            raise ValueError(
-                "grid: expected a Grid with a link, a likelihood or uncertain places, whose linearisation is read off a grid, got None; "
-                "give GP(kernel, grid, ...), for example with Grid.cover(lower, upper, shape=...)"
-            )
-        return Problem(self.kernel, self.grid, data, self.noise, self.trend)
+    def _problem_on_grid(self, data: Data, learned: bool = True) -> Problem:
+        """The problem on the grid, or on one that suits the data and, where it is known, the kernel."""
+        grid = linearised_grid(self.kernel, data, learned) if self.grid is None else self.grid
+        return Problem(self.kernel, grid, data, self.noise, self.trend)
 
     def _check(self, data: Data, method: Method) -> None:
         if self.grid is not None:

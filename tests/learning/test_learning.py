@@ -23,7 +23,8 @@ def objective(kinds, trend=None, count=12, noise_known=True):
         std = np.full(len(y), 0.1)
     columns = hg.GP(KERNEL, GRID, trend=trend).trend.of_data(data, GRID)
     terms = likelihood.prepare(KERNEL, data, columns, len(data), 0)
-    nodes = terms.nodes.with_derivative_fields()  # few to a ray: the dense twin is given the same
+    nodes = terms.nodes[: len(data)]  # without those that fill up the program's size
+    nodes = nodes.with_derivative_fields()  # few to a ray: the dense twin is given the same
     f = dense.Functional(*[np.asarray(a) for a in (nodes.x, nodes.weights, nodes.value, nodes.direction)])
     layout = Layout.of(KERNEL, not noise_known)
     at = lambda v: likelihood.evaluate(v, layout, terms)
