@@ -156,12 +156,8 @@ class Batch(Method):
         if saved is not None:
             saved.remove()
         of_std = variances.automatic_on_grid(problem, built.system, solution.steps)
-        info |= {
+        info |= solution.diagnostics(self.tolerance) | {
             "decisions": info["decisions"] | {"standard deviations on the grid": of_std.reason},
-            "iterations": solution.steps,
-            "kl_nats": solution.kl_bound,
-            "tolerance_nats": self.tolerance,
-            "converged": solution.kl_bound <= self.tolerance,
             "setup_seconds": setup,
             "solve_seconds": time.perf_counter() - began,
             "kl_trace": trace,

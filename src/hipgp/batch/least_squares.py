@@ -38,6 +38,15 @@ class TrendSolution(NamedTuple):
     steps: int
     alpha_of_columns: Float[np.ndarray, "p N"]  # A^-1 X
 
+    def diagnostics(self, tolerance: float) -> dict[str, Any]:
+        """How the solve ended, and whether it came to `tolerance` nats."""
+        return {
+            "iterations": self.steps,
+            "kl_nats": self.kl_bound,
+            "tolerance_nats": tolerance,
+            "converged": self.kl_bound <= tolerance,
+        }
+
     @property
     def solved(self) -> dict[str, Any]:
         """The arrays that a posterior keeps."""
