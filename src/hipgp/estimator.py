@@ -48,8 +48,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
 
     Parameters
     ----------
-    kernel : Kernel or None
-        In the units of X. None: Matern32 with one lengthscale per column.
+    kernel : Kernel, "auto" or None
+        In the units of X. None: Matern32 with one lengthscale per column. "auto": chosen by log evidence, see `GP`.
     noise : float or None
         Standard deviation of the observations' noise; None: learned.
     trend : None, "constant" or "linear"
@@ -85,7 +85,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
 
     def __init__(
         self,
-        kernel: Kernel | None = None,
+        kernel: Kernel | Literal["auto"] | None = None,
         *,
         noise: float | None = None,
         trend: Literal["constant", "linear"] | None = "constant",
@@ -99,7 +99,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         link: Any = None,
         likelihood: Likelihood | None = None,
     ):
-        self.kernel = kernel
+        self.kernel: Kernel | Literal["auto"] | None = kernel
         self.noise = noise
         self.trend = trend
         self.learn = learn
@@ -131,12 +131,14 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         places = Points(X).given_in(self.units_)
         data = observe(places, np.asarray(y, np.float64), self.noise, self.likelihood)
         parameters = {}
+        self.kernel_: Kernel
         if self.learn:
             start = GP(kernel, self._learning_grid(X), trend=self.trend, link=self.link)
             learned = start.learn(data, key=self.random_state, progress=False)
             self.kernel_, self.noise_ = learned.kernel, self.noise if learned.noise is None else learned.noise
             parameters = learned.parameters
         else:
+            assert not isinstance(kernel, str)  # as `_check_settings` made sure
             learned, self.kernel_, self.noise_ = None, kernel, self.noise
         self.parameters_ = parameters
         self._condition(data, self._automatic_grid(X) if self.grid is None else self.grid, learned)
@@ -191,7 +193,9 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
 
     def _check_settings(self) -> None:
         additive = self.likelihood is None or getattr(self.likelihood, "additive", False)
-        if not self.learn and (self.kernel is None or (self.noise is None and additive)):
+        if not self.learn and (
+            self.kernel is None or isinstance(self.kernel, str) or (self.noise is None and additive)
+        ):
             raise ValueError(
                 "learn: expected True, or a kernel and a noise to use as they are, got False without"
             )

@@ -1,19 +1,22 @@
 """Learning with or without a grid: the bounds of lengthscales, and the warnings if one was met."""
 
 import functools
+import time
 
 from hipgp.choices.coarseness import at_grid_bound, too_coarse
 from hipgp.choices.domain import learning_grid
 from hipgp.choices.grid import grid_for
+from hipgp.choices.kernel import COMPARED, ChosenKernel, Judge, choose_kernel
 from hipgp.engines import Method
 from hipgp.learning.learned import Learned, in_unit
-from hipgp.learning.search import learn
-from hipgp.learning.units import LearnOptions, scaled_task
+from hipgp.learning.search import learn, log_likelihoods, seen_in_stages
+from hipgp.learning.units import LearnOptions, ScaledTask, scaled_task
 from hipgp.model import scaling
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
+from hipgp.model.undecided import Undecided
 from hipgp.runtime.callers import warn_caller
 from hipgp.vecchia.grid_check import GridTooCoarse
 from hipgp.weights.torus import WRAPPED, check_torus
@@ -30,8 +33,9 @@ def learned_from(
 ) -> Learned:
     """Learn kernel and noise; without a grid the spacing of the data bounds the lengthscale.
 
-    `method` is the engine whose log evidence the last steps go up, and which a grid has to suit.
+    An undecided kernel is chosen first, from some of the data. `method` is the engine whose log evidence the last steps go up, and which a grid has to suit.
     """
+    began = time.perf_counter()
     if how.polish and grid is None:
         raise ValueError(
             "polish: expected a GP with a grid, on which the exact bound is computed, got one without; give "
@@ -40,8 +44,12 @@ def learned_from(
     bounding = learning_grid(data) if grid is None else grid
     scaling.warn_if_far_from_zero(data, bounding, trend, None)
     task = scaled_task(kernel, data, noise, how)
+    chosen = None
+    if isinstance(kernel, Undecided):
+        chosen = _chosen(task, bounding, trend, method)
+        task = _from_there(task, chosen.learned)
     if how.polish:  # only the exact bound is computed on the grid
-        check_torus(kernel, bounding, WRAPPED)
+        check_torus(task.kernel, bounding, WRAPPED)
     find = functools.partial(learn, task.kernel, data=task.data, noise=task.noise, trend=trend, method=method)
     unpolished = task.how._replace(polish=False)
     learned = find(grid=bounding, how=unpolished if grid is None else task.how)
@@ -53,7 +61,26 @@ def learned_from(
         if message is not None:
             warn_caller(message, GridTooCoarse)
     warn_if_undetermined(undetermined)
+    if chosen is not None:
+        learned = learned._replace(choice=chosen.reason, seconds=time.perf_counter() - began)
     return in_unit(learned, task.unit)
+
+
+def _chosen(task: ScaledTask, bounding: Grid, trend: Trend, method: Method) -> ChosenKernel:
+    """The kernel that the data choose, learned from some of them."""
+    given = {"grid": bounding, "data": task.data, "noise": task.noise, "trend": trend, "method": method}
+    judge = Judge(
+        lambda kernel, how: learn(kernel, how=how, **given),
+        lambda found: log_likelihoods(found, bounding, task.data, trend, COMPARED, task.how.key),
+        seen_in_stages(task.data, COMPARED),
+    )
+    return choose_kernel(judge, task.data, task.how)
+
+
+def _from_there(task: ScaledTask, learned: Learned) -> ScaledTask:
+    """The task with the kernel and noise of `learned` to start from."""
+    noise = task.noise if learned.noise is None else learned.noise
+    return task._replace(kernel=learned.kernel, noise=noise, how=task.how._replace(start="kernel"))
 
 
 def warn_if_undetermined(names: list[str]) -> None:

@@ -65,10 +65,10 @@ def learn(
 ) -> Learned:
     """Learn kernel and noise with their uncertainty; `how.start` is "data" (search) or "kernel" (start at its values)."""
     began = time.perf_counter()
-    start, user_bounds, seed, polish, progress, checkpoint = how
+    start, user_bounds, seed, polish, progress, checkpoint, most = how
     data, order = in_fixed_order(data)
     task = Task.of(kernel, grid, data, noise, trend.in_order(order), start, user_bounds or {}, seed)
-    stages = stages_of(data)
+    stages = stages_of(data, most)
     usual = len(data) + grid.size <= POLISHED_UP_TO and not repeats(kernel)  # which asks for a grid in step
     exact = usual if polish is None else polish
     trace: list[dict[str, Any]] = []
@@ -237,11 +237,37 @@ def _learned(
     )
 
 
-def stages_of(data: Data) -> list[tuple[int, int, int]]:
-    """The stages that use more data than the one before."""
+def stages_of(data: Data, most: int | None = None) -> list[tuple[int, int, int]]:
+    """The stages that use more data than the one before, each at most `most` of them."""
     stages = STAGES if all(functional.single for functional in data.functionals) else EXPENSIVE_STAGES
     before = [0, *(count for count, _, _ in stages)]
-    return [stage for stage, seen in zip(stages, before, strict=False) if len(data) > seen]
+    room = len(data) if most is None else min(most, len(data))
+    kept = [stage for stage, seen in zip(stages, before, strict=False) if room > seen]
+    return kept if most is None else [(min(count, most), *rest) for count, *rest in kept]  # type: ignore[misc]
+
+
+def seen_in_stages(data: Data, most: int) -> int:
+    """About how many observations the last stage sees."""
+    return min(len(data), stages_of(data, most)[-1][0])
+
+
+def log_likelihoods(
+    found: list[Learned], grid: Grid, data: Data, trend: Trend, most: int, seed: int
+) -> Float[np.ndarray, " K"]:
+    """The log likelihoods of learned kernels, all of the same observations, at most `most` of them.
+
+    Points are chosen in the same way for each kernel. Functionals of several nodes are chosen by groups, which depend on
+    the kernel: where some are left out, the likelihoods are computed again with the groups of the best.
+    """
+    count = seen_in_stages(data, most)
+    objectives = np.array([one.objective for one in found])
+    if count == len(data) or all(functional.single for functional in data.functionals):
+        return -count * objectives
+    data, order = in_fixed_order(data)
+    best = found[int(np.argmin(objectives))].kernel
+    terms = prepare(best, data, trend.in_order(order).of_data(data, grid), count, seed)
+    at = lambda one: evaluate(one.layout.pack(one.kernel, one.noise), one.layout, terms).value
+    return -count * np.array([at(one) for one in found])
 
 
 def _neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:

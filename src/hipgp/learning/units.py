@@ -16,6 +16,7 @@ class LearnOptions(NamedTuple):
     polish: bool | None = None
     progress: bool = True
     checkpoint: Any = None
+    most: int | None = None  # observations whose likelihood is computed, at most
 
 
 class ScaledTask(NamedTuple):

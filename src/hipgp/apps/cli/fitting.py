@@ -102,6 +102,8 @@ def fit(
         gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress, checkpoint=of_learning)
         assert gp.learned is not None
         others = [f"{name.split('.')[1]} {value:.4g}" for name, value in gp.parameters.items()]
+        if gp.learned.choice:
+            voice.note(f"kernel chosen: {gp.learned.choice}")
         voice.note("learned: " + ", ".join([*gp.learned.shown(), *others]))
     if given is None:
         learned = gp.learned

@@ -4,12 +4,13 @@ import math
 import pathlib
 import tomllib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hipgp.apps.cli.console import BadInput
 from hipgp.model.kernel_words import elementary
 from hipgp.model.kernels import Kernel
 
+AUTO = "auto"  # the kernel that the data choose
 TRENDS = ("none", "constant", "linear")
 ENGINES = ("batch", "variational")
 OWN_STD = ("auto", "none")  # what an engine with one way to standard deviations can be told
@@ -121,8 +122,14 @@ def scale_of(s: Settings) -> str | None:
     return s.exposure or s.trials
 
 
-def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel:
-    """The kernel that `text` names, such as "Matern12 + Matern32"; case does not matter."""
+def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel | Literal["auto"]:
+    """The kernel that `text` names, such as "Matern12 + Matern32", or "auto"; case does not matter."""
+    if text.strip().lower() == AUTO:
+        if s.lengthscale or s.variance is not None:
+            raise BadInput(
+                "kernel: expected one by name with --lengthscale or --variance, got auto, which learns them; leave these out"
+            )
+        return "auto"
     lengths: Any = s.lengthscale if len(s.lengthscale) > 1 else (s.lengthscale or (1.0,))[0]
     variance = 1.0 if s.variance is None else s.variance
     total: Kernel | None = None
@@ -139,7 +146,7 @@ def _kernels(text: str) -> list[Any]:
     words = [word.strip() for word in text.split("+")]
     for word in words:
         if word.lower().replace("/", "") not in known:
-            raise BadInput(f"kernel: expected {', '.join(elementary())} or a sum of them, got {word!r}")
+            raise BadInput(f"kernel: expected auto, {', '.join(elementary())} or a sum of them, got {word!r}")
     return [known[word.lower().replace("/", "")] for word in words]
 
 
@@ -179,7 +186,8 @@ def _listed(value: Any) -> tuple[Any, ...]:
 
 
 def _kernel_name(name: str, value: Any) -> str:
-    _kernels(_word(name, value))
+    if _word(name, value).strip().lower() != AUTO:
+        _kernels(value)
     return value
 
 
