@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.learning.parameters import Evaluation, Layout
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
 from hipgp.model.data import Data
+from hipgp.model.kernel_slopes import WithSlopes
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.arrays import on_device
@@ -139,10 +140,15 @@ def _sums(
     """The sums of one part: log-determinants, products of whitened y and trend columns, and the derivatives of both."""
 
     def of_chunk(chunk: tuple[Array, Array]) -> tuple[Array, ...]:
-        spread = lambda std: noise + (0.0 if std is None else unknown * std**2)
-        matrix = lambda kernel, std: coarse.group_covariances(kernel, nodes, spread(std), *chunk)
-        sides = jnp.where(chunk[1][..., None], values[chunk[0]], 0.0)
-        return _of_groups(*layout.with_slopes(matrix, vector), sides, own)
+        kernel, std = layout.unpack(vector)
+        learned = jnp.zeros_like(noise) if std is None else unknown * std**2
+        at, there = chunk
+        field, *every = coarse.field_covariances(WithSlopes(kernel), nodes, at, there)
+        slopes = [slope for slope, free in zip(every, layout.mask(), strict=True) if free]
+        if std is not None:
+            slopes.append(coarse.diagonals(jnp.where(there, 2 * learned[at], 0.0)))
+        matrix = field + coarse.diagonals(jnp.where(there, (noise + learned)[at], 1.0))
+        return _of_groups(matrix, slopes, jnp.where(there[..., None], values[at], 0.0), own)
 
     return jax.tree.map(lambda a: a.sum(axis=0), jax.lax.map(of_chunk, (index, used)))
 
