@@ -349,4 +349,8 @@ def test_the_observations_of_a_stage_are_a_random_few():
     terms = likelihood.prepare(hg.Matern32(1.0, 0.1), data, np.zeros((2000, 0)), 800, 0)
     members = (..., slice(-terms.own, None))
     chosen = x[np.asarray(terms.index)[members][np.asarray(terms.used)[members]]]
-    assert 780 <= len(np.unique(chosen)) == len(chosen) <= 820 and abs(chosen.mean() - 0.5) < 0.1 and 0.25 < chosen.std() < 0.33
+    assert (
+        780 <= len(np.unique(chosen)) == len(chosen) <= 820
+        and abs(chosen.mean() - 0.5) < 0.1
+        and 0.25 < chosen.std() < 0.33
+    )
