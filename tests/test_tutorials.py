@@ -11,7 +11,8 @@ TUTORIALS = sorted((Path(__file__).parents[1] / "docs" / "tutorials").glob("*.py
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
-def test_tutorial(path, capsys):
+def test_tutorial(path, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # for their pictures
     assert len(path.read_text().splitlines()) < 65
     runpy.run_path(str(path), run_name="__main__")
     said = capsys.readouterr().out

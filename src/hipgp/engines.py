@@ -17,28 +17,18 @@ from jaxtyping import Float, Int
 from scipy.special import ndtri
 
 from hipgp.model.data import Data, check_differentiable, check_inside
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.plain import Arrays, Json, plain
-from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
 
 EVIDENCE_PROBES = 16  # default number of random vectors in the stochastic estimate of the log evidence
-
-
-class Problem(NamedTuple):
-    """A prior, data and a trend; `noise` is the standard deviation for observations that were given none."""
-
-    kernel: Kernel
-    grid: Grid
-    data: Data
-    noise: float | None
-    trend: Trend
 
 
 class Estimate(NamedTuple):
@@ -89,15 +79,8 @@ class FittedPosterior(eqx.Module):
         """Mean and standard deviation of every functional."""
 
     @abc.abstractmethod
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
-        """`count` joint draws on the grid, (count, *grid.shape), or of functionals, (count, N)."""
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
+        """Joint draws on the grid, (count, *grid.shape), or of functionals, (count, N)."""
 
     @abc.abstractmethod
     def log_evidence(self, probes: int, key: Any) -> Estimate:
@@ -140,6 +123,10 @@ class FittedPosterior(eqx.Module):
         """The trend, its coefficients and their covariance."""
         raise ValueError(self._refusal("a trend", "Batch() or Exact()"))
 
+    def covariance(self, functional: Functional) -> Float[np.ndarray, "T T"]:
+        """The joint covariance of functionals."""
+        raise ValueError(self._refusal("joint covariances", "Exact()"))
+
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Mean and, where asked for, standard deviation at points that may lie beyond the grid."""
         raise ValueError(self._refusal("predictions beyond the grid", "Batch() or Exact()"))
@@ -162,6 +149,28 @@ class FittedPosterior(eqx.Module):
 
     def _refusal(self, what: str, use: str) -> str:
         return f"method: expected an engine that gives {what}, got {type(self.method).__name__}; use method={use}"
+
+
+class DataPosterior(FittedPosterior):
+    """A posterior that keeps its data, and has coefficients of a trend."""
+
+    data: Data
+    trend: Trend
+    beta: Float[np.ndarray, " p"]
+    beta_covariance: Float[np.ndarray, "p p"]
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
+
+    def conditioned_on(self) -> Problem:
+        return self.problem
+
+    def observations(self) -> Data:
+        return self.data
+
+    def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
+        return self.trend, self.beta, self.beta_covariance
 
 
 class Method(eqx.Module):

@@ -16,10 +16,10 @@ import numpy as np
 
 from hipgp.averaging import Averaged
 from hipgp.batch.engine import Batch
-from hipgp.choices.domain import learning_grid
+from hipgp.choices.domain import learning_grid, linearised_grid
 from hipgp.choices.learn import learned_from, warn_if_undetermined
 from hipgp.choices.problem import AUTO, settled_grid, settled_method
-from hipgp.engines import Method, Problem
+from hipgp.engines import Method
 from hipgp.learning.integration import weighted_kernels
 from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.units import LearnOptions
@@ -32,6 +32,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.links import Link, as_link
 from hipgp.model.periodic import check_periods
+from hipgp.model.problem import OpenProblem, Problem
 from hipgp.model.trend import Trend
 from hipgp.model.undecided import Undecided
 from hipgp.nonlinear.engine import Linearised, suited
@@ -134,21 +135,22 @@ class GP(Shown, eqx.Module):
         data = self._in_frame(data).without_covariates()
         check_periods(self.kernel)
         frame, data = data.frame, data.plain()
-        if isinstance(method, Linearised):
+        if isinstance(method, Method) and not method.linear:
             method = suited(method, Batch(), self.link, self.parameters)
         if not (self.link.identity and data.gaussian):
             return self._linearised(data, method, progress, checkpoint, frame, average)
-        engine, why = settled_method(method, Batch(), self.kernel, self.grid, data, self.noise, checkpoint)
+        asked = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
+        engine, why = settled_method(method, Batch(), asked, checkpoint)
         self._check(data, engine)
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, scaled, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
-        hardest = kernel
+        asked = asked._replace(kernel=kernel, data=scaled, noise=noise)
         if average:
             bounding = learning_grid(scaled) if self.grid is None else self.grid
             learned = None if self.learned is None else in_unit(self.learned, -unit)
-            engine = _averaged(engine, learned, Problem(kernel, bounding, scaled, noise, self.trend))
-            hardest = engine.shortest(data.ndim)
-        grid, why_grid = settled_grid(engine, hardest, self.grid, scaled, noise, progress)
+            engine = _averaged(engine, learned, asked.on(bounding))
+            asked = asked._replace(kernel=engine.shortest(data.ndim))  # the one that needs the finest grid
+        grid, why_grid = settled_grid(engine, asked, progress)
         scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
         found = engine.condition(Problem(kernel, grid, scaled, noise, self.trend), progress, checkpoint)
         why |= (
@@ -189,13 +191,16 @@ class GP(Shown, eqx.Module):
         how = LearnOptions(start, bounds, key, polish, progress, checkpoint)
         if self.link.identity and data.gaussian:
             scaling.warn_if_repeated(data)
-            learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, Batch(), how)
+            asked = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
+            learned = learned_from(asked, Batch(), how)
             parameters: dict[str, float] = {}
         else:
             _check_decided(self.kernel)
             check_periods(self.kernel)
             method = Linearised(Batch(), self.link, self.parameters)
-            learned, parameters = learn_linearised(method, self._problem_on_grid(data), how)
+            learned, parameters = learn_linearised(
+                method, self._problem_on_grid(data, start == "kernel"), how
+            )
             warn_if_undetermined(learned.undetermined)
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
         learned = learned._replace(frame=frame)
@@ -246,13 +251,10 @@ class GP(Shown, eqx.Module):
             engine = _averaged(engine, self.learned, problem)
         return Posterior(engine.condition(problem, progress, checkpoint), self.learned, frame=frame)
 
-    def _problem_on_grid(self, data: Data) -> Problem:
-        if self.grid is None:
-            raise ValueError(
-                "grid: expected a Grid with a link, a likelihood or uncertain places, whose linearisation is read off a grid, got None; "
-                "give GP(kernel, grid, ...), for example with Grid.cover(lower, upper, shape=...)"
-            )
-        return Problem(self.kernel, self.grid, data, self.noise, self.trend)
+    def _problem_on_grid(self, data: Data, learned: bool = True) -> Problem:
+        """The problem on the grid, or on one that suits the data and, where it is known, the kernel."""
+        grid = linearised_grid(self.kernel, data, learned) if self.grid is None else self.grid
+        return Problem(self.kernel, grid, data, self.noise, self.trend)
 
     def _check(self, data: Data, method: Method) -> None:
         if self.grid is not None:

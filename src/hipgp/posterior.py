@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import equinox as eqx
 import numpy as np
@@ -16,21 +16,28 @@ from hipgp.files import export, io, persistence
 from hipgp.files.places import columns as columns_of
 from hipgp.files.shapes import places_and_shape
 from hipgp.learning.learned import Learned
-from hipgp.model import dates, scaling
+from hipgp.model import scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
-from hipgp.model.covariates import Design, coefficient_table
+from hipgp.model.covariates import Design, coefficient_table, pack_design, unpack_design
+from hipgp.model.data import Data
 from hipgp.model.frames import Frame, plain_numbers
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
-from hipgp.model.labels import AXES, Labels
+from hipgp.model.labels import Labels
 from hipgp.nonlinear.observed import new_observations, noise_of_all
-from hipgp.predictions import Prediction, StdMethod, StdOptions
+from hipgp.predictions import Prediction, SampleOptions, StdMethod, StdOptions
+from hipgp.runtime import compilations
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
+
+if TYPE_CHECKING:
+    from hipgp.model.geometry import Kind
+
+compilations.keep()  # every use of the library goes through this module
 
 
 class Posterior(Shown, eqx.Module):
@@ -60,18 +67,17 @@ class Posterior(Shown, eqx.Module):
     @property
     def labels(self) -> Labels:
         """Names and units for files and plots: those given to `labelled`, otherwise those of the data."""
-        if self.named is not None:
-            return self.named
-        names = [
-            "time" if dates.origin(u) else a for a, u in zip(AXES[self.grid.ndim], self.units, strict=False)
-        ]
-        names = names if len(set(names)) == len(names) else None
-        return Labels.of(self.grid.ndim, names, self.units, unit=self.frame.field)
+        return Labels.of_data(self.grid.ndim, self.frame) if self.named is None else self.named
 
     @property
     def units(self) -> Units:
         """The unit of each axis, such as "kpc" or "days since 2020-01-01"; empty where coordinates are plain numbers."""
         return self.frame.axes
+
+    @property
+    def crs(self) -> str:
+        """The plane of the coordinates, as PROJ names it, if the data are on the Earth; otherwise ""."""
+        return self.frame.crs
 
     def labelled(
         self, axes: Any = None, axis_units: Any = None, name: str | None = None, unit: str | None = None
@@ -80,14 +86,7 @@ class Posterior(Shown, eqx.Module):
 
         Each is a single line of at most 200 characters; an axis cannot be called mean, std, sample or samples.
         """
-        made = Labels.of(self.grid.ndim, axes, axis_units or self.units, name, unit or self.frame.field)
-        labels = made if axes else made._replace(axes=self.labels.axes)
-        for what, given, known in (
-            ("axis_units", made.axis_units, self.units),
-            ("unit", (made.unit,), (self.frame.field,)),
-        ):
-            if any(known) and any(k and g != k for g, k in zip(given, known, strict=True)):
-                raise ValueError(f"{what}: expected {', '.join(known)} like the data, got {', '.join(given)}")
+        labels = self.labels.changed(self.frame, axes, axis_units, name, unit)
         return dataclasses.replace(self, named=labels)
 
     def plot(self, ax: Any = None, *, std: bool = True, data: bool = True) -> Any:
@@ -125,7 +124,7 @@ class Posterior(Shown, eqx.Module):
         export.check_ending(path, self.grid.ndim)  # before the work
         io.check_free(path, overwrite)
         found = io.dataset(self.grid, self.labels, export.fields_of(self, std, samples, interval))
-        export.write(path, found, self.grid, self.labels, crs, overwrite)
+        export.write(path, found, self.grid, self.labels, crs or self.crs or None, overwrite)
 
     def to_fits(self, path: str | os.PathLike[str], std: Any = None, *, overwrite: bool = False) -> None:
         """Write a FITS cube with a linear WCS (needs astropy): the mean and, if given, std as an extension."""
@@ -141,6 +140,9 @@ class Posterior(Shown, eqx.Module):
         io.check_free(path, overwrite)  # before the work
         arrays, model = persistence.pack(self.engine, self.learned)
         model |= {"unit": self.unit, "frame": self.frame}
+        if self.design is not None:
+            of_columns, model["design"] = pack_design(self.design)
+            arrays |= of_columns
         io.write(path, io.Record(self.to_xarray(std, samples), arrays, model, self.labels), overwrite)
 
     @property
@@ -224,12 +226,14 @@ class Posterior(Shown, eqx.Module):
         columns: Any = None,
         noisy: Any = False,
         noise: Any = None,
+        kind: "Kind | None" = None,
         progress: bool = True,
     ) -> Any:
         """Mean and std of any functional, observed or not; an array of places means Points.
 
         On a DataFrame with the axes' columns it is a DataFrame with the columns mean and std more, on a grid of xarray, with
-        the axes' coordinates, a Dataset.
+        the axes' coordinates, a Dataset. On a GeoDataFrame it is a GeoDataFrame: of values at points, of integrals along
+        lines and averages over polygons, or what `kind` says ("averages", "totals").
 
         `std` chooses the algorithm for standard deviations: "vecchia" conditions on the nearest observations only and
         is deterministic, "samples" takes the mean square error over simulated data and reports its Monte Carlo error,
@@ -241,10 +245,12 @@ class Posterior(Shown, eqx.Module):
         With `noisy=True` the prediction is of new observations: how the data scatter is added, with the `noise` of the data
         or that which is given. A likelihood, as in `noisy=Poisson(exposure=2.0)`, says how the new ones do.
         """
-        at, shaped = places_and_shape(functional, self.labels)
+        at, shaped = places_and_shape(functional, self.labels, self.crs, kind)
+        columns = (
+            columns if self.design is None else self.design.matrix(functional if columns is None else columns)
+        )
         functional, longer = self._plain(at)
         estimates.check_places(functional)
-        columns = columns if self.design is None else self.design.matrix(columns)
         usual = isinstance(functional, Points) and std == "auto" and columns is None
         near = self.engine.method.linear and not repeats(self.kernel)
         if usual and near and beyond(self.engine, functional):
@@ -254,17 +260,10 @@ class Posterior(Shown, eqx.Module):
             with Progress("standard deviations", progress) as bar:
                 found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
         found = self._in_unit(found, functional, longer)
-        if noisy is False:
-            return shaped(found)
-        return shaped(
-            new_observations(
-                found,
-                self.engine,
-                noisy,
-                noise,
-                noise_of_all(self.engine.observations(), self.noise, self.unit),
-            )
-        )
+        if noisy is not False:
+            of_data = noise_of_all(self.engine.observations(), self.noise, self.unit)
+            found = new_observations(found, self.engine, noisy, noise, of_data)
+        return shaped(found)
 
     def sample(
         self,
@@ -282,7 +281,9 @@ class Posterior(Shown, eqx.Module):
         itemsize = np.dtype(self.engine.dtype).itemsize
         estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
         with Progress("drawing", progress) as bar:
-            drawn = np.ldexp(engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
+            drawn = np.ldexp(
+                engine.sample(SampleOptions(count, as_key(key), columns, bar.done), at), self.unit
+            )
         return drawn if longer == 1 else drawn / longer
 
     @property
@@ -328,8 +329,12 @@ class Posterior(Shown, eqx.Module):
     def update(self, more: Any, *, columns: Any = None, progress: bool = True) -> "Posterior":
         """The certified posterior with `more` data, in a fraction of a new fit's steps; kernel and noise stay.
 
-        `columns` are the user's own trend columns of the new observations.
+        `columns` are the user's own trend columns of the new observations; of a trend in named columns, a table, or that
+        which came with them.
         """
+        if self.design is not None and isinstance(more, Data):
+            columns = self.design.matrix(more.covariates() if columns is None else columns)
+            more = more.without_covariates()
         engine = observations.with_more(self.engine, more, self.frame, self.unit, columns, progress)
         return dataclasses.replace(self, engine=engine, kept={})
 
@@ -340,7 +345,7 @@ class Posterior(Shown, eqx.Module):
 
     def _plain(self, at: Any) -> tuple[Functional, float]:
         """A functional in the units of the data, as plain numbers, and the factor by which that scales it (`in_units`)."""
-        return plain_numbers(as_functional(at), self.units, self.labels.axis_units)
+        return plain_numbers(as_functional(at), self.frame, self.labels.axis_units)
 
     def _in_unit(self, found: Prediction, functional: Functional, longer: float) -> Prediction:
         """The prediction in the unit of y, with the coordinates of its functionals."""
@@ -356,9 +361,10 @@ def load(path: str | os.PathLike[str]) -> Posterior:
     """
     record = io.read(path)
     with io.damaged(path):
+        design = unpack_design(record.model.get("design"), record.arrays)
         engine, learned = persistence.unpack(record.arrays, record.model)
         kept = {
             str(name): np.asarray(record.fields[name]) for name in record.fields.data_vars if name != "mean"
         }
         frame = persistence.frame_from_json(record.model.get("frame"))
-        return Posterior(engine, learned, record.labels, int(record.model["unit"]), kept, frame)
+        return Posterior(engine, learned, record.labels, int(record.model["unit"]), kept, frame, design)

@@ -9,7 +9,7 @@ import dense
 import hipgp as hg
 from hipgp.apps.cli import app
 from hipgp.apps.cli.console import BadInput
-from hipgp.apps.cli.settings import Settings, parse_kernel
+from hipgp.apps.cli.settings import Settings, kernel_asked
 from hipgp.choices.kernel import penalised
 from hipgp.model.undecided import single_kernels, sums_of_two
 
@@ -104,7 +104,10 @@ DATA = hg.observe(hg.Points(X[:4]), ROUGH[:4], noise=NOISE)
         (lambda: hg.GP("auto", link="exp").learn(DATA), "kernel: expected one by name with a link"),
         (lambda: hg.GP("auto").plot(), "kernel: expected one that is known"),
         (lambda: hg.HIPGPRegressor("auto", noise=0.1, learn=False).fit(X, ROUGH), "learn: expected True"),
-        (lambda: parse_kernel("auto", 1, Settings(lengthscale=(0.1,))), "kernel: expected one by name"),
+        (
+            lambda: kernel_asked(Settings(kernel="auto", lengthscale=(0.1,)), 1),
+            "kernel: expected one by name",
+        ),
     ],
 )
 def test_what_cannot_be_chosen_is_refused(act, words):

@@ -1,6 +1,5 @@
 """Learning with or without a grid: the bounds of lengthscales, and the warnings if one was met."""
 
-import functools
 import time
 
 from hipgp.choices.coarseness import at_grid_bound, too_coarse
@@ -12,30 +11,21 @@ from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.search import learn, log_likelihoods, seen_in_stages
 from hipgp.learning.units import LearnOptions, ScaledTask, scaled_task
 from hipgp.model import scaling
-from hipgp.model.data import Data
-from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
-from hipgp.model.trend import Trend
+from hipgp.model.problem import OpenProblem
 from hipgp.model.undecided import Undecided
 from hipgp.runtime.callers import warn_caller
 from hipgp.vecchia.grid_check import GridTooCoarse
 from hipgp.weights.torus import WRAPPED, check_torus
 
 
-def learned_from(
-    kernel: Kernel,
-    grid: Grid | None,
-    data: Data,
-    noise: float | None,
-    trend: Trend,
-    method: Method,
-    how: LearnOptions,
-) -> Learned:
+def learned_from(problem: OpenProblem, method: Method, how: LearnOptions) -> Learned:
     """Learn kernel and noise; without a grid the spacing of the data bounds the lengthscale.
 
-    An undecided kernel is chosen first, from some of the data. `method` is the engine whose log evidence the last steps go up, and which a grid has to suit.
+    An undecided kernel is chosen first, from some of the data. `method` is the engine whose log evidence the last steps go
+    up, and which a grid has to suit.
     """
     began = time.perf_counter()
+    kernel, grid, data, _, trend = problem
     if how.polish and grid is None:
         raise ValueError(
             "polish: expected a GP with a grid, on which the exact bound is computed, got one without; give "
@@ -43,20 +33,23 @@ def learned_from(
         )
     bounding = learning_grid(data) if grid is None else grid
     scaling.warn_if_far_from_zero(data, bounding, trend, None)
-    task = scaled_task(kernel, data, noise, how)
-    chosen = None
+    task, chosen = scaled_task(problem.on(bounding), how), None
     if isinstance(kernel, Undecided):
-        chosen = _chosen(task, bounding, trend, method)
+        chosen = _chosen(task, method)
         task = _from_there(task, chosen.learned)
     if how.polish:  # only the exact bound is computed on the grid
-        check_torus(task.kernel, bounding, WRAPPED)
-    find = functools.partial(learn, task.kernel, data=task.data, noise=task.noise, trend=trend, method=method)
+        check_torus(task.problem.kernel, bounding, WRAPPED)
     unpolished = task.how._replace(polish=False)
-    learned = find(grid=bounding, how=unpolished if grid is None else task.how)
+    learned = learn(task.problem, method, unpolished if grid is None else task.how)
     undetermined = learned.undetermined
     if grid is not None and (names := at_grid_bound(learned, grid, how.bounds)):
-        freely = lambda: find(grid=learning_grid(data), how=unpolished._replace(checkpoint=None))
-        needed = lambda free: grid_for(method, free.kernel, task.data, task.data.noise_std(free.noise)).reason
+        anew = unpolished._replace(checkpoint=None)
+        freely = lambda: learn(task.problem._replace(grid=learning_grid(data)), method, anew)
+        needed = lambda free: (
+            grid_for(
+                method, problem._replace(kernel=free.kernel, data=task.problem.data, noise=free.noise)
+            ).reason
+        )
         message, undetermined = too_coarse(learned, names, grid, freely, needed)
         if message is not None:
             warn_caller(message, GridTooCoarse)
@@ -66,21 +59,22 @@ def learned_from(
     return in_unit(learned, task.unit)
 
 
-def _chosen(task: ScaledTask, bounding: Grid, trend: Trend, method: Method) -> ChosenKernel:
+def _chosen(task: ScaledTask, method: Method) -> ChosenKernel:
     """The kernel that the data choose, learned from some of them."""
-    given = {"grid": bounding, "data": task.data, "noise": task.noise, "trend": trend, "method": method}
+    problem = task.problem
     judge = Judge(
-        lambda kernel, how: learn(kernel, how=how, **given),
-        lambda found: log_likelihoods(found, bounding, task.data, trend, COMPARED, task.how.key),
-        seen_in_stages(task.data, COMPARED),
+        lambda kernel, how: learn(problem._replace(kernel=kernel), method, how),
+        lambda found: log_likelihoods(found, problem, COMPARED, task.how.key),
+        seen_in_stages(problem.data, COMPARED),
     )
-    return choose_kernel(judge, task.data, task.how)
+    return choose_kernel(judge, problem.data, task.how)
 
 
 def _from_there(task: ScaledTask, learned: Learned) -> ScaledTask:
     """The task with the kernel and noise of `learned` to start from."""
-    noise = task.noise if learned.noise is None else learned.noise
-    return task._replace(kernel=learned.kernel, noise=noise, how=task.how._replace(start="kernel"))
+    noise = task.problem.noise if learned.noise is None else learned.noise
+    problem = task.problem._replace(kernel=learned.kernel, noise=noise)
+    return task._replace(problem=problem, how=task.how._replace(start="kernel"))
 
 
 def warn_if_undetermined(names: list[str]) -> None:

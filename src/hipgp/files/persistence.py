@@ -78,7 +78,7 @@ def _check_described(model: Json) -> None:
     about = model["provenance"]
     if not all(isinstance(part, dict) for part in (model["diagnostics"], about, about["packages"])):
         raise ValueError("diagnostics, provenance: expected names and values, got something else")
-    if not all(isinstance(said, str) for said in (about["created"], about["packages"]["hipgp"])):
+    if not all(isinstance(text, str) for text in (about["created"], about["packages"]["hipgp"])):
         raise ValueError("provenance: expected when and by which version it was made, got something else")
 
 
@@ -109,10 +109,10 @@ def frame_from_json(packed: Any) -> Frame:
     """The units of a map's axes and field; none where it says nothing of them."""
     if packed is None:
         return Frame()
-    axes, field = packed
-    if not all(isinstance(unit, str) for unit in (*axes, field)):
+    axes, field, *crs = packed
+    if not all(isinstance(word, str) for word in (*axes, field, *crs)) or len(crs) > 1:
         raise ValueError("frame: expected units in words, got something else")
-    return Frame(tuple(axes), field)
+    return Frame(tuple(axes), field, *crs)
 
 
 def _provenance() -> Json:

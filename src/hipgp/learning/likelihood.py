@@ -28,19 +28,20 @@ from hipgp.model.data import Data
 from hipgp.model.kernel_slopes import WithSlopes
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.arrays import on_device
-from hipgp.runtime.buckets import round_up_to_power_of_two
+from hipgp.runtime.arrays import on_cpu, on_device
+from hipgp.runtime.buckets import round_up, round_up_to_power_of_two
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads
-from hipgp.vecchia import conditioning_sets as neighbours
-from hipgp.vecchia import factor as vecchia
-from hipgp.vecchia import group_covariances as coarse
+from hipgp.vecchia.conditioning_sets import location_features, ordered_groups
+from hipgp.vecchia.factor import group_sizes
+from hipgp.vecchia.group_covariances import coarse_data_nodes, diagonals, field_covariances
 
 POINT_GROUPS = 16, 48  # points in a group, and its neighbours
 LOG_2PI = float(np.log(2 * np.pi))
 ENTRIES_AT_ONCE = (
     2**15
 )  # entries of small matrices in a chunk; one matrix for each parameter stays in the cache
+BUCKETS = 4  # numbers of observations from one power of two to the next
 CHUNKS_AT_ONCE = 16  # chunks in one call of the compiled program
 TIE = (
     1e-7  # relative to the data's extent: places this close are ordered at random, and not by rounding errors
@@ -68,19 +69,20 @@ class Terms(eqx.Module):
 
 def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: int, seed: int) -> Terms:
     """Choose about `count` observations at random, in groups, with the nearest predecessors of each among all."""
-    nodes = coarse.coarse_data_nodes(data, kernel)
-    size, k = POINT_GROUPS if nodes.per == 1 else vecchia.group_sizes(nodes)
-    places = neighbours.location_features(nodes, kernel)
+    nodes = coarse_data_nodes(data, kernel)
+    size, k = POINT_GROUPS if nodes.per == 1 else group_sizes(nodes)
+    places = location_features(nodes, kernel)
     chance = np.random.default_rng((seed, 2)).uniform(size=places.shape)
     places = places + TIE * np.ptp(places, axis=0) * chance
-    groups = neighbours.ordered_groups(nodes, places, size, k, seed, most=max(1, round(count / size)))
+    groups = ordered_groups(nodes, places, size, k, seed, most=max(1, round(count / size)))
     known = data.noise_known
     std = np.asarray(data.noise_std(1.0), float)
-    return Terms(
-        jax.tree.map(on_device, nodes),
-        on_device(np.column_stack([_without_trend(np.asarray(data.y, float), trend), trend]), float),
-        on_device(np.where(known, std**2, 0.0)),
-        on_device(~known, float),
+    padded = lambda a: np.pad(a, ((0, round_up(len(a), BUCKETS) - len(a)), *[(0, 0)] * (np.ndim(a) - 1)))
+    return Terms(  # padded with observations that are in no group: a program serves for similar numbers
+        jax.tree.map(lambda a: on_device(padded(np.asarray(a))), nodes),
+        on_device(padded(np.column_stack([_without_trend(np.asarray(data.y, float), trend), trend])), float),
+        on_device(padded(np.where(known, std**2, 0.0))),
+        on_device(padded(~known), float),
         _in_parts(groups.index),
         _in_parts(groups.used),
         groups.group_size,
@@ -98,7 +100,7 @@ def _in_parts(table: Any) -> np.ndarray:
     The layout does not depend on the number of cores, so sums are the same on every machine with a CPU.
     """
     rows, k = table.shape
-    size = max(1, ENTRIES_AT_ONCE * (1 if jax.default_backend() == "cpu" else 1024) // k**2)
+    size = max(1, ENTRIES_AT_ONCE * (1 if on_cpu() else 1024) // k**2)
     size = min(size, round_up_to_power_of_two(rows))
     chunks = min(CHUNKS_AT_ONCE, round_up_to_power_of_two(-(-rows // size)))
     filled = np.pad(table, ((0, -rows % (chunks * size)), (0, 0)))
@@ -128,7 +130,7 @@ def _of_parts(vector: np.ndarray, layout: Layout, terms: Terms) -> Iterator[Any]
         return [np.asarray(a) for a in found]
 
     parts = zip(terms.index, terms.used, strict=True)
-    if len(terms.index) == 1 or jax.default_backend() != "cpu":
+    if len(terms.index) == 1 or not on_cpu():
         return (of_part(*part) for part in parts)
     return map_in_threads(of_part, parts)
 
@@ -144,11 +146,11 @@ def _sums(
         kernel, std = layout.unpack(vector)
         learned = jnp.zeros_like(noise) if std is None else unknown * std**2
         at, there = chunk
-        field, *every = coarse.field_covariances(WithSlopes(kernel), nodes, at, there)
+        field, *every = field_covariances(WithSlopes(kernel), nodes, at, there)
         slopes = [slope for slope, free in zip(every, layout.mask(), strict=True) if free]
         if std is not None:
-            slopes.append(coarse.diagonals(jnp.where(there, 2 * learned[at], 0.0)))
-        matrix = field + coarse.diagonals(jnp.where(there, (noise + learned)[at], 1.0))
+            slopes.append(diagonals(jnp.where(there, 2 * learned[at], 0.0)))
+        matrix = field + diagonals(jnp.where(there, (noise + learned)[at], 1.0))
         return _of_groups(matrix, slopes, jnp.where(there[..., None], values[at], 0.0), own)
 
     return jax.tree.map(lambda a: a.sum(axis=0), jax.lax.map(of_chunk, (index, used)))

@@ -14,21 +14,19 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from hipgp.engines import Method, Problem, Slope
+from hipgp.engines import Method, Slope
 from hipgp.learning.learned import Learned
 from hipgp.learning.likelihood import Terms, evaluate, prepare
 from hipgp.learning.parameters import Bounds, Evaluation, Layout, bounds
 from hipgp.learning.periods import begun, periods_to_try
 from hipgp.learning.scoring import Model, Report, climb, descend, uncertainty
-from hipgp.learning.starts import data_spread, field_spread, neutral, rebuilt, starting_values
+from hipgp.learning.starts import field_std, neutral, rebuilt, starting_values, std_about_trend
 from hipgp.learning.units import LearnOptions
 from hipgp.model.data import Data, Observations
-from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats
-from hipgp.model.kernels import Kernel
-from hipgp.model.trend import Trend
+from hipgp.model.problem import Problem
 from hipgp.runtime.checkpoints import fingerprint, read_arrays, write_arrays
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
@@ -37,8 +35,8 @@ from hipgp.runtime.threads import one_blas_thread
 End = tuple[np.ndarray, Evaluation]  # parameters, and the likelihood there
 
 STAGES = (  # number of data, largest number of steps, number of results passed on to the next stage
-    (2_048, 12, 2),
-    (16_384, 20, 2),
+    (2_048, 12, 4),
+    (16_384, 20, 3),
     (122_880, 12, 2),
 )
 EXPENSIVE_STAGES = ((512, 12, 2), (4_096, 20, 2))  # if covariances are double sums over nodes
@@ -49,7 +47,7 @@ UNSURE = (
     3e-4,
 )  # nats in all, or an observation, by which the Vecchia likelihood may misjudge a difference of results
 DONE = 99  # stage number in the checkpoint of completed learning
-DESCENTS = 4  # number of starts for the first descent
+DESCENTS = 4  # number of starts for the first descent, for each part of the kernel
 LOOSE = 2.0  # standard error of a logarithm above which its parameter counts as not determined
 PROBES = 8  # of the bound's gradient: its error is at most a third of the parameters' standard errors
 POLISHED_UP_TO = 100_000  # observations plus grid points up to which steps on the exact bound pay
@@ -58,30 +56,23 @@ JUDGED_UP_TO = 500_000  # and up to which it is evaluated to choose between resu
 
 @one_blas_thread
 @float64_available
-def learn(
-    kernel: Kernel,
-    grid: Grid,
-    data: Data,
-    noise: float | None,
-    trend: Trend,
-    method: Method,
-    how: LearnOptions,
-) -> Learned:
+def learn(problem: Problem, method: Method, how: LearnOptions) -> Learned:
     """Learn kernel and noise with their uncertainty; `how.start` is "data" (search) or "kernel" (start at its values)."""
     began = time.perf_counter()
     start, user_bounds, seed, polish, progress, checkpoint, most = how
-    data, order = in_fixed_order(data)
-    task = Task.of(kernel, grid, data, noise, trend.in_order(order), start, user_bounds or {}, seed)
-    stages = stages_of(data, most)
-    usual = len(data) + grid.size <= POLISHED_UP_TO and not repeats(kernel)  # which asks for a grid in step
+    problem = in_fixed_order(problem)
+    task = Task.of(problem, start, user_bounds or {}, seed)
+    count, stages = len(problem.data), stages_of(problem.data, most)
+    # a kernel that repeats asks for a grid in step with it
+    usual = count + problem.grid.size <= POLISHED_UP_TO and not repeats(problem.kernel)
     exact = usual if polish is None else polish
     trace: list[dict[str, Any]] = []
     wanted = sorted((user_bounds or {}).items())
-    problem = fingerprint(kernel, grid, data, noise, task.trend, start, seed, wanted, stages, exact)
+    digest = fingerprint(*problem, start, seed, wanted, stages, exact)
     save = lambda **arrays: (
-        checkpoint is None or write_arrays(pathlib.Path(checkpoint), fingerprint=problem, **arrays)
+        checkpoint is None or write_arrays(pathlib.Path(checkpoint), fingerprint=digest, **arrays)
     )
-    saved = None if checkpoint is None else read_arrays(pathlib.Path(checkpoint), problem, "stage", "vectors")
+    saved = None if checkpoint is None else read_arrays(pathlib.Path(checkpoint), digest, "stage", "vectors")
     if saved is not None and int(saved["stage"]) == DONE:
         done = saved["vectors"][0], saved["covariance"], float(saved["value"])
         return _learned(task, *done, trace, began)
@@ -91,14 +82,16 @@ def learn(
         (vector, here), slope = ends[0], None
         value = here.value
         up, shown = _slope(task, method), report(len(stages), "exact bound")
-        judged = exact or (polish is None and len(data) + grid.size <= JUDGED_UP_TO and not repeats(kernel))
+        judged = exact or (
+            polish is None and count + problem.grid.size <= JUDGED_UP_TO and not repeats(problem.kernel)
+        )
         if judged and len(ends) > 1:  # the Vecchia likelihood cannot tell which is better
-            (vector, here), slope = _highest(ends, up, len(data), shown)
-            value = -slope.evidence.value / len(data)
+            (vector, here), slope = _highest(ends, up, count, shown)
+            value = -slope.evidence.value / count
         if exact:
             model = Model(here.information)
-            vector, value = climb(vector, up, model, task.box, len(data), shown, slope)
-            seen = len(data)
+            vector, value = climb(vector, up, model, task.box, count, shown, slope)
+            seen = count
     covariance = uncertainty(here.information, seen, task.box.touching(vector))
     save(stage=DONE, vectors=vector[None], covariance=covariance, value=value)
     return _learned(task, vector, covariance, float(value), trace, began)
@@ -107,63 +100,51 @@ def learn(
 class Task(NamedTuple):
     """A learning problem: model, data, free parameters, and the scales that set starting values and bounds."""
 
-    kernel: Kernel
-    grid: Grid
-    data: Data
-    noise: float | None
-    trend: Trend
+    problem: Problem  # its kernel with periods to start from
     start: str
     seed: int
     layout: Layout
     columns: Float[np.ndarray, "N p"]
-    spread: float
+    data_std: float
     box: Bounds
     user: dict[str, Any]  # bounds that the user gave
     periods: list[list[float]]  # to start from, for each part of the kernel
 
     @staticmethod
-    def of(
-        kernel: Kernel,
-        grid: Grid,
-        data: Data,
-        noise: float | None,
-        trend: Trend,
-        start: str,
-        user: dict[str, Any],
-        seed: int,
-    ) -> "Task":
+    def of(problem: Problem, start: str, user: dict[str, Any], seed: int) -> "Task":
+        kernel, grid, data, _, trend = problem
         columns = trend.of_data(data, grid)
         periods = periods_to_try(kernel, data, columns)
         kernel = rebuilt(kernel, map(begun, kernel.parts, periods))
         layout = Layout.of(kernel, not np.all(data.noise_known))
-        spread = data_spread(data, columns)
+        data_std = std_about_trend(data, columns)
         extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
-        box = bounds(layout, field_spread(data, spread), spacing, extent, user, spread)
-        return Task(
-            kernel, grid, data, noise, trend, start, seed, layout, columns, spread, box, user, periods
-        )
+        box = bounds(layout, field_std(data, data_std), spacing, extent, user, data_std)
+        problem = problem._replace(kernel=kernel)
+        return Task(problem, start, seed, layout, columns, data_std, box, user, periods)
 
     def terms(self, count: int, best: np.ndarray | None) -> Terms:
         """The likelihood of about `count` observations, with neighbours chosen by the `best` parameters so far."""
-        unknown = neutral(self.kernel, self.extent) if self.start == "data" else self.kernel
+        kernel = self.problem.kernel
+        unknown = neutral(kernel, self.extent) if self.start == "data" else kernel
         centre = unknown if best is None else self.layout.kernel(best)
-        return prepare(centre, self.data, self.columns, count, self.seed)
+        return prepare(centre, self.problem.data, self.columns, count, self.seed)
 
     def starts(self, terms: Terms) -> list[np.ndarray]:
         """The values given, or the starts of highest likelihood."""
         if self.start == "kernel":
-            return [self.layout.pack(self.kernel, self.noise or 0.3 * self.spread)]
+            return [self.layout.pack(self.problem.kernel, self.problem.noise or 0.3 * self.data_std)]
         starts = starting_values(
-            self.layout, np.asarray(self.grid.spacing), self.extent, self.periods,
-            field_spread(self.data, self.spread), self.spread, self.seed,
+            self.layout, np.asarray(self.problem.grid.spacing), self.extent, self.periods,
+            field_std(self.problem.data, self.data_std), self.data_std, self.seed,
         )  # fmt: skip
         values = np.array([evaluate(self.box.clip(start), self.layout, terms).value for start in starts])
         ranked = np.argsort(np.round(np.nan_to_num(values, nan=np.inf), 9), kind="stable")
-        return [starts[i] for i in ranked[:DESCENTS]]
+        return [starts[i] for i in ranked[: DESCENTS * len(self.layout.template.parts)]]
 
     @property
     def extent(self) -> Float[np.ndarray, " D"]:
-        return np.asarray(self.grid.upper) - np.asarray(self.grid.lower)
+        return np.asarray(self.problem.grid.upper) - np.asarray(self.problem.grid.lower)
 
 
 def _through(
@@ -215,25 +196,19 @@ def _highest(
     return ends[best], slopes[best]
 
 
-def in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
-    """The observations sorted by place, which does not depend on their given order, and the number each had in it.
+def in_fixed_order(problem: Problem) -> Problem:
+    """The problem with its observations sorted by place, which does not depend on their given order."""
 
-    A user-defined functional that cannot be reordered stays as it is.
-    """
-    blocks, begin = [], 0
-    for block in data.blocks:
+    def order_of(block: Observations) -> np.ndarray:
         places = np.asarray(block.functional.places(), float).reshape(len(block.y), -1)
-        noise = np.zeros(0 if block.noise is None else len(block.y)) if block.noise is None else block.noise
-        order = np.lexsort([block.y, *([noise] if len(noise) else []), *places.T[::-1]])
-        taken = block.functional[order]
-        if type(taken) is type(block.functional):
-            block = Observations(taken, block.y[order], None if block.noise is None else block.noise[order])
-        else:
-            order = np.arange(len(order))
-        blocks.append((block, order + begin))
-        begin += len(order)
-    blocks.sort(key=lambda b: (type(b[0].functional).__name__, len(b[0].y), float(b[0].y[0])))
-    return Data(tuple(block for block, _ in blocks)), np.concatenate([order for _, order in blocks])
+        noise = [] if block.noise is None else [block.noise]
+        return np.lexsort([block.y, *noise, *places.T[::-1]])
+
+    data, order = problem.data.reordered(order_of)
+    parts = np.split(order, np.cumsum([len(block.y) for block in data.blocks])[:-1])
+    first = lambda part: (type(part[0].functional).__name__, len(part[0].y), float(part[0].y[0]))
+    blocks, orders = zip(*sorted(zip(data.blocks, parts, strict=True), key=first), strict=True)
+    return problem._replace(data=Data(blocks), trend=problem.trend.in_order(np.concatenate(orders)))
 
 
 def _slope(task: Task, method: Method) -> Callable[[np.ndarray], Slope]:
@@ -241,8 +216,8 @@ def _slope(task: Task, method: Method) -> Callable[[np.ndarray], Slope]:
 
     def at(vector: np.ndarray) -> Slope:
         kernel, found = task.layout.unpack(np.asarray(vector))
-        noise = task.noise if found is None else float(found)
-        problem = Problem(kernel, task.grid, task.data, noise, task.trend)
+        noise = task.problem.noise if found is None else float(found)
+        problem = task.problem._replace(kernel=kernel, noise=noise)
         return method.log_evidence_slope(problem, PROBES, jax.random.key(task.seed))
 
     return at
@@ -260,7 +235,7 @@ def _learned(
     names, loose = task.layout.names(), task.box.touching(vector) | (np.diag(covariance) > LOOSE**2)
     return Learned(
         jax.tree.map(lambda a: np.asarray(a, float), kernel),
-        task.noise if found is None else float(found),
+        task.problem.noise if found is None else float(found),
         names,
         np.exp(vector),
         covariance,
@@ -286,21 +261,19 @@ def seen_in_stages(data: Data, most: int) -> int:
     return min(len(data), stages_of(data, most)[-1][0])
 
 
-def log_likelihoods(
-    found: list[Learned], grid: Grid, data: Data, trend: Trend, most: int, seed: int
-) -> Float[np.ndarray, " K"]:
+def log_likelihoods(found: list[Learned], problem: Problem, most: int, seed: int) -> Float[np.ndarray, " K"]:
     """The log likelihoods of learned kernels, all of the same observations, at most `most` of them.
 
     Observations are chosen by groups, which depend on the kernel: where some are left out, the likelihoods are computed again
     with the groups of the best.
     """
-    count = seen_in_stages(data, most)
+    count = seen_in_stages(problem.data, most)
     objectives = np.array([one.objective for one in found])
-    if count == len(data):
+    if count == len(problem.data):
         return -count * objectives
-    data, order = in_fixed_order(data)
+    _, grid, data, _, trend = in_fixed_order(problem)
     best = found[int(np.argmin(objectives))].kernel
-    terms = prepare(best, data, trend.in_order(order).of_data(data, grid), count, seed)
+    terms = prepare(best, data, trend.of_data(data, grid), count, seed)
     at = lambda one: evaluate(one.layout.pack(one.kernel, one.noise), one.layout, terms).value
     return -count * np.array([at(one) for one in found])
 

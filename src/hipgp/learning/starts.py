@@ -23,7 +23,7 @@ def neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:
     return rebuilt(kernel, iter(parts))
 
 
-def data_spread(data: Data, columns: np.ndarray) -> float:
+def std_about_trend(data: Data, columns: np.ndarray) -> float:
     """The standard deviation of the data about the trend."""
     y = np.asarray(data.y, float)
     design = np.concatenate([columns, np.ones((len(y), 1 if columns.shape[1] == 0 else 0))], axis=1)
@@ -31,10 +31,10 @@ def data_spread(data: Data, columns: np.ndarray) -> float:
     return float(np.std(rest)) or 1.0
 
 
-def field_spread(data: Data, spread: float) -> float:
+def field_std(data: Data, data_std: float) -> float:
     """The field's standard deviation from that of the data: the integral along a ray of length L has about L times it."""
     sizes = [np.mean(np.abs(np.sum(b.functional.nodes(1e9).weights, axis=1))) for b in data.blocks]
-    return spread / float(np.median(sizes))
+    return data_std / float(np.median(sizes))
 
 
 def starting_values(
@@ -42,7 +42,7 @@ def starting_values(
     spacing: np.ndarray,
     extent: np.ndarray,
     periods: list[list[float]],
-    field_std: float,
+    field_scale: float,
     data_std: float,
     seed: int,
 ) -> list[np.ndarray]:
@@ -70,7 +70,7 @@ def starting_values(
         mixtures = [mixtures[i] for i in np.random.default_rng(seed).permutation(len(mixtures))[: LADDER**2]]
     out = []
     for lengths, factor in itertools.product(mixtures, (0.1, 1.0, 10.0) if len(parts) == 1 else (1.0,)):
-        variance = factor * field_std**2 / len(parts)
+        variance = factor * field_scale**2 / len(parts)
         sized = [_sized(part, variance, *length) for part, length in zip(parts, lengths, strict=True)]
         out.append(layout.pack(rebuilt(layout.template, iter(sized)), 0.3 * data_std))
     return out

@@ -9,20 +9,24 @@
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from hipgp.model.coordinates import Units, as_quantity, factor
-from hipgp.model.frames import Frame, field_unit, in_units
-from hipgp.model.functionals import Functional
+from hipgp.model.frames import Frame, field_unit, in_units, on_plane
+from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.shown import Shown, between
+
+if TYPE_CHECKING:
+    from hipgp.model.geometry import Kind
 
 
 class Observations(eqx.Module):
@@ -42,7 +46,10 @@ class Observations(eqx.Module):
 
     def in_frame(self, frame: Frame) -> "Observations":
         """These observations converted to other units of the axes and of the field."""
-        functional, scale = in_units(self.functional, frame.axes)
+        if self.functional.crs or frame.crs:
+            functional, scale = on_plane(self.functional, frame.crs, frame.axes)
+        else:
+            functional, scale = in_units(self.functional, frame.axes)
         by = scale * factor("y", self.field_unit, frame.field)
         if by == 1:
             return dataclasses.replace(self, functional=functional, field_unit=frame.field)
@@ -54,10 +61,17 @@ class Observations(eqx.Module):
         noise = None if self.noise is None else by * self.noise
         return Observations(functional, by * self.y, noise, None, frame.field, self.covariates)
 
-    def kept(self, mask: Bool[np.ndarray, " N"]) -> "Observations":
-        """The observations that `mask` marks."""
-        noise = None if self.noise is None else self.noise[mask]
-        return dataclasses.replace(self, functional=self.functional[mask], y=self.y[mask], noise=noise)
+    def taken(self, index: Any) -> "Observations":
+        """The observations at `index`, a mask or an array of numbers, with what goes with each of them."""
+        rows = np.arange(len(self.y))[index]
+        return dataclasses.replace(
+            self,
+            functional=self.functional[rows],
+            y=self.y[rows],
+            noise=None if self.noise is None else self.noise[rows],
+            likelihood=None if self.likelihood is None else self.likelihood.take(rows),
+            covariates=None if self.covariates is None else self.covariates.iloc[rows],
+        )
 
     def plain(self) -> "Observations":
         """These observations as plain numbers, with the units dropped and not converted."""
@@ -100,7 +114,7 @@ class Data(Shown, eqx.Module):
     @property
     def frame(self) -> Frame:
         """The units of the axes and of the field, set by the first block; the others are converted to them."""
-        return Frame(self.units, self.blocks[0].field_unit)
+        return Frame(self.units, self.blocks[0].field_unit, self.blocks[0].functional.crs)
 
     @property
     def units(self) -> Units:
@@ -115,7 +129,25 @@ class Data(Shown, eqx.Module):
         """The observations that `mask` marks."""
         parts = np.split(mask, np.cumsum([len(block.y) for block in self.blocks])[:-1])
         both = zip(self.blocks, parts, strict=True)
-        return Data(tuple(block.kept(part) for block, part in both if np.any(part)))
+        return Data(tuple(block.taken(part) for block, part in both if np.any(part)))
+
+    def reordered(
+        self, order_of: Callable[[Observations], Int[np.ndarray, " n"]]
+    ) -> "tuple[Data, np.ndarray]":
+        """The data with each block in the order that `order_of` gives, and the number that each observation had before.
+
+        A user-defined functional that cannot be reordered stays as it is.
+        """
+        blocks, orders, begin = [], [], 0
+        for block in self.blocks:
+            order = order_of(block)
+            taken = block.taken(order)
+            if type(taken.functional) is not type(block.functional):
+                taken, order = block, np.arange(len(order))
+            blocks.append(taken)
+            orders.append(order + begin)
+            begin += len(order)
+        return Data(tuple(blocks)), np.concatenate(orders)
 
     def plain(self) -> "Data":
         """These data as plain numbers in the units of the frame."""
@@ -182,22 +214,32 @@ class Data(Shown, eqx.Module):
 
 
 def observe(
-    functional: Functional,
-    y: Any,
+    functional: Any,
+    y: Any = None,
     noise: Any = None,
     likelihood: Likelihood | None = None,
     covariates: Any = None,
+    *,
+    kind: "Kind | None" = None,
 ) -> Data:
     """Measured values `y` of `functional`; `noise`: a standard deviation, one per observation, or None to learn it.
+
+    In place of a functional may stand a GeoDataFrame, whose points are values, whose lines are integrals (`kind="averages"`:
+    averages) and whose polygons are averages (`kind="totals"`: totals); an array of xarray, whose cells are values in their
+    middles or with `kind="averages"` averages over cells; or a DataFrame of coordinates. `y` and `noise` may then be names
+    of columns. Empty cells of an array are left out.
 
     `likelihood` is the distribution of y if the noise is not Gaussian: `Poisson(exposure=...)`, `StudentT()` and others.
     With additive noise `noise` is its scale; counts take no `noise`. Astropy quantities keep their unit, and `noise` is
     converted to the unit of y.
 
-    `covariates` is a DataFrame with a row for each, for trends in named columns: `GP(..., trend="~ elevation")`.
+    `covariates` is a DataFrame with a row for each, for trends in named columns: `GP(..., trend="~ elevation")`. With a
+    GeoDataFrame they are its other columns.
     """
-    if not isinstance(functional, Functional):
-        raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
+    if kind is not None or not isinstance(functional, Functional):
+        from hipgp.model.tables import described
+
+        functional, y, noise, covariates = described(functional, y, noise, covariates, kind)
     values, unit = as_quantity("y", y, ndim=(1,))
     if values.shape != (len(functional),):
         raise ValueError(

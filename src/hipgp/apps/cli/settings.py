@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from hipgp.apps.cli.console import BadInput
-from hipgp.model.kernel_words import elementary
+from hipgp.apps.cli.kernels import kernel_of
 from hipgp.model.kernels import Kernel
 
 AUTO = "auto"  # the kernel that the data choose
 TRENDS = ("none", "constant", "linear")
+FORMULA = 'a formula such as "~ elevation + C(type)"'
 ENGINES = ("batch", "variational")
 OWN_STD = ("auto", "none")  # what an engine with one way to standard deviations can be told
 LINKS = ("none", "exp", "softplus", "logistic")
@@ -65,22 +66,24 @@ class Settings(NamedTuple):
 
 def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
     """The file's settings, overruled by the flags that were given; None, () and False mean that a flag was not given."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if config is not None:
         try:
-            told = tomllib.loads(config.read_text())
+            values = tomllib.loads(config.read_text())
         except tomllib.TOMLDecodeError as error:
             raise BadInput(f"{config}: not valid TOML ({error})") from None
-    unknown = [k for k in told if k not in Settings._fields]
+    unknown = [k for k in values if k not in Settings._fields]
     if unknown:
         raise BadInput(f"{config}: unknown setting {unknown[0]!r}; there are {', '.join(Settings._fields)}")
-    told |= {k: v for k, v in flags.items() if v is not None and v != () and v is not False}
-    found = Settings(**{name: CHECKS[name](name, value) for name, value in told.items()})
+    values |= {k: v for k, v in flags.items() if v is not None and v != () and v is not False}
+    found = Settings(**{name: CHECKS[name](name, value) for name, value in values.items()})
     if found.engine == "variational" and found.std not in OWN_STD:
         raise BadInput(
             f"std: expected {' or '.join(OWN_STD)} with --engine variational, which has one way to standard deviations, "
             f"got {found.std!r}; leave out --engine to choose how they are computed"
         )
+    if found.engine == "variational" and "~" in found.trend:
+        raise BadInput("trend: expected no formula with --engine variational; leave out --engine")
     _check_likelihood(found)
     return found
 
@@ -122,32 +125,17 @@ def scale_of(s: Settings) -> str | None:
     return s.exposure or s.trials
 
 
-def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel | Literal["auto"]:
-    """The kernel that `text` names, such as "Matern12 + Matern32", or "auto"; case does not matter."""
-    if text.strip().lower() == AUTO:
-        if s.lengthscale or s.variance is not None:
-            raise BadInput(
-                "kernel: expected one by name with --lengthscale or --variance, got auto, which learns them; leave these out"
-            )
-        return "auto"
-    lengths: Any = s.lengthscale if len(s.lengthscale) > 1 else (s.lengthscale or (1.0,))[0]
-    variance = 1.0 if s.variance is None else s.variance
-    total: Kernel | None = None
-    for cls in _kernels(text):
-        part = cls(variance=variance, lengthscale=lengths)
-        total = part if total is None else total + part
-    assert total is not None
-    total.check_dimension(ndim)
-    return total
-
-
-def _kernels(text: str) -> list[Any]:
-    known = {name.lower(): cls for name, cls in elementary().items()}
-    words = [word.strip() for word in text.split("+")]
-    for word in words:
-        if word.lower().replace("/", "") not in known:
-            raise BadInput(f"kernel: expected auto, {', '.join(elementary())} or a sum of them, got {word!r}")
-    return [known[word.lower().replace("/", "")] for word in words]
+def kernel_asked(s: Settings, ndim: int) -> Kernel | Literal["auto"]:
+    """The kernel of the settings, or "auto" where the data are to choose it."""
+    if s.kernel.strip().lower() != AUTO:
+        kernel = kernel_of(s.kernel, s.lengthscale, 1.0 if s.variance is None else s.variance)
+        kernel.check_dimension(ndim)
+        return kernel
+    if s.lengthscale or s.variance is not None:
+        raise BadInput(
+            "kernel: expected one by name with --lengthscale or --variance, got auto, which learns them; leave these out"
+        )
+    return "auto"
 
 
 def one_of(name: str, value: Any, options: Sequence[str]) -> str:
@@ -187,8 +175,12 @@ def _listed(value: Any) -> tuple[Any, ...]:
 
 def _kernel_name(name: str, value: Any) -> str:
     if _word(name, value).strip().lower() != AUTO:
-        _kernels(value)
+        kernel_of(value)
     return value
+
+
+def _trend(name: str, value: Any) -> str:
+    return value if isinstance(value, str) and "~" in value else one_of(name, value, (*TRENDS, FORMULA))
 
 
 _names = lambda name, value: tuple(_word(name, v) for v in _listed(value))
@@ -203,7 +195,7 @@ CHECKS: dict[str, Any] = {
     **dict.fromkeys(("samples", "seed"), _whole),
     "shape": lambda name, value: tuple(_whole(name, v, 2) for v in _listed(value)),
     "kernel": _kernel_name,
-    "trend": lambda name, value: one_of(name, value, TRENDS),
+    "trend": _trend,
     "engine": lambda name, value: one_of(name, value, ENGINES),
     "link": lambda name, value: one_of(name, value, LINKS),
     "likelihood": lambda name, value: one_of(name, value, tuple(LIKELIHOODS)),

@@ -32,14 +32,14 @@ def against_truth(mean: Any, std: Any, truth: Any) -> dict[str, float]:
 
 def facts(gp: hg.GP, post: hg.Posterior, seconds: float) -> dict[str, Any]:
     """What was computed, how far from exact it is, and how long it took."""
-    told = post.diagnostics
+    info = post.diagnostics
     return {
-        "observations": told["observations"],
+        "observations": info["observations"],
         "grid": " x ".join(str(n) for n in post.grid.shape),
         "kernel": describe(post.kernel),
         "noise_learned": None if post.noise is None else float(post.noise),
         "learning_seconds": None if gp.learned is None else gp.learned.seconds,
-        "iterations": told["iterations"],
-        "kl_nats": told["kl_nats"],
+        "iterations": info["iterations"],
+        "kl_nats": info["kl_nats"],
         "seconds": seconds,
     }
