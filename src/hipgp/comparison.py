@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from hipgp.choices.kernel import penalised
 from hipgp.engines import Estimate, Method
 from hipgp.gp import GP
 from hipgp.learning.parameters import Layout
 from hipgp.model.data import Data, check_differentiable
 from hipgp.model.grid import Grid
+from hipgp.model.kernel_words import kernel_name
 from hipgp.model.kernels import Kernel
 from hipgp.posterior import Posterior
 
@@ -133,14 +135,5 @@ def _candidate(gp: GP, data: Data, method: Method | None, key: int, progress: bo
 
 
 def _criterion(candidates: list[Candidate], count: int) -> Float[np.ndarray, " K"]:
-    values = [one.log_evidence.value - 0.5 * one.parameters * np.log(count) for one in candidates]
-    return np.array(values)
-
-
-def kernel_name(kernel: Kernel) -> str:
-    """The names of a kernel's parts, such as "Matern12 + Matern32 (per axis)"."""
-    if hasattr(kernel, "left"):
-        sign = {"Sum": " + ", "Product": " * "}.get(type(kernel).__name__, " ? ")
-        return sign.join(kernel_name(part) for part in (kernel.left, kernel.right))  # type: ignore[attr-defined]
-    per_axis = np.ndim(getattr(kernel, "lengthscale", 0.0)) == 1
-    return type(kernel).__name__ + (" (per axis)" if per_axis else "")
+    values = np.array([one.log_evidence.value for one in candidates])
+    return penalised(values, np.array([one.parameters for one in candidates]), count)

@@ -50,8 +50,8 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
 
     Parameters
     ----------
-    kernel : Kernel or None
-        In the units of X. None: Matern32 with one lengthscale per column.
+    kernel : Kernel, "auto" or None
+        In the units of X. None: Matern32 with one lengthscale per column. "auto": chosen by log evidence, see `GP`.
     noise : float or None
         Standard deviation of the observations' noise; None: learned.
     trend : None, "constant" or "linear"
@@ -89,7 +89,7 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
 
     def __init__(
         self,
-        kernel: Kernel | None = None,
+        kernel: Kernel | Literal["auto"] | None = None,
         *,
         noise: float | None = None,
         trend: Literal["constant", "linear"] | None = "constant",
@@ -104,7 +104,7 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
         likelihood: Likelihood | None = None,
         alpha: Any = None,
     ):
-        self.kernel = kernel
+        self.kernel: Kernel | Literal["auto"] | None = kernel
         self.noise = noise
         self.trend = trend
         self.learn = learn
@@ -146,6 +146,7 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
             X, y, noise = self._weighted(X, y, noise, sample_weight)
         data = observe(Points(X).given_in(self.units_), y, noise, self.likelihood)
         parameters = {}
+        self.kernel_: Kernel
         if self.learn:
             usual = self.method is None and self.link is None and self.likelihood is None
             grid = None if usual else self._learning_grid(X)
@@ -154,6 +155,7 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
             self.kernel_, self.noise_ = learned.kernel, self.noise if learned.noise is None else learned.noise
             parameters = learned.parameters
         else:
+            assert not isinstance(kernel, str)  # as `_check_settings` made sure
             learned, self.kernel_, self.noise_ = None, kernel, self.noise
         self.parameters_ = parameters
         self._condition(data, self._automatic_grid(X) if self.grid is None else self.grid, learned)
@@ -263,7 +265,9 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
     def _check_settings(self) -> None:
         additive = self.likelihood is None or getattr(self.likelihood, "additive", False)
         if not self.learn and (
-            self.kernel is None or (self.noise is None and self.alpha is None and additive)
+            self.kernel is None
+            or isinstance(self.kernel, str)
+            or (self.noise is None and self.alpha is None and additive)
         ):
             raise ValueError(
                 "learn: expected True, or a kernel and a noise to use as they are, got False without"

@@ -18,7 +18,7 @@ from hipgp.averaging import Averaged
 from hipgp.batch.engine import Batch
 from hipgp.choices.domain import learning_grid, linearised_grid
 from hipgp.choices.learn import learned_from, warn_if_undetermined
-from hipgp.choices.problem import settled_grid, settled_method
+from hipgp.choices.problem import AUTO, settled_grid, settled_method
 from hipgp.engines import Method
 from hipgp.learning.integration import weighted_kernels
 from hipgp.learning.learned import Learned, in_unit
@@ -34,6 +34,7 @@ from hipgp.model.links import Link, as_link
 from hipgp.model.periodic import check_periods
 from hipgp.model.problem import OpenProblem, Problem
 from hipgp.model.trend import Trend
+from hipgp.model.undecided import Undecided
 from hipgp.nonlinear.engine import Linearised, suited
 from hipgp.nonlinear.learning import learn_linearised
 from hipgp.posterior import Posterior
@@ -43,10 +44,11 @@ from hipgp.runtime.shown import Shown
 class GP(Shown, eqx.Module):
     """A Gaussian-process prior, with inducing points on a grid where there are many observations.
 
-    Without a `grid`, `condition` chooses one that suits the data, the kernel and the noise, or an engine that needs none.
-    `noise` is the standard deviation for observations that were given none. `trend` is None, "constant", "linear" or an
-    array of columns, (N, p). With a `link` g ("exp", "softplus", "logistic" or Link(g)) the field is g(f), where f has
-    this prior and trend. `parameters` holds the parameters of likelihoods that the data leave open, by name.
+    The kernel "auto" is chosen by log evidence when data are learned from: a Matern kernel or a sum of two, with one
+    lengthscale or one for each axis. Without a `grid`, `condition` chooses one that suits the data, the kernel and the
+    noise, or an engine that needs none. `noise` is the standard deviation for observations that were given none. `trend`
+    is None, "constant", "linear" or an array of columns, (N, p). With a `link` g ("exp", "softplus", "logistic" or
+    Link(g)) the field is g(f), where f has this prior and trend. `parameters` holds the parameters of likelihoods that the data leave open, by name.
     """
 
     kernel: Kernel
@@ -60,15 +62,18 @@ class GP(Shown, eqx.Module):
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Kernel | Literal["auto"],
         grid: Grid | None = None,
         noise: float | None = None,
         trend: Any = None,
         link: Any = None,
         parameters: dict[str, float] | None = None,
     ):
+        if isinstance(kernel, str) and kernel == AUTO:
+            kernel = Undecided()
         if not isinstance(kernel, Kernel):
-            raise ValueError(f"kernel: expected a kernel such as Matern32(), got {type(kernel).__name__}")
+            shown = repr(kernel) if isinstance(kernel, str) else type(kernel).__name__
+            raise ValueError(f'kernel: expected a kernel such as Matern32(), or "auto", got {shown}')
         if grid is not None:
             if not isinstance(grid, Grid):
                 raise ValueError(f"grid: expected a Grid, or None to choose one, got {type(grid).__name__}")
@@ -96,6 +101,7 @@ class GP(Shown, eqx.Module):
         rows |= {} if self.link.identity else {"link": self.link.name}
         rows |= {name: f"{value:.4g}" for name, value in self.parameters.items()}
         rows |= {} if self.learned is None else {"learned": ", ".join(self.learned.shown())}
+        rows |= {"chosen": self.learned.choice} if self.learned is not None and self.learned.choice else {}
         return "GP", rows
 
     def condition(
@@ -107,7 +113,7 @@ class GP(Shown, eqx.Module):
         progress: bool = True,
         checkpoint: Any = None,
     ) -> Posterior:
-        """The posterior given `data`.
+        """The posterior given `data`; the kernel "auto" is learned from them first.
 
         `method` is an engine: Batch(...), Exact(...) or Variational(...). "auto" takes the exact engine up to a few
         thousand observations, where it is as fast, and the batch engine beyond. The default is "auto" without a grid,
@@ -117,6 +123,9 @@ class GP(Shown, eqx.Module):
         and from which it resumes.
         """
         _check_hyperparameters(hyperparameters, checkpoint)
+        if isinstance(self.kernel, Undecided):
+            how = {"hyperparameters": hyperparameters, "progress": progress, "checkpoint": checkpoint}
+            return self.learn(data, progress=progress).condition(data, method, **how)  # type: ignore[arg-type]
         average = hyperparameters == "average"
         if self.formula is not None:
             design, plain = self._with_columns(data)
@@ -144,6 +153,9 @@ class GP(Shown, eqx.Module):
         grid, why_grid = settled_grid(engine, asked, progress)
         scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
         found = engine.condition(Problem(kernel, grid, scaled, noise, self.trend), progress, checkpoint)
+        why |= (
+            {"kernel_chosen": self.learned.choice} if self.learned is not None and self.learned.choice else {}
+        )
         found = dataclasses.replace(found, diagnostics=found.diagnostics | why | why_grid)
         return Posterior(found, self.learned, unit=unit, frame=frame)
 
@@ -183,6 +195,7 @@ class GP(Shown, eqx.Module):
             learned = learned_from(asked, Batch(), how)
             parameters: dict[str, float] = {}
         else:
+            _check_decided(self.kernel)
             check_periods(self.kernel)
             method = Linearised(Batch(), self.link, self.parameters)
             learned, parameters = learn_linearised(
@@ -254,6 +267,14 @@ def _check_hyperparameters(given: Any, checkpoint: Any) -> None:
         raise ValueError(f'hyperparameters: expected "best" or "average", got {given!r}')
     if given == "average" and checkpoint is not None:
         raise ValueError('checkpoint: expected None with hyperparameters="average", got a path; leave it out')
+
+
+def _check_decided(kernel: Kernel) -> None:
+    if isinstance(kernel, Undecided):
+        raise ValueError(
+            'kernel: expected one by name with a link, a likelihood or uncertain places, got "auto", which compares the '
+            "evidence of Gaussian data; give one such as Matern32(), and compare several by their leave_out().scores()"
+        )
 
 
 def _check_data(data: Any) -> None:

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from hipgp.engines import Estimate, Gradient, Slope
 from hipgp.learning.parameters import Bounds, Evaluation
-from hipgp.learning.scoring import Model, descend, uncertainty
+from hipgp.learning.scoring import Model, climb, descend, uncertainty
+from hipgp.learning.search import DISTINCT, _distinct
 
 HESSIAN = np.array([[4.0, 1.9], [1.9, 1.0]])
 BEST = np.array([0.5, -0.3])
@@ -69,3 +71,40 @@ def test_the_model_learns_the_curvature_along_a_step():
     step = np.array([0.3, -0.1])
     model = Model(np.eye(2)).after(step, HESSIAN @ step)
     np.testing.assert_allclose(model.hessian() @ step, HESSIAN @ step)
+
+
+def test_a_step_on_the_bound_that_fails_is_followed_by_a_shorter_one():
+    """The bound is forty times as curved as the information says, as on data that are no draw of the model."""
+    seen = []
+
+    def slope(v):
+        d = v - BEST
+        gradient = Gradient(("a", "b"), -40 * HESSIAN @ d)
+        return Slope(Estimate(float(-20 * d @ HESSIAN @ d), 0.01), gradient)
+
+    start = np.array([0.9, -0.4])
+    _, value = climb(start, slope, Model(HESSIAN), WIDE, 1, lambda v, x: seen.append(x))
+    assert seen[1] > seen[0]  # the first step fails
+    assert value < 0.1 * seen[0] and value == min(seen)
+
+
+def test_a_known_slope_is_not_computed_again():
+    calls = []
+
+    def slope(v):
+        calls.append(v)
+        return Slope(Estimate(0.0, 0.01), Gradient(("a", "b"), np.zeros(2)))
+
+    here = slope(BEST)
+    climb(BEST, slope, Model(HESSIAN), WIDE, 1, lambda v, x: None, here)
+    assert len(calls) == 1
+
+
+def test_results_are_passed_on_where_the_likelihood_tells_them_apart():
+    end = parabola(HESSIAN)(BEST)
+    far = np.sqrt(2.1 * DISTINCT / HESSIAN[0, 0])
+    found = [(BEST + np.array([by * far, 0.0]), end) for by in (0.0, 0.9, 1.0, -1.0)]
+    kept = _distinct(found, 2, count=1)
+    assert [vector is found[i][0] for i, (vector, _) in zip((0, 2), kept, strict=True)] == [True, True]
+    assert len(_distinct(found, 3, count=1)) == 3
+    assert len(_distinct(found, 9, count=100)) == 4

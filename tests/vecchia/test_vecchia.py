@@ -104,7 +104,7 @@ def test_covariances_of_points_are_those_of_any_functional():
         jnp.asarray([[True] * 4, [False, True, True, True]]),
     )
     found = coarse.group_covariances(TWO, nodes, noise, index, used)
-    others = gram(TWO, coarse._gather_groups(nodes, noise, index)[0])
+    others = gram(TWO, coarse._gather_groups(nodes, index))
     for t in range(2):
         truth = np.where(np.outer(used[t], used[t]), others[:, :, t], 0.0)
         truth += np.diag(np.where(used[t], noise[index[t]], 1.0))
@@ -169,7 +169,7 @@ def test_gram_and_its_gradient(kind, kernel):
     functional, twin = problem.pair(kind, 0, 6)
     nodes = Nodes.concatenate([coarse.coarse_nodes(functional, kernel)])
     index = jnp.asarray([[0, 1, 2, 5], [3, 4, 5, 0]])
-    group, _ = coarse._gather_groups(jax.tree.map(jnp.asarray, nodes), jnp.zeros(6), index)
+    group = coarse._gather_groups(jax.tree.map(jnp.asarray, nodes), index)
     found = gram(kernel, group)
     if kernel is KERNEL:
         for target, rows in enumerate(([0, 1, 2, 5], [3, 4, 5, 0])):

@@ -110,6 +110,8 @@ def _in_words(post: models.Posterior) -> str:
         found = ", ".join(post.learned.shown())
         seconds = f"{post.learned.seconds:.1f} s"
         lines.append(f"Learned from the data in {seconds}, with standard errors: {html.escape(found)}.")
+        if post.learned.choice:
+            lines.append(f"The kernel was chosen by the data: {html.escape(post.learned.choice)}.")
     return "".join(f"<p>{line}</p>" for line in lines)
 
 

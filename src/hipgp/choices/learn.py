@@ -1,14 +1,18 @@
 """Learning with or without a grid: the bounds of lengthscales, and the warnings if one was met."""
 
+import time
+
 from hipgp.choices.coarseness import at_grid_bound, too_coarse
 from hipgp.choices.domain import learning_grid
 from hipgp.choices.grid import grid_for
+from hipgp.choices.kernel import COMPARED, ChosenKernel, Judge, choose_kernel
 from hipgp.engines import Method
 from hipgp.learning.learned import Learned, in_unit
-from hipgp.learning.search import learn
-from hipgp.learning.units import LearnOptions, scaled_task
+from hipgp.learning.search import learn, log_likelihoods, seen_in_stages
+from hipgp.learning.units import LearnOptions, ScaledTask, scaled_task
 from hipgp.model import scaling
 from hipgp.model.problem import OpenProblem
+from hipgp.model.undecided import Undecided
 from hipgp.runtime.callers import warn_caller
 from hipgp.vecchia.grid_check import GridTooCoarse
 from hipgp.weights.torus import WRAPPED, check_torus
@@ -17,8 +21,10 @@ from hipgp.weights.torus import WRAPPED, check_torus
 def learned_from(problem: OpenProblem, method: Method, how: LearnOptions) -> Learned:
     """Learn kernel and noise; without a grid the spacing of the data bounds the lengthscale.
 
-    `method` is the engine whose log evidence the last steps go up, and which a grid has to suit.
+    An undecided kernel is chosen first, from some of the data. `method` is the engine whose log evidence the last steps go
+    up, and which a grid has to suit.
     """
+    began = time.perf_counter()
     kernel, grid, data, _, trend = problem
     if how.polish and grid is None:
         raise ValueError(
@@ -27,9 +33,12 @@ def learned_from(problem: OpenProblem, method: Method, how: LearnOptions) -> Lea
         )
     bounding = learning_grid(data) if grid is None else grid
     scaling.warn_if_far_from_zero(data, bounding, trend, None)
-    task = scaled_task(problem.on(bounding), how)
+    task, chosen = scaled_task(problem.on(bounding), how), None
+    if isinstance(kernel, Undecided):
+        chosen = _chosen(task, method)
+        task = _from_there(task, chosen.learned)
     if how.polish:  # only the exact bound is computed on the grid
-        check_torus(kernel, bounding, WRAPPED)
+        check_torus(task.problem.kernel, bounding, WRAPPED)
     unpolished = task.how._replace(polish=False)
     learned = learn(task.problem, method, unpolished if grid is None else task.how)
     undetermined = learned.undetermined
@@ -45,7 +54,27 @@ def learned_from(problem: OpenProblem, method: Method, how: LearnOptions) -> Lea
         if message is not None:
             warn_caller(message, GridTooCoarse)
     warn_if_undetermined(undetermined)
+    if chosen is not None:
+        learned = learned._replace(choice=chosen.reason, seconds=time.perf_counter() - began)
     return in_unit(learned, task.unit)
+
+
+def _chosen(task: ScaledTask, method: Method) -> ChosenKernel:
+    """The kernel that the data choose, learned from some of them."""
+    problem = task.problem
+    judge = Judge(
+        lambda kernel, how: learn(problem._replace(kernel=kernel), method, how),
+        lambda found: log_likelihoods(found, problem, COMPARED, task.how.key),
+        seen_in_stages(problem.data, COMPARED),
+    )
+    return choose_kernel(judge, problem.data, task.how)
+
+
+def _from_there(task: ScaledTask, learned: Learned) -> ScaledTask:
+    """The task with the kernel and noise of `learned` to start from."""
+    noise = task.problem.noise if learned.noise is None else learned.noise
+    problem = task.problem._replace(kernel=learned.kernel, noise=noise)
+    return task._replace(problem=problem, how=task.how._replace(start="kernel"))
 
 
 def warn_if_undetermined(names: list[str]) -> None:

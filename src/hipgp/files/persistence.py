@@ -95,6 +95,8 @@ def _learned_from_json(packed: Json) -> "Learned":
         raise ValueError(
             "learned: expected a positive value for each parameter and their covariance, got others"
         )
+    if not isinstance(packed.get("choice", ""), str):
+        raise ValueError("learned: expected words on the choice of the kernel, got something else")
     if not all(isinstance(step, dict) for step in packed["trace"]):
         raise ValueError("learned: expected a trace of steps, got something else")
     from hipgp.learning.learned import Learned

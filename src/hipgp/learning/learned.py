@@ -32,6 +32,7 @@ class Learned(NamedTuple):
     trace: list[dict[str, Any]]
     seconds: float
     frame: Frame = Frame()  # the units of the data
+    choice: str = ""  # why this kernel, where the data chose it
 
     @property
     def log_std(self) -> Float[np.ndarray, " p"]:
@@ -57,7 +58,8 @@ class Learned(NamedTuple):
         return dates.length(value, units[0] if len(set(units)) == 1 else "")
 
     def __repr__(self) -> str:
-        lines = "".join(f"\n  {line}" for line in self.shown())
+        told = [*([f"chosen {self.choice}"] if self.choice else []), *self.shown()]
+        lines = "".join(f"\n  {line}" for line in told)
         return f"learned in {self.seconds:.1f} s, {self.objective:.4g} nats an observation:{lines}"
 
 

@@ -1,7 +1,7 @@
 """The Vecchia likelihood of the data in the kernel's parameters, with its gradient and its Fisher information.
 
 log p(y) ~ the sum over groups of log p(group | nearest predecessors), in which each term is a small dense system without
-FFTs or large solves, for any functional. A group is one point, or several neighbouring functionals of several nodes. Let A
+FFTs or large solves, for any functional. A group is several neighbouring functionals, which share their neighbours. Let A
 be the covariance of a group's neighbours followed by its members (index `own`), chol its Cholesky factor, S the last rows
 of chol^-1 and z = chol^-1 y. Value, gradient and information follow from
 
@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.learning.parameters import Evaluation, Layout
 from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_lower_transposed
 from hipgp.model.data import Data
+from hipgp.model.kernel_slopes import WithSlopes
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.arrays import on_cpu, on_device
@@ -33,8 +34,9 @@ from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads
 from hipgp.vecchia.conditioning_sets import location_features, ordered_groups
 from hipgp.vecchia.factor import group_sizes
-from hipgp.vecchia.group_covariances import coarse_data_nodes, group_covariances
+from hipgp.vecchia.group_covariances import coarse_data_nodes, diagonals, field_covariances
 
+POINT_GROUPS = 16, 48  # points in a group, and its neighbours
 LOG_2PI = float(np.log(2 * np.pi))
 ENTRIES_AT_ONCE = (
     2**15
@@ -68,7 +70,7 @@ class Terms(eqx.Module):
 def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: int, seed: int) -> Terms:
     """Choose about `count` observations at random, in groups, with the nearest predecessors of each among all."""
     nodes = coarse_data_nodes(data, kernel)
-    size, k = group_sizes(nodes)
+    size, k = POINT_GROUPS if nodes.per == 1 else group_sizes(nodes)
     places = location_features(nodes, kernel)
     chance = np.random.default_rng((seed, 2)).uniform(size=places.shape)
     places = places + TIE * np.ptp(places, axis=0) * chance
@@ -141,10 +143,15 @@ def _sums(
     """The sums of one part: log-determinants, products of whitened y and trend columns, and the derivatives of both."""
 
     def of_chunk(chunk: tuple[Array, Array]) -> tuple[Array, ...]:
-        variances = lambda std: noise + (0.0 if std is None else unknown * std**2)
-        matrix = lambda kernel, std: group_covariances(kernel, nodes, variances(std), *chunk)
-        sides = jnp.where(chunk[1][..., None], values[chunk[0]], 0.0)
-        return _of_groups(*layout.with_slopes(matrix, vector), sides, own)
+        kernel, std = layout.unpack(vector)
+        learned = jnp.zeros_like(noise) if std is None else unknown * std**2
+        at, there = chunk
+        field, *every = field_covariances(WithSlopes(kernel), nodes, at, there)
+        slopes = [slope for slope, free in zip(every, layout.mask(), strict=True) if free]
+        if std is not None:
+            slopes.append(diagonals(jnp.where(there, 2 * learned[at], 0.0)))
+        matrix = field + diagonals(jnp.where(there, (noise + learned)[at], 1.0))
+        return _of_groups(matrix, slopes, jnp.where(there[..., None], values[at], 0.0), own)
 
     return jax.tree.map(lambda a: a.sum(axis=0), jax.lax.map(of_chunk, (index, used)))
 

@@ -1,13 +1,12 @@
 """Kernel parameters and noise as one vector of logarithms for optimisers, with names and bounds; values at one vector."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from hipgp.model.kernels import Kernel, Product, Stationary
 from hipgp.model.periodic import Periodic
@@ -58,7 +57,7 @@ class Layout(eqx.Module):
                 part = getattr(part, step.name)
             label = f"{type(part).__name__}.{path[-1].name}"
             names += [label] if leaf.ndim == 0 else [f"{label}[{i}]" for i in range(leaf.size)]
-        names = [n for n, keep in zip(names, self._mask(), strict=True) if keep]
+        names = [n for n, keep in zip(names, self.mask(), strict=True) if keep]
         return names + ["noise"] * self.noise_free
 
     def periods(self) -> list[tuple[float, float] | None]:
@@ -70,7 +69,7 @@ class Layout(eqx.Module):
 
     def pack(self, kernel: Kernel, noise: float | None) -> Float[np.ndarray, " p"]:
         logs = np.concatenate([np.log(np.ravel(np.asarray(leaf, float))) for leaf in jax.tree.leaves(kernel)])
-        logs = logs[self._mask()]
+        logs = logs[self.mask()]
         return np.append(logs, np.log(noise)) if self.noise_free and noise is not None else logs
 
     def unpack(self, vector: Float[AnyArray, " p"]) -> tuple[Kernel, Any]:
@@ -89,22 +88,8 @@ class Layout(eqx.Module):
         """The kernel alone."""
         return self.unpack(vector)[0]
 
-    def with_slopes(
-        self, function: Callable[[Kernel, Any], Array], vector: Array
-    ) -> tuple[Array, list[Array]]:
-        """function(kernel, noise) and its derivatives in each entry, which differentiate that entry's parameter alone."""
-        kernel, noise = self.unpack(jnp.asarray(vector))
-        leaves, structure = jax.tree.flatten((kernel, noise))
-        slopes = []
-        for number, (leaf, free) in enumerate(zip(leaves, (*self.free, True), strict=False)):
-            at = lambda leaf, n=number: function(
-                *jax.tree.unflatten(structure, [*leaves[:n], leaf, *leaves[n + 1 :]])
-            )
-            along = jnp.ravel(leaf)[:, None] * jnp.eye(jnp.size(leaf)) if free else ()
-            slopes += [jax.jvp(at, (leaf,), (one.reshape(jnp.shape(leaf)),))[1] for one in along]
-        return function(kernel, noise), slopes
-
-    def _mask(self) -> np.ndarray:
+    def mask(self) -> np.ndarray:
+        """A mask of the free ones among all entries of the kernel's leaves."""
         leaves = jax.tree.leaves(self.template)
         return np.concatenate([np.full(np.size(a), f) for a, f in zip(leaves, self.free, strict=True)])
 

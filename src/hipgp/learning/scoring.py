@@ -19,7 +19,7 @@ LEAST_CURVED = 0.2  # least curvature along a step, relative to the expected one
 REMEMBERED = 6  # steps whose BFGS updates are kept
 NEAR = 30.0  # BFGS updates start when the predicted decrease is below this multiple of `enough`
 FIRST_RADIUS, LARGEST_RADIUS = 1.0, 3.0  # trust region, in each parameter's logarithm
-BOUND_STEPS = 5  # steps on the exact bound at most
+BOUND_STEPS = 8  # evaluations of the exact bound at most, after the first
 WORTHWHILE = 0.3  # nats: least predicted increase for a step on the exact bound
 
 Report = Callable[[np.ndarray, float], None]
@@ -109,22 +109,34 @@ def climb(
     box: Bounds,
     count: int,
     report: Report,
+    here: Slope | None = None,
 ) -> tuple[Vector, float]:
-    """Maximise the log evidence of `count` observations while steps are predicted to be worthwhile, and are."""
-    here = slope(vector)
-    report(vector, -here.evidence.value / count)
+    """Maximise the log evidence of `count` observations by trust-region steps while they are predicted to be worthwhile.
+
+    `here` is the slope at `vector`, where that is known.
+    """
+    if here is None:
+        here = slope(vector)
+        report(vector, -here.evidence.value / count)
+    radius = FIRST_RADIUS
     for _ in range(BOUND_STEPS):
-        step, promised = model.step(vector, -here.gradient.values / count, box, FIRST_RADIUS)
+        step, promised = model.step(vector, -here.gradient.values / count, box, radius)
         if promised * count < WORTHWHILE:
             break
         trial = box.clip(vector + step)
         there = slope(trial)
         report(trial, -there.evidence.value / count)
-        kept = there.evidence.value > here.evidence.value - there.evidence.error
-        if not kept or not np.all(np.isfinite(there.gradient.values)):
-            break
+        if not np.all(np.isfinite([there.evidence.value, *there.gradient.values])):
+            radius *= 0.3
+            continue
+        gained, size = there.evidence.value - here.evidence.value, float(np.max(np.abs(step)))
         model = model.after(step, (here.gradient.values - there.gradient.values) / count)
-        vector, here = trial, there
+        if gained > 0.75 * promised * count and size > 0.9 * radius:
+            radius = min(3 * radius, LARGEST_RADIUS)
+        elif gained < 0.25 * promised * count:
+            radius = 0.3 * size
+        if gained > -there.evidence.error:
+            vector, here = trial, there
     return vector, -here.evidence.value / count
 
 

@@ -7,13 +7,11 @@ information of the Vecchia likelihood; each is a solve with a few more right-han
 place, so that the result does not depend on their order.
 """
 
-import itertools
 import pathlib
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float
@@ -23,32 +21,37 @@ from hipgp.learning.learned import Learned
 from hipgp.learning.likelihood import Terms, evaluate, prepare
 from hipgp.learning.parameters import Bounds, Evaluation, Layout, bounds
 from hipgp.learning.periods import begun, periods_to_try
-from hipgp.learning.periods import rungs as repeating_rungs
 from hipgp.learning.scoring import Model, Report, climb, descend, uncertainty
+from hipgp.learning.starts import field_std, neutral, rebuilt, starting_values, std_about_trend
 from hipgp.learning.units import LearnOptions
 from hipgp.model.data import Data, Observations
 from hipgp.model.kernel_scales import repeats
-from hipgp.model.kernels import Kernel
-from hipgp.model.periodic import Periodic
 from hipgp.model.problem import Problem
 from hipgp.runtime.checkpoints import fingerprint, read_arrays, write_arrays
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
 
+End = tuple[np.ndarray, Evaluation]  # parameters, and the likelihood there
+
 STAGES = (  # number of data, largest number of steps, number of results passed on to the next stage
-    (1_024, 12, 2),
-    (8_192, 20, 1),
-    (122_880, 12, 1),
+    (2_048, 12, 4),
+    (16_384, 20, 3),
+    (122_880, 12, 2),
 )
-EXPENSIVE_STAGES = ((512, 12, 2), (4_096, 20, 1))  # if covariances are double sums over nodes
+EXPENSIVE_STAGES = ((512, 12, 2), (4_096, 20, 2))  # if covariances are double sums over nodes
 ENOUGH = 0.1, 0.05  # nats: least predicted decrease of a step, with further stages to come and without
+DISTINCT = 5.0  # nats by which results of one stage differ that are both passed on
+UNSURE = (
+    1.0,
+    3e-4,
+)  # nats in all, or an observation, by which the Vecchia likelihood may misjudge a difference of results
 DONE = 99  # stage number in the checkpoint of completed learning
-LADDER = 8  # lengthscales tried
-DESCENTS = 4  # number of starts for the first descent
+DESCENTS = 4  # number of starts for the first descent, for each part of the kernel
 LOOSE = 2.0  # standard error of a logarithm above which its parameter counts as not determined
 PROBES = 8  # of the bound's gradient: its error is at most a third of the parameters' standard errors
 POLISHED_UP_TO = 100_000  # observations plus grid points up to which steps on the exact bound pay
+JUDGED_UP_TO = 500_000  # and up to which it is evaluated to choose between results
 
 
 @one_blas_thread
@@ -56,10 +59,10 @@ POLISHED_UP_TO = 100_000  # observations plus grid points up to which steps on t
 def learn(problem: Problem, method: Method, how: LearnOptions) -> Learned:
     """Learn kernel and noise with their uncertainty; `how.start` is "data" (search) or "kernel" (start at its values)."""
     began = time.perf_counter()
-    start, user_bounds, seed, polish, progress, checkpoint = how
+    start, user_bounds, seed, polish, progress, checkpoint, most = how
     problem = in_fixed_order(problem)
     task = Task.of(problem, start, user_bounds or {}, seed)
-    count, stages = len(problem.data), stages_of(problem.data)
+    count, stages = len(problem.data), stages_of(problem.data, most)
     # a kernel that repeats asks for a grid in step with it
     usual = count + problem.grid.size <= POLISHED_UP_TO and not repeats(problem.kernel)
     exact = usual if polish is None else polish
@@ -75,11 +78,19 @@ def learn(problem: Problem, method: Method, how: LearnOptions) -> Learned:
         return _learned(task, *done, trace, began)
     with Progress("learning", progress) as bar:
         report = lambda stage, shown: _reporter(bar, trace, shown, stage, task.layout)
-        vector, here, seen = _through(task, stages, ENOUGH[0] if exact else ENOUGH[1], saved, save, report)
+        ends, seen = _through(task, stages, ENOUGH[0] if exact else ENOUGH[1], saved, save, report)
+        (vector, here), slope = ends[0], None
         value = here.value
+        up, shown = _slope(task, method), report(len(stages), "exact bound")
+        judged = exact or (
+            polish is None and count + problem.grid.size <= JUDGED_UP_TO and not repeats(problem.kernel)
+        )
+        if judged and len(ends) > 1:  # the Vecchia likelihood cannot tell which is better
+            (vector, here), slope = _highest(ends, up, count, shown)
+            value = -slope.evidence.value / count
         if exact:
-            up = _slope(task, method), Model(here.information), task.box, count
-            vector, value = climb(vector, *up, report(len(stages), "exact bound"))
+            model = Model(here.information)
+            vector, value = climb(vector, up, model, task.box, count, shown, slope)
             seen = count
     covariance = uncertainty(here.information, seen, task.box.touching(vector))
     save(stage=DONE, vectors=vector[None], covariance=covariance, value=value)
@@ -104,18 +115,18 @@ class Task(NamedTuple):
         kernel, grid, data, _, trend = problem
         columns = trend.of_data(data, grid)
         periods = periods_to_try(kernel, data, columns)
-        kernel = _rebuilt(kernel, map(begun, kernel.parts, periods))
+        kernel = rebuilt(kernel, map(begun, kernel.parts, periods))
         layout = Layout.of(kernel, not np.all(data.noise_known))
-        data_std = _std_about_trend(data, columns)
+        data_std = std_about_trend(data, columns)
         extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
-        box = bounds(layout, _field_std(data, data_std), spacing, extent, user, data_std)
+        box = bounds(layout, field_std(data, data_std), spacing, extent, user, data_std)
         problem = problem._replace(kernel=kernel)
         return Task(problem, start, seed, layout, columns, data_std, box, user, periods)
 
     def terms(self, count: int, best: np.ndarray | None) -> Terms:
         """The likelihood of about `count` observations, with neighbours chosen by the `best` parameters so far."""
         kernel = self.problem.kernel
-        unknown = _neutral(kernel, self.extent) if self.start == "data" else kernel
+        unknown = neutral(kernel, self.extent) if self.start == "data" else kernel
         centre = unknown if best is None else self.layout.kernel(best)
         return prepare(centre, self.problem.data, self.columns, count, self.seed)
 
@@ -123,10 +134,13 @@ class Task(NamedTuple):
         """The values given, or the starts of highest likelihood."""
         if self.start == "kernel":
             return [self.layout.pack(self.problem.kernel, self.problem.noise or 0.3 * self.data_std)]
-        starts = _starts(self)
+        starts = starting_values(
+            self.layout, np.asarray(self.problem.grid.spacing), self.extent, self.periods,
+            field_std(self.problem.data, self.data_std), self.data_std, self.seed,
+        )  # fmt: skip
         values = np.array([evaluate(self.box.clip(start), self.layout, terms).value for start in starts])
         ranked = np.argsort(np.round(np.nan_to_num(values, nan=np.inf), 9), kind="stable")
-        return [starts[i] for i in ranked[:DESCENTS]]
+        return [starts[i] for i in ranked[: DESCENTS * len(self.layout.template.parts)]]
 
     @property
     def extent(self) -> Float[np.ndarray, " D"]:
@@ -140,8 +154,8 @@ def _through(
     saved: dict[str, np.ndarray] | None,
     save: Callable[..., Any],
     report: Callable[[int, str], Report],
-) -> tuple[np.ndarray, Evaluation, int]:
-    """The best parameters of the last stage, the likelihood there, and its number of observations."""
+) -> tuple[list[End], int]:
+    """The best results of the last stage, which its likelihood cannot tell apart, and its number of observations."""
     first, vectors = (0, []) if saved is None else (int(saved["stage"]), list(saved["vectors"]))
     for stage, (count, steps, kept) in list(enumerate(stages))[first:]:
         last = stage + 1 == len(stages)
@@ -150,14 +164,36 @@ def _through(
         at = lambda v, terms=terms: evaluate(v, task.layout, terms)
         least = (enough if last else ENOUGH[0]) / terms.count
         tell = report(stage, f"{stage + 1} of {len(stages)}")
-        found = sorted(
-            (descend(v, at, task.box, steps, least, tell) for v in vectors), key=lambda end: end[1].value
-        )
-        vectors = [vector for vector, _ in found[:kept]]
+        ends = [descend(v, at, task.box, steps, least, tell) for v in vectors]
+        found = sorted(ends, key=lambda end: end[1].value)
+        kept_ends = _distinct(found, kept, terms.count)
+        vectors = [vector for vector, _ in kept_ends]
         if not last:
             save(stage=stage + 1, vectors=np.array(vectors))
-    best, here = found[0]
-    return best, here, terms.count
+    unsure = max(UNSURE[0] / terms.count, UNSURE[1])
+    return [end for end in kept_ends if end[1].value <= found[0][1].value + unsure], terms.count
+
+
+def _distinct(found: list[End], most: int, count: int) -> list[End]:
+    """The best results, at most `most`, that are apart from each other by more than DISTINCT nats of the likelihood."""
+    kept: list[End] = []
+    for vector, end in found:
+        apart = [0.5 * count * (v - vector) @ e.information @ (v - vector) for v, e in kept]
+        if len(kept) < most and all(nats > DISTINCT for nats in apart):
+            kept.append((vector, end))
+    return kept
+
+
+def _highest(
+    ends: list[End], slope: Callable[[np.ndarray], Slope], count: int, report: Report
+) -> tuple[End, Slope]:
+    """The result of highest log evidence, with its slope."""
+    slopes = []
+    for vector, _ in ends:
+        slopes.append(slope(vector))
+        report(vector, -slopes[-1].evidence.value / count)
+    best = int(np.argmax([one.evidence.value for one in slopes]))
+    return ends[best], slopes[best]
 
 
 def in_fixed_order(problem: Problem) -> Problem:
@@ -211,83 +247,35 @@ def _learned(
     )
 
 
-def stages_of(data: Data) -> list[tuple[int, int, int]]:
-    """The stages that use more data than the one before."""
+def stages_of(data: Data, most: int | None = None) -> list[tuple[int, int, int]]:
+    """The stages that use more data than the one before, each at most `most` of them."""
     stages = STAGES if all(functional.single for functional in data.functionals) else EXPENSIVE_STAGES
     before = [0, *(count for count, _, _ in stages)]
-    return [stage for stage, seen in zip(stages, before, strict=False) if len(data) > seen]
+    room = len(data) if most is None else min(most, len(data))
+    kept = [stage for stage, seen in zip(stages, before, strict=False) if room > seen]
+    return kept if most is None else [(min(count, most), *rest) for count, *rest in kept]  # type: ignore[misc]
 
 
-def _neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:
-    """The kernel with lengthscales of a tenth of the extent, which define neighbours before anything is learned."""
-    whole = lambda part: part.period if isinstance(part, Periodic) else np.max(extent)
-    tenth = lambda part: 0.1 * extent if np.ndim(part.lengthscale) else np.asarray(0.1 * whole(part))
-    parts = [eqx.tree_at(lambda p: p.lengthscale, part, tenth(part)) for part in kernel.parts]
-    return _rebuilt(kernel, iter(parts))
+def seen_in_stages(data: Data, most: int) -> int:
+    """About how many observations the last stage sees."""
+    return min(len(data), stages_of(data, most)[-1][0])
 
 
-def _std_about_trend(data: Data, columns: np.ndarray) -> float:
-    """The standard deviation of the data about the trend."""
-    y = np.asarray(data.y, float)
-    design = np.concatenate([columns, np.ones((len(y), 1 if columns.shape[1] == 0 else 0))], axis=1)
-    rest = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
-    return float(np.std(rest)) or 1.0
+def log_likelihoods(found: list[Learned], problem: Problem, most: int, seed: int) -> Float[np.ndarray, " K"]:
+    """The log likelihoods of learned kernels, all of the same observations, at most `most` of them.
 
-
-def _field_std(data: Data, data_std: float) -> float:
-    """The field's standard deviation from that of the data: the integral along a ray of length L has about L times it."""
-    sizes = [np.mean(np.abs(np.sum(b.functional.nodes(1e9).weights, axis=1))) for b in data.blocks]
-    return data_std / float(np.median(sizes))
-
-
-def _starts(task: Task) -> list[np.ndarray]:
-    """Starting values: lengthscales from a few cells to the extent in every combination, variances from the data."""
-    layout, spacing, extent = task.layout, np.asarray(task.problem.grid.spacing), task.extent
-    parts = layout.template.parts
-    ladder = np.geomspace(2 * float(np.exp(np.mean(np.log(spacing)))), 0.5 * float(np.max(extent)), LADDER)
-    per_axis = np.geomspace(
-        2 * spacing, 0.5 * extent, LADDER
-    )  # relative to each axis, which may have another unit
-    rungs = list(zip(ladder, per_axis, strict=True))
-    if any(
-        np.ndim(part.lengthscale) for part in parts
-    ):  # and equal on all axes: the field of a thin box may be isotropic
-        rungs += [(one, np.full(len(spacing), one)) for one in ladder]
-    every = [
-        repeating_rungs(part, periods) if isinstance(part, Periodic) else rungs
-        for part, periods in zip(parts, task.periods, strict=True)
-    ]
-    # Combinations that differ by exchanging parts of one kind, which do not repeat, are tried once.
-    kinds = [(type(p).__name__, np.ndim(p.lengthscale), i * p.repeats) for i, p in enumerate(parts)]
-    numbers = itertools.product(*(range(len(own)) for own in every))
-    kept = {tuple(sorted(zip(kinds, mixture, strict=True))): mixture for mixture in numbers}
-    mixtures = [[own[i] for own, i in zip(every, mixture, strict=True)] for mixture in kept.values()]
-    if len(mixtures) > LADDER**2:
-        mixtures = [
-            mixtures[i] for i in np.random.default_rng(task.seed).permutation(len(mixtures))[: LADDER**2]
-        ]
-    scale = _field_std(task.problem.data, task.data_std) ** 2
-    out = []
-    for lengths, factor in itertools.product(mixtures, (0.1, 1.0, 10.0) if len(parts) == 1 else (1.0,)):
-        variance = factor * scale / len(parts)
-        sized = [_sized(part, variance, *length) for part, length in zip(parts, lengths, strict=True)]
-        out.append(layout.pack(_rebuilt(layout.template, iter(sized)), 0.3 * task.data_std))
-    return out
-
-
-def _sized(part: Any, variance: float, one: float, other: Any) -> Any:
-    """The part with a variance and a lengthscale: `one`, or `other`, which has one per axis or is a period."""
-    length = other if np.ndim(part.lengthscale) else np.asarray(one)
-    part = eqx.tree_at(lambda p: (p.variance, p.lengthscale), part, (np.asarray(variance), length))
-    return eqx.tree_at(lambda p: p.period, part, np.asarray(other)) if isinstance(part, Periodic) else part
-
-
-def _rebuilt(kernel: Kernel, parts: Any) -> Kernel:
-    """The composite with its elementary kernels replaced, in order."""
-    if hasattr(kernel, "left"):
-        left = _rebuilt(kernel.left, parts)  # type: ignore[attr-defined]
-        return type(kernel)(left, _rebuilt(kernel.right, parts))  # type: ignore[attr-defined,call-arg]
-    return next(parts)
+    Observations are chosen by groups, which depend on the kernel: where some are left out, the likelihoods are computed again
+    with the groups of the best.
+    """
+    count = seen_in_stages(problem.data, most)
+    objectives = np.array([one.objective for one in found])
+    if count == len(problem.data):
+        return -count * objectives
+    _, grid, data, _, trend = in_fixed_order(problem)
+    best = found[int(np.argmin(objectives))].kernel
+    terms = prepare(best, data, trend.of_data(data, grid), count, seed)
+    at = lambda one: evaluate(one.layout.pack(one.kernel, one.noise), one.layout, terms).value
+    return -count * np.array([at(one) for one in found])
 
 
 def _reporter(

@@ -15,9 +15,10 @@ class LearnOptions(NamedTuple):
     polish: bool | None = None
     progress: bool = True
     checkpoint: Any = None
+    most: int | None = None  # observations whose likelihood is computed, at most
 
 
-class _ScaledTask(NamedTuple):
+class ScaledTask(NamedTuple):
     """A problem and options of learning, y and all that goes with it divided by 2^unit."""
 
     problem: Problem
@@ -25,7 +26,7 @@ class _ScaledTask(NamedTuple):
     unit: int
 
 
-def scaled_task(problem: Problem, how: LearnOptions) -> _ScaledTask:
+def scaled_task(problem: Problem, how: LearnOptions) -> ScaledTask:
     """The task in a unit in which no number overflows; `in_unit` takes what was learned back to the data's own."""
     kernel, _, data, noise, _ = problem
     scaling.check_learnable(data)
@@ -33,4 +34,4 @@ def scaled_task(problem: Problem, how: LearnOptions) -> _ScaledTask:
     unit = scaling.exponent(given, data, noise)
     scaled, data, noise = scaling.scaled(given, data, noise, -unit)
     problem = problem._replace(kernel=kernel if scaled is None else scaled, data=data, noise=noise)
-    return _ScaledTask(problem, how._replace(bounds=scaling.scaled_bounds(how.bounds, -unit)), unit)
+    return ScaledTask(problem, how._replace(bounds=scaling.scaled_bounds(how.bounds, -unit)), unit)

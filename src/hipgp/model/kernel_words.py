@@ -50,6 +50,15 @@ def _lengths(lengthscale: Any, units: tuple[str, ...]) -> str:
     return ", ".join(dates.length(float(f"{v:.3g}"), unit) for v, unit in zip(values, units, strict=True))
 
 
+def kernel_name(kernel: Kernel) -> str:
+    """The names of a kernel's parts, such as "Matern12 + Matern32 (per axis)"."""
+    if hasattr(kernel, "left"):
+        sign = {"Sum": " + ", "Product": " * "}.get(type(kernel).__name__, " ? ")
+        return sign.join(kernel_name(part) for part in (kernel.left, kernel.right))  # type: ignore[attr-defined]
+    per_axis = np.ndim(getattr(kernel, "lengthscale", 0.0)) == 1
+    return type(kernel).__name__ + (" (per axis)" if per_axis else "")
+
+
 @functools.cache
 def elementary() -> dict[str, type[Stationary]]:
     """Every elementary kernel by its public name."""

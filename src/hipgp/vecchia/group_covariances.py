@@ -3,7 +3,7 @@
 Vecchia factors and conditionals (`vecchia/factor.py`) need very many small covariance matrices of moderate accuracy.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from hipgp.weights.covariance import TransposedNodes, gram
 
 if TYPE_CHECKING:
     from hipgp.model.data import Data
+    from hipgp.model.kernel_slopes import WithSlopes
 
 MOST_NODES = 12  # nodes per functional in a covariance of two functionals
 
@@ -69,15 +70,13 @@ def _merged_nodes(nodes: Nodes, count: int) -> Nodes:
     return Nodes(places, np.add.reduceat(c, begin, axis=1), nodes.value, nodes.direction)
 
 
-def _gather_groups(
-    nodes: Nodes | Segments, noise: Float[Array, " N"], index: Int[Array, "T k"]
-) -> tuple[TransposedNodes, Float[Array, "k T"]]:
-    """Gather the functionals at `index` for `gram`, with their noise variances."""
+def _gather_groups(nodes: Nodes | Segments, index: Int[Array, "T k"]) -> TransposedNodes:
+    """Gather the functionals at `index` for `gram`."""
     group = nodes[index]
     direction = None if group.direction is None else jnp.transpose(group.direction, (2, 1, 0))
     value = None if group.value is None else group.value.T
     x, weights = jnp.transpose(group.x, (3, 2, 1, 0)), jnp.transpose(group.weights, (2, 1, 0))
-    return TransposedNodes(x, weights, value, direction), noise[index].T
+    return TransposedNodes(x, weights, value, direction)
 
 
 def group_covariances(
@@ -87,23 +86,29 @@ def group_covariances(
 
     Functionals that are not `used` get variance 1 and no covariance with the others.
     """
-    if isinstance(nodes, Nodes) and nodes.per == 1 and nodes.direction is None:
-        return _point_covariances(kernel, nodes, noise, index, used)
-    group, variances = _gather_groups(nodes, noise, index)
-    used = used.T
-    matrix = jnp.where(used[:, None] & used[None, :], gram(kernel, group), 0.0)
-    return jnp.moveaxis(matrix, -1, 0) + jax.vmap(jnp.diag, in_axes=1)(jnp.where(used, variances, 1.0))
+    return field_covariances(kernel, nodes, index, used) + diagonals(jnp.where(used, noise[index], 1.0))
 
 
-def _point_covariances(
-    kernel: Kernel, nodes: Nodes, noise: Float[Array, " N"], index: Int[Array, "T k"], used: Array
-) -> Float[Array, "T k k"]:
-    """Return `group_covariances` of functionals of one node each, without a sum over nodes."""
-    at = [x[index] for x in nodes.x[:, 0].T]
-    share = jnp.where(used, nodes.weights[index, 0], 0.0)
-    between = kernel.evaluate(differences([x[:, :, None] for x in at], [x[:, None, :] for x in at]))
-    diagonal = jnp.where(used, noise[index], 1.0)[:, :, None] * jnp.eye(index.shape[1])
-    return share[:, :, None] * share[:, None, :] * between + diagonal
+def diagonals(values: Float[Array, "T k"]) -> Float[Array, "T k k"]:
+    """Return diagonal matrices."""
+    return values[:, :, None] * jnp.eye(values.shape[1])
+
+
+def field_covariances(
+    kernel: "Kernel | WithSlopes", nodes: Nodes | Segments, index: Int[Array, "T k"], used: Array
+) -> Any:
+    """Return the covariances of each row of functionals without noise, (T, k, k), zero where one is not `used`.
+
+    A kernel with its derivatives gives a list of such arrays, the covariances first.
+    """
+    if isinstance(nodes, Nodes) and nodes.per == 1 and nodes.direction is None:  # no sum over nodes
+        at = [x[index] for x in nodes.x[:, 0].T]
+        share = jnp.where(used, nodes.weights[index, 0], 0.0)
+        between = kernel.evaluate(differences([x[:, :, None] for x in at], [x[:, None, :] for x in at]))
+        return jax.tree.map(lambda one: share[:, :, None] * share[:, None, :] * one, between)
+    both = used.T[:, None] & used.T[None, :]
+    ordered = lambda one: jnp.moveaxis(jnp.where(both, one, 0.0), -1, 0)
+    return jax.tree.map(ordered, gram(kernel, _gather_groups(nodes, index)))
 
 
 def coarse_data_nodes(data: "Data", kernel: Kernel, most: int = MOST_NODES) -> Nodes:

@@ -6,6 +6,7 @@ Carlo); `has_closed_form` in `weights/exact.py` tells where it applies.
 """
 
 import math
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from hipgp.model.differences import differences
 from hipgp.runtime.arrays import AnyArray
 
 if TYPE_CHECKING:
+    from hipgp.model.kernel_slopes import WithSlopes
     from hipgp.model.kernels import Kernel, SquaredExponential
     from hipgp.model.nodes import Nodes
 
@@ -40,13 +42,13 @@ def transposed_nodes(nodes: "Nodes") -> TransposedNodes:
     )
 
 
-def kernel_between_nodes(kernel: "Kernel", a: Any, b: Any) -> Callable[[Any], Array]:
+def kernel_between_nodes(kernel: "Kernel | WithSlopes", a: Any, b: Any) -> Callable[[Any], Any]:
     """Return the covariance of a node of `a` and a node of `b` as a function of the difference x - y of their places.
 
     It is (value_a + direction_a . grad_x)(value_b + direction_b . grad_y) k(x - y). `value` and `direction` broadcast
     against the differences; None, or nodes without a direction, stand for the field's value itself.
     """
-    k = kernel.evaluate
+    k: Callable[[Any], Any] = kernel.evaluate
     if b is not None and b.direction is not None:
         k = _directional(k, b.value, -b.direction)
     if a is not None and a.direction is not None:
@@ -54,12 +56,12 @@ def kernel_between_nodes(kernel: "Kernel", a: Any, b: Any) -> Callable[[Any], Ar
     return k
 
 
-def _directional(k: Callable[[Any], Array], value: Any, direction: Any) -> Callable[[Any], Array]:
-    def combined(difference: AnyArray) -> Array:
+def _directional(k: Callable[[Any], Any], value: Any, direction: Any) -> Callable[[Any], Any]:
+    def combined(difference: AnyArray) -> Any:
         tail = direction.shape[1:]
         reshaped = direction.reshape(-1, *[1] * (difference.ndim - 1 - len(tail)), *tail)
         plain, slope = jax.jvp(k, (difference,), (jnp.broadcast_to(reshaped, difference.shape),))
-        return value * plain + slope
+        return jax.tree.map(lambda a, b: value * a + b, plain, slope)
 
     return combined
 
@@ -82,33 +84,35 @@ def elementwise_covariance(kernel: "Kernel", a: TransposedNodes, b: TransposedNo
     return first if count == 1 else jax.lax.fori_loop(1, count, add, first)
 
 
-def gram(kernel: "Kernel", group: TransposedNodes) -> Float[Array, "k k T"]:
-    """Return the covariance matrices of T groups of k functionals each; the arrays of `group` end in (k, T).
+def gram(kernel: "Kernel | WithSlopes", group: TransposedNodes) -> Any:
+    """Return the covariance matrices of T groups of k functionals each, (k, k, T); the arrays of `group` end in (k, T).
 
-    Each pair of nodes is evaluated once, by symmetry. Derivatives in the kernel are taken in forward mode, which stores
-    nothing of the loops over pairs of nodes.
+    Each pair of nodes is evaluated once, by symmetry. A kernel with its derivatives gives a list of such arrays.
     """
     lift = lambda axis: jax.tree.map(lambda f: jnp.expand_dims(f, axis), group)
     a, b = lift(-2), lift(-3)
     k = kernel_between_nodes(kernel, a, b)
-    term = lambda q, r: (
-        k(differences(_node_position(a, q), _node_position(b, r))) * a.weights[q] * b.weights[r]
-    )
+
+    def term(q: Array, r: Array) -> Any:
+        found = k(differences(_node_position(a, q), _node_position(b, r)))
+        return jax.tree.map(lambda one: one * a.weights[q] * b.weights[r], found)
+
     count = group.x.shape[1]
     total = _sum_of(term, [(q, q) for q in range(count)])
     if count == 1:
         return total
     below = _sum_of(term, [(q, r) for q in range(count) for r in range(q)])
-    return total + below + jnp.swapaxes(below, 0, 1)
+    return jax.tree.map(lambda one, low: one + low + jnp.swapaxes(low, 0, 1), total, below)
 
 
-def _sum_of(term: Callable[[Array, Array], Array], places: list[tuple[int, int]]) -> Array:
+def _sum_of(term: Callable[[Array, Array], Any], places: list[tuple[int, int]]) -> Any:
     """Sum term(q, r) over the pairs in a loop of fused passes, on a CPU ten times as fast as one reduction."""
     if len(places) == 1:
         return term(*(jnp.array(i) for i in places[0]))
     table = jnp.asarray(places)
     first = term(table[0, 0], table[0, 1])
-    return jax.lax.fori_loop(1, len(places), lambda i, total: total + term(table[i, 0], table[i, 1]), first)
+    add = lambda i, total: jax.tree.map(operator.add, total, term(table[i, 0], table[i, 1]))
+    return jax.lax.fori_loop(1, len(places), add, first)
 
 
 def prior_variances(kernel: "Kernel", nodes: "Nodes") -> Float[Array, " N"]:

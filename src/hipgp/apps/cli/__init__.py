@@ -82,7 +82,7 @@ def fit(
     trials: Annotated[str | None, typer.Option(help="Column of trials, for binomial.")] = None,
     average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
     drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
-    kernel: Annotated[str | None, typer.Option(help="Such as 'Matern12 + Matern52', or 'Matern32 * Periodic(period=1)' [Matern32].")] = None,
+    kernel: Annotated[str | None, typer.Option(help="Such as 'Matern12 + Matern52', auto, or 'Matern32 * Periodic(period=1)' [Matern32].")] = None,
     lengthscale: Annotated[str, typer.Option(help="With --variance: fixed, nothing is learned.")] = "",
     variance: Annotated[float | None, typer.Option(help="Of the field.")] = None,
     trend: Annotated[str | None, typer.Option(help="none, constant, linear, or a formula such as '~ height + C(type)' [constant].")] = None,

@@ -9,11 +9,11 @@ import numpy as np
 import hipgp as hg
 from hipgp.apps.cli import grids, tables
 from hipgp.apps.cli.console import BadInput, Voice, check_output
-from hipgp.apps.cli.kernels import kernel_of
 from hipgp.apps.cli.settings import (
     LIKELIHOODS,
     Settings,
     additive,
+    kernel_asked,
     link_of,
     scale_of,
 )
@@ -99,8 +99,7 @@ def fit(
     loaded = load_data(paths, s, voice)
     data = loaded.data
     loaded.labels(s)  # a name that no map can have is refused before the work
-    kernel = kernel_of(s.kernel, s.lengthscale, 1.0 if s.variance is None else s.variance)
-    kernel.check_dimension(data.ndim)
+    kernel = kernel_asked(s, data.ndim)
     trend = None if s.trend == "none" else s.trend
     given = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
     link = None if link_of(s) == "none" else link_of(s)
@@ -112,6 +111,8 @@ def fit(
         gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress, checkpoint=of_learning)
         assert gp.learned is not None
         others = [f"{name.split('.')[1]} {value:.4g}" for name, value in gp.parameters.items()]
+        if gp.learned.choice:
+            voice.note(f"kernel chosen: {gp.learned.choice}")
         voice.note("learned: " + ", ".join([*gp.learned.shown(), *others]))
     if given is None:
         learned = gp.learned

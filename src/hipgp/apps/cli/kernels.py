@@ -60,6 +60,6 @@ def _value(part: ast.keyword) -> Any:
 
 def _unknown(text: str) -> BadInput:
     return BadInput(
-        f"kernel: expected {', '.join(elementary())}, or sums and products of them, as in 'Matern32 * Periodic(period=1)', "
+        f"kernel: expected auto, {', '.join(elementary())}, or sums and products of them, as in 'Matern32 * Periodic(period=1)', "
         f"got {text!r}"
     )

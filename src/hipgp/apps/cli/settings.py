@@ -4,11 +4,13 @@ import math
 import pathlib
 import tomllib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hipgp.apps.cli.console import BadInput
 from hipgp.apps.cli.kernels import kernel_of
+from hipgp.model.kernels import Kernel
 
+AUTO = "auto"  # the kernel that the data choose
 TRENDS = ("none", "constant", "linear")
 FORMULA = 'a formula such as "~ elevation + C(type)"'
 ENGINES = ("batch", "variational")
@@ -123,6 +125,19 @@ def scale_of(s: Settings) -> str | None:
     return s.exposure or s.trials
 
 
+def kernel_asked(s: Settings, ndim: int) -> Kernel | Literal["auto"]:
+    """The kernel of the settings, or "auto" where the data are to choose it."""
+    if s.kernel.strip().lower() != AUTO:
+        kernel = kernel_of(s.kernel, s.lengthscale, 1.0 if s.variance is None else s.variance)
+        kernel.check_dimension(ndim)
+        return kernel
+    if s.lengthscale or s.variance is not None:
+        raise BadInput(
+            "kernel: expected one by name with --lengthscale or --variance, got auto, which learns them; leave these out"
+        )
+    return "auto"
+
+
 def one_of(name: str, value: Any, options: Sequence[str]) -> str:
     """`value`, if it is one of the options."""
     if value not in options:
@@ -159,7 +174,8 @@ def _listed(value: Any) -> tuple[Any, ...]:
 
 
 def _kernel_name(name: str, value: Any) -> str:
-    kernel_of(_word(name, value))
+    if _word(name, value).strip().lower() != AUTO:
+        kernel_of(value)
     return value
 
 
