@@ -19,7 +19,7 @@ from hipgp.batch.interpolation import Rows
 from hipgp.batch.least_squares import right_hand_sides, row_tolerances
 from hipgp.batch.leave_out import leave_out
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
-from hipgp.batch.systems import System, draws_at_once, solve
+from hipgp.batch.systems import System, draws_at_once, field_of, solve
 from hipgp.batch.updating import start_from
 from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, Problem, as_key
 from hipgp.model.data import Data
@@ -299,15 +299,47 @@ class BatchPosterior(FittedPosterior):
             values = at.draw(prior, residual, jax.random.fold_in(key, 2**30)) + at.mean(field, alpha)
         return np.asarray(values), self.beta + betas
 
+    @float64_available
+    def deviations(
+        self, count: int, key: Any, tolerance: float, start: Float[np.ndarray, "S N"] | None = None
+    ) -> tuple[Float[np.ndarray, "S M"], Float[np.ndarray, "S N"] | None]:
+        columns, on_grid = self.trend.of_data(self.data, self.grid), self.trend.on_grid(self.grid)
+        of_columns, y = self.solved_columns(), jnp.zeros(len(self.data), self.data.dtype)
+        values, alphas = [], []
+        for begin in range(0, count, size := draws_at_once(self.system)):
+            prior, _, rhs = simulate(
+                self.system, y, jax.random.fold_in(key, begin), min(size, count - begin)
+            )
+            first = None
+            if start is not None:
+                known = jnp.asarray(start[begin : begin + len(prior)][:, self.order], rhs.dtype)
+                first = self.system.unknowns_of(known)
+            solved = solve(self.system, rhs, tolerance, self.method.max_iterations, start=first)
+            betas = np.asarray(solved.alpha, float) @ columns @ self.beta_covariance
+            values.append(
+                np.asarray(prior + solved.field - betas @ np.asarray(of_columns[1]), float)
+                + betas @ on_grid.T
+            )
+            alphas.append(np.asarray(solved.alpha, float)[:, np.argsort(self.order)])
+        return np.concatenate(values), np.concatenate(alphas)
+
     def solved_columns(self) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
         """A^-1 X and K W' A^-1 X."""
         columns = self.trend.of_data(self.data, self.grid)
-        p = columns.shape[1]
-        if p == 0:
+        if columns.shape[1] == 0:
             return tuple(jnp.zeros((0, n), self.data.dtype) for n in (len(columns), self.grid.size))  # type: ignore[return-value]
+        if np.any(self.alpha_of_columns):
+            alpha = jnp.asarray(self.alpha_of_columns, self.data.dtype)
+            return alpha, field_of(self.system, alpha)
+        return self._columns_solved_again(columns)
+
+    def _columns_solved_again(
+        self, columns: Float[np.ndarray, "N p"]
+    ) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
+        """For maps from files of before, which do not hold A^-1 X."""
         std = np.sqrt(self.noise_variance)
         rows = right_hand_sides(self.data.y, columns, std)
-        target = row_tolerances(self.method.tolerance, p)[1:]
+        target = row_tolerances(self.method.tolerance, columns.shape[1])[1:]
         z = jnp.asarray(rows.z[1:], self.data.dtype)
         solved = solve(self.system, z, target, self.method.max_iterations)
         scale = jnp.asarray(rows.scale, z.dtype)[:, None]

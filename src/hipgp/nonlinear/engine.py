@@ -98,12 +98,17 @@ class Linearised(Method):
 
     @float64_available
     def condition(
-        self, problem: Problem, progress: bool = True, checkpoint: Any = None
+        self,
+        problem: Problem,
+        progress: bool = True,
+        checkpoint: Any = None,
+        begin: list[State] | None = None,
     ) -> LinearisedPosterior:
+        """The posterior of a problem; the rounds start from the states `begin`, or from a constant field."""
         began = time.perf_counter()
         kept = None if checkpoint is None else Kept(checkpoint, fingerprint(self, problem))
         with Progress("linearising", progress) as bar:
-            result, prepared = self.rounds(problem, bar, kept=kept)
+            result, prepared = self.rounds(problem, bar, begin, kept)
         warn_if_unsettled(result, Settings(self.inner, self.tolerance, self.max_rounds))
         last = result.rounds[-1]
         info = {

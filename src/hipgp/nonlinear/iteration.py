@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from hipgp.nonlinear.nodes import NodeReader
 
 STEPS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.06, 0.03, 0.01)  # step lengths of the search
-CALM = 1.0  # nats: below this size of a step the true curvature and new standard deviations are used
+CALM = 1.0  # nats: below this size of a step the true curvature is used, and steps are not searched along
+SETTLING = 10.0  # nats: below this size of a step new standard deviations are used
 SOLVE = 0.02  # tolerance of each Gaussian solve, relative to that of the rounds
-LEAST_SHARE = 0.25  # least weight of new standard deviations in the mixture with old ones
-STALLED = 2  # rounds without progress after which steps are halved
+# Near the fixed point a full update changes what it found by -1 to 0 times the change before: larger standard deviations make
+# for steeper slopes, and so for smaller ones in the next round. Two thirds of a step leave at most a third of an error.
+SHARE, LEAST_SHARE = 2 / 3, 1 / 6
+GROWING = 0.8  # ratio of the sizes of two steps from which on shares are halved
 
 
 class Round(NamedTuple):
@@ -62,8 +65,8 @@ class Standing(NamedTuple):
     energy: float = 0.0
     rounds: tuple[Round, ...] = ()
     fresh: bool = False
-    shrink: float = 1.0
-    share: float = 1.0
+    shrink: float = SHARE  # of small steps
+    share: float = SHARE  # of new standard deviations, in a mixture with old ones
 
 
 class Given(NamedTuple):
@@ -137,7 +140,7 @@ def _refreshed(given: Given, post: FittedPosterior, moved: Standing) -> Standing
     rounds, share = list(moved.rounds), moved.share
     last = rounds[-1]
     shrink = _shrunk(moved.shrink, rounds)
-    fresh = last.nats * last.step**2 < CALM or len(rounds) % 4 == 0
+    fresh = last.nats * last.step**2 < SETTLING or len(rounds) % 4 == 0
     states = moved.states
     if fresh:
         share = _share(share, rounds)
@@ -194,7 +197,10 @@ def _search(
     nats: float,
     shrink: float,
 ) -> tuple[float, float]:
-    """The step length with the highest bound; lengths are tried in decreasing order until the bound falls."""
+    """The step length with the highest bound; lengths are tried in decreasing order until the bound falls.
+
+    Small steps are not searched along, since the bound is not known so well.
+    """
 
     def bound(step: float) -> float:
         moved = [_along(s, m, step) for s, m in zip(states, means, strict=True)]
@@ -205,21 +211,40 @@ def _search(
     best, at = -np.inf, 0.0
     before = bound(0.0)
     for step in STEPS:
-        here = bound(shrink * step)
+        here = bound(step)
         if here > best:
-            best, at = here, shrink * step
+            best, at = here, step
         elif best > before:
             break
     return (at, best) if best > before or not np.isfinite(before) else (STEPS[-1], bound(STEPS[-1]))
 
 
 def _share(share: float, rounds: list[Round]) -> float:
-    """The weight of new standard deviations, halved if the steps after an update do not shrink fast.
+    """The weight of new standard deviations, halved if the steps after an update do not shrink."""
+    return _halved(share, [number for number, r in enumerate(rounds) if r.fresh], rounds)
 
-    This damps an oscillation: a large std gives a large expected count, which gives a small std, and so on.
+
+def _shrunk(shrink: float, rounds: list[Round]) -> float:
+    """The length of small steps, halved if they do not shrink."""
+    return _halved(shrink, [number for number, late in enumerate(_late(rounds)) if late], rounds)
+
+
+def _halved(share: float, compared: list[int], rounds: list[Round]) -> float:
+    """The share, halved if the last round is one of those compared, and its step not shorter than that of the one before.
+
+    The change to the true curvature is a step of its own, so that rounds on either side of it are not compared.
     """
-    after = [r.nats for r in rounds if r.fresh]
-    return max(0.5 * share, LEAST_SHARE) if len(after) > 1 and after[-1] > 0.3 * after[-2] else share
+    if len(compared) < 2 or compared[-1] + 1 < len(rounds):
+        return share
+    before, last = compared[-2:]
+    late = _late(rounds)
+    grown = rounds[last].nats > GROWING * rounds[before].nats and late[last] == late[before]
+    return max(0.5 * share, LEAST_SHARE) if grown else share
+
+
+def _late(rounds: list[Round]) -> list[bool]:
+    """Whether each round used the true curvature: the step before it was small."""
+    return [False, *(before.nats < CALM for before in rounds[:-1])]
 
 
 def _mixed_spreads(old: State, new: State, share: float) -> State:
@@ -227,14 +252,6 @@ def _mixed_spreads(old: State, new: State, share: float) -> State:
     between = lambda a, b: np.where(a > 0, np.where(a > 0, a, 1.0) ** (1 - share) * b**share, b)
     place = (1 - share) * old.place + share * new.place
     return State(new.mean, between(old.std, new.std), between(old.spread, new.spread), place)
-
-
-def _shrunk(shrink: float, rounds: list[Round]) -> float:
-    """Halve the step length if small steps do not shrink, which indicates an oscillation."""
-    if len(rounds) <= STALLED or rounds[-1].nats >= CALM:
-        return 1.0 if rounds[-1].nats >= CALM else shrink
-    recent = [r.nats for r in rounds[-STALLED - 1 :]]
-    return max(0.5 * shrink, 0.125) if recent[-1] > 0.8 * recent[0] else shrink
 
 
 def warn_if_unsettled(result: Result, settings: Settings) -> None:

@@ -39,11 +39,27 @@ NEEDED = ("number", "kernel", "noise", "parameters")  # of a checkpoint
 NOISE_SHARE = 0.3  # of the spread of y, that an unknown noise starts from
 
 
+class Begun:
+    """What learning knows of the field at the end, from which conditioning on the same data starts."""
+
+    def __init__(self, method: "Linearised", problem: Problem, states: list[State]):
+        self.of, self.states = _of_data(method, problem), states
+
+    def known(self, method: "Linearised", problem: Problem) -> list[State] | None:
+        """The states to start from; None for other data."""
+        return self.states if _of_data(method, problem) == self.of else None
+
+
+def _of_data(method: "Linearised", problem: Problem) -> str:
+    return fingerprint(method.link, problem.grid, problem.data, problem.trend)
+
+
 class Answer(NamedTuple):
-    """The learned kernel and noise, and the likelihoods' parameters by name."""
+    """The learned kernel and noise, the likelihoods' parameters by name, and what is known of the field."""
 
     learned: Learned
     parameters: dict[str, float]
+    begun: Begun
 
 
 class Turn(NamedTuple):
@@ -83,7 +99,8 @@ def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) 
             if kept is not None:
                 _keep(kept, turn)
     learned = learned._replace(noise=turn.noise, seconds=time.perf_counter() - began)
-    return Answer(learned, turn.parameters)
+    assert turn.states is not None
+    return Answer(learned, turn.parameters, Begun(method, problem, turn.states))
 
 
 def _first(method: "Linearised", problem: Problem, how: LearnOptions, free_noise: bool) -> Turn:

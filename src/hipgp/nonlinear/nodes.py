@@ -20,6 +20,7 @@ from hipgp.weights.stencils import local_weight_rows
 if TYPE_CHECKING:
     from hipgp.engines import FittedPosterior
 
+DRAW_NATS = 0.05  # of each draw: its error is small beside that of the standard deviations of so few
 FEW = 2**14  # nodes up to which the engine predicts them as points
 
 
@@ -49,6 +50,7 @@ class NodeReader:
         self.kernel, self.grid, self.trend, self.count = kernel, grid, trend, count
         self.kept: dict[int, tuple[Any, np.ndarray, np.ndarray]] = {}
         self.last: tuple[Any, np.ndarray] | None = None
+        self.start: np.ndarray | None = None  # of the next draws
 
     def means(self, post: "FittedPosterior", places: Float[np.ndarray, "N Q D"]) -> Float[np.ndarray, "N Q"]:
         matrix, columns, _ = self._of(places)
@@ -72,8 +74,8 @@ class NodeReader:
     def on_grid(self, post: "FittedPosterior") -> Float[np.ndarray, "S M"]:
         """Draws on the grid minus the posterior mean, from the same key in every round."""
         if self.last is None or self.last[0] is not post:
-            drawn = post.sample(self.count, jax.random.key(0)).reshape(self.count, -1)
-            self.last = post, np.asarray(drawn, float) - np.asarray(post.grid_mean(), float).ravel()
+            values, self.start = post.deviations(self.count, jax.random.key(0), DRAW_NATS, self.start)
+            self.last = post, values
         return self.last[1]
 
     def _of(

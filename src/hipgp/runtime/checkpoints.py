@@ -18,7 +18,7 @@ import numpy as np
 from hipgp.runtime import archive
 
 ALGORITHM = (
-    3  # increment when the steps of a solve or of learning change, so that older checkpoints are refused
+    4  # increment when the steps of a solve or of learning change, so that older checkpoints are refused
 )
 
 
