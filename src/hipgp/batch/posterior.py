@@ -299,29 +299,34 @@ class BatchPosterior(FittedPosterior):
             values = at.draw(prior, residual, jax.random.fold_in(key, 2**30)) + at.mean(field, alpha)
         return np.asarray(values), self.beta + betas
 
-    @float64_available
     def deviations(
         self, count: int, key: Any, tolerance: float, start: Float[np.ndarray, "S N"] | None = None
     ) -> tuple[Float[np.ndarray, "S M"], Float[np.ndarray, "S N"] | None]:
-        columns, on_grid = self.trend.of_data(self.data, self.grid), self.trend.on_grid(self.grid)
-        of_columns, y = self.solved_columns(), jnp.zeros(len(self.data), self.data.dtype)
-        values, alphas = [], []
+        field, beta, alpha = self.deviation_parts(count, key, tolerance, start)
+        return field + beta @ self.trend.on_grid(self.grid).T, alpha
+
+    @float64_available
+    def deviation_parts(
+        self, count: int, key: Any, tolerance: float, start: Float[np.ndarray, "S N"] | None = None
+    ) -> tuple[Float[np.ndarray, "S M"], Float[np.ndarray, "S p"], Float[np.ndarray, "S N"]]:
+        """Deviations of the field without the trend, of the trend's coefficients, and A^-1 times each draw's data."""
+        columns, of_columns = self.trend.of_data(self.data, self.grid), self.solved_columns()
+        y, parts = jnp.zeros(len(self.data), self.data.dtype), []
         for begin in range(0, count, size := draws_at_once(self.system)):
+            some = slice(begin, min(begin + size, count))
             prior, _, rhs = simulate(
-                self.system, y, jax.random.fold_in(key, begin), min(size, count - begin)
+                self.system, y, jax.random.fold_in(key, begin), some.stop - some.start
             )
-            first = None
+            known = None
             if start is not None:
-                known = jnp.asarray(start[begin : begin + len(prior)][:, self.order], rhs.dtype)
-                first = self.system.unknowns_of(known)
-            solved = solve(self.system, rhs, tolerance, self.method.max_iterations, start=first)
-            betas = np.asarray(solved.alpha, float) @ columns @ self.beta_covariance
-            values.append(
-                np.asarray(prior + solved.field - betas @ np.asarray(of_columns[1]), float)
-                + betas @ on_grid.T
-            )
-            alphas.append(np.asarray(solved.alpha, float)[:, np.argsort(self.order)])
-        return np.concatenate(values), np.concatenate(alphas)
+                known = self.system.unknowns_of(jnp.asarray(start[some][:, self.order], rhs.dtype))
+            solved = solve(self.system, rhs, tolerance, self.method.max_iterations, start=known)
+            alpha = np.asarray(solved.alpha, float)
+            beta = alpha @ columns @ self.beta_covariance
+            field = np.asarray(prior + solved.field, float) - beta @ np.asarray(of_columns[1], float)
+            parts.append((field, beta, alpha[:, np.argsort(self.order)]))
+        field, beta, alpha = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return field, beta, alpha
 
     def solved_columns(self) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
         """A^-1 X and K W' A^-1 X."""

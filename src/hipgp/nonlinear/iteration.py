@@ -123,9 +123,10 @@ def _one_round(
     ]
     energies = _energies(energy, alphas, stand_ins, [value for _, value in moves])
     nats = _distance(energies, stand_ins, [value for _, value in moves])
-    if not rounds and not constant:
-        energies = (energies[2], energies[2], energies[2])
-    step, bound = _search(blocks, states, [mean for mean, _ in moves], energies, nats, shrink)
+    if not rounds and not constant:  # the energy of these states under this kernel is not known, that of the engine's mean is
+        step, bound = 1.0, float("nan")
+    else:
+        step, bound = _search(blocks, states, [mean for mean, _ in moves], energies, nats, shrink)
     states = [_along(s, mean, step) for s, (mean, _) in zip(states, moves, strict=True)]
     done = Round(nats, step, bound, int(post.diagnostics.get("iterations", 0)), fresh)
     return (
@@ -216,7 +217,10 @@ def _search(
             best, at = here, step
         elif best > before:
             break
-    return (at, best) if best > before or not np.isfinite(before) else (STEPS[-1], bound(STEPS[-1]))
+    if best > before or not np.isfinite(before):
+        return at, best
+    least = shrink if nats < SETTLING else STEPS[-1]  # the bound is not known well enough to search along such a step
+    return least, bound(least)
 
 
 def _share(share: float, rounds: list[Round]) -> float:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 TURNS = 10
 ROUNDS, NATS = 12, 0.5  # of the linearisation in one turn: it is not the last
 CHANGE = 0.02  # of a parameter's logarithm, under which learning is done
+OF_ERROR = 0.3  # of its standard error, under which a change does not matter
 RANGE = 8.0  # of a parameter's logarithm about its start
 NEEDED = ("number", "kernel", "noise", "parameters")  # of a checkpoint
 NOISE_SHARE = 0.3  # of the spread of y, that an unknown noise starts from
@@ -93,7 +94,9 @@ def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) 
         while True:
             before = turn.logs()
             turn, learned = _turned(turn, method, problem, how, free_noise, bar)
-            settled = turn.number > 1 and np.max(np.abs(turn.logs() - before)) < CHANGE
+            enough = np.full(len(before), CHANGE)
+            enough[: len(learned.values)] = np.maximum(CHANGE, OF_ERROR * learned.log_std)
+            settled = turn.number > 1 and np.all(np.abs(turn.logs() - before) < enough)
             if settled or turn.number == TURNS:
                 break
             if kept is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hipgp.engines import FittedPosterior
 
 DRAW_NATS = 0.05  # of each draw: its error is small beside that of the standard deviations of so few
-FEW = 2**14  # nodes up to which the engine predicts them as points
+FEW = 2**12  # nodes up to which the engine predicts them as points
 
 
 class Draws(NamedTuple):

@@ -191,7 +191,8 @@ class LinearisedPosterior(FittedPosterior):
             Points(np.asarray(nodes.x).reshape(-1, functional.ndim)),
         )
         if count * weights.size > DRAWS_AT_ONCE:
-            return self._sums_of_draws(self.post.sample(count, key, None, columns, report), nodes, weights)
+            on_grid = self.post.sample(count, key, None, columns, report)
+            return self._sums_of_draws(on_grid, nodes, weights).astype(self.dtype)
         drawn = np.asarray(self.link(self.post.sample(count, key, flat, columns, report)), float)
         return np.sum(weights * drawn.reshape(count, *weights.shape), axis=2).astype(self.dtype)
 
@@ -205,7 +206,7 @@ class LinearisedPosterior(FittedPosterior):
             reader = NodeReader(self.kernel, self.grid, self.trend, 2)
             f = reader.interpolated(flat, np.asarray(nodes.x[some]))
             out.append(np.sum(weights[some] * np.asarray(self.link(f)), axis=2))
-        return np.concatenate(out, axis=1).astype(self.dtype)
+        return np.concatenate(out, axis=1)
 
     def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
         return self.post.trend_fit()
