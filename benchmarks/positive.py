@@ -80,9 +80,7 @@ def rays(seed: int, learn: bool, max_rounds: int, corrected: int = 0) -> dict:
                 "held_out": by_quantiles(exact.predict(lines), sky.extinction[held]),
                 "held_out_by_draws": scores(exact.sample(corrected, at=lines), sky.extinction[held]),
                 "seconds": spent,
-                "diagnostics": {
-                    k: v for k, v in exact.diagnostics.items() if k not in ("gaussian", "trace")
-                },
+                "diagnostics": {k: v for k, v in exact.diagnostics.items() if k not in ("gaussian", "trace")},
             }
         }
         print(found_by_steps, flush=True)

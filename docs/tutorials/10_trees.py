@@ -23,12 +23,16 @@ print(f"{len(trees)} trees in {len(data)} cells, lengthscale {float(gp.kernel.le
 for place in ([0.5, 0.3], [1.0, 1.0], [1.5, 0.8]):
     found, true = post.predict(hg.Points([place])), rate(np.array([place]))[0]
     lower, upper = found.interval(0.9)
-    print(f"at {place}: {true:5.1f} a hectare, found {found.mean[0]:5.1f}, 90% between {lower[0]:.1f} and {upper[0]:.1f}")
+    print(
+        f"at {place}: {true:5.1f} a hectare, found {found.mean[0]:5.1f}, 90% between {lower[0]:.1f} and {upper[0]:.1f}"
+    )
 
 # How many trees of this wood would stand in a part of it? New counts scatter more than their mean is uncertain.
 corner = hg.PolygonAverages([[[0.5, 0.3], [1.2, 0.3], [0.8, 1.0]]], total=True)
 lower, upper = post.predict(corner, noisy=hg.Poisson()).interval(0.9)
-print(f"in a corner of 0.245 hectares: {post.predict(corner).mean[0]:.1f} expected, 90% of counts in {lower[0]:.0f} to {upper[0]:.0f}")
+print(
+    f"in a corner of 0.245 hectares: {post.predict(corner).mean[0]:.1f} expected, 90% of counts in {lower[0]:.0f} to {upper[0]:.0f}"
+)
 
 axes = post.plot()
 np.ravel(axes)[0].figure.savefig("trees.png", dpi=120)

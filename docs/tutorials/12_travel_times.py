@@ -22,7 +22,9 @@ grid = hg.Grid.cover((0, 0), (1, 1), shape=(24, 24))
 places = hg.Points(grid.coordinates())
 maps = {}
 for name, likelihood in (("Gaussian", None), ("Student's t", hg.StudentT(df=2.0))):
-    data = hg.observe(paths, measured, likelihood=likelihood)  # neither says how large the noise is: it is learned
+    data = hg.observe(
+        paths, measured, likelihood=likelihood
+    )  # neither says how large the noise is: it is learned
     gp = hg.GP(hg.Matern52(0.1, 0.3), grid, trend="constant", link="exp").learn(data, start="kernel")
     maps[name] = gp.condition(data)
     error = np.sqrt(np.mean((maps[name].mean / slowness(grid.coordinates()).reshape(grid.shape) - 1) ** 2))
@@ -32,7 +34,9 @@ for name, likelihood in (("Gaussian", None), ("Student's t", hg.StudentT(df=2.0)
 robust = maps["Student's t"]
 pull = np.abs(measured - robust.predict(paths).mean) / robust.noise
 suspects = np.flatnonzero(pull > 5)
-print(f"{len(suspects)} suspects, of which {len(set(suspects) & set(wrong))} are among the {len(wrong)} that are wrong")
+print(
+    f"{len(suspects)} suspects, of which {len(set(suspects) & set(wrong))} are among the {len(wrong)} that are wrong"
+)
 
 axes = robust.plot()
 np.ravel(axes)[0].figure.savefig("travel-times.png", dpi=120)

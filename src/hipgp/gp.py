@@ -56,7 +56,9 @@ class GP(Shown, eqx.Module):
     parameters: dict[str, float]
     learned: Learned | None
     formula: Formula | None = eqx.field(static=True)
-    begun: Begun | None = eqx.field(static=True)  # what learning knew of the field, with a link or a likelihood
+    begun: Begun | None = eqx.field(
+        static=True
+    )  # what learning knew of the field, with a link or a likelihood
 
     def __init__(
         self,

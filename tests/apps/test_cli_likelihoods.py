@@ -135,8 +135,25 @@ def test_limits_of_detection_are_a_number_or_a_column():
     faint = pd.DataFrame({"x": np.linspace(0, 1, 40), "limit": 0.5})
     faint["flux"] = np.maximum(np.exp(np.sin(6 * faint["x"]) - 0.5), 0.5)
     faint.to_csv("faint.csv", index=False)
-    flags = ("--coordinates", "x", "--value", "flux", "--noise", "0.05", "--lengthscale", "0.3", "--variance", "1", "--shape", "24")
-    for name, limit in (("one", ("--lower-limit", "0.5")), ("column", ("--lower-limit", "limit")), ("none", ())):
+    flags = (
+        "--coordinates",
+        "x",
+        "--value",
+        "flux",
+        "--noise",
+        "0.05",
+        "--lengthscale",
+        "0.3",
+        "--variance",
+        "1",
+        "--shape",
+        "24",
+    )
+    for name, limit in (
+        ("one", ("--lower-limit", "0.5")),
+        ("column", ("--lower-limit", "limit")),
+        ("none", ()),
+    ):
         told = hipgp("fit", "faint.csv", "-o", name, *flags, *limit, "--link", "exp")
         assert ("up to the limits limit" in told.output) == (name == "column")
     one, column, none = (hg.load(name) for name in ("one", "column", "none"))
@@ -148,8 +165,14 @@ def test_limits_of_detection_are_a_number_or_a_column():
 def test_limits_that_do_not_go_are_refused():
     TABLE.to_csv("table.csv", index=False)
     for flags, message in (
-        (("--likelihood", "poisson", "--lower-limit", "1"), "limits go with gaussian, student-t, gamma, log-normal"),
-        (("--lower-limit", "nan", "--noise", "1"), "lower_limit: expected a finite number or the name of a column"),
+        (
+            ("--likelihood", "poisson", "--lower-limit", "1"),
+            "limits go with gaussian, student-t, gamma, log-normal",
+        ),
+        (
+            ("--lower-limit", "nan", "--noise", "1"),
+            "lower_limit: expected a finite number or the name of a column",
+        ),
         (("--lower-limit", "3", "--upper-limit", "2", "--noise", "1"), "check whether they are swapped"),
     ):
         found = hipgp("fit", "table.csv", *FIXED, *flags, "-q", code=2)

@@ -65,7 +65,9 @@ def test_a_saved_map_has_the_same_draws(post, tmp_path):
 def test_of_a_gaussian_posterior_every_step_is_accepted():
     """Whatever its length, and with a trend: the energy is then conserved to the last digit."""
     rng = np.random.default_rng(0)
-    data = hg.observe(hg.LineIntegrals(rng.uniform(size=(6, 1)), rng.uniform(size=(6, 1))), rng.normal(size=6), 0.2)
+    data = hg.observe(
+        hg.LineIntegrals(rng.uniform(size=(6, 1)), rng.uniform(size=(6, 1))), rng.normal(size=6), 0.2
+    )
     gp = hg.GP(KERNEL, GRID, trend="linear")
     found = gp.condition(data, hg.Linearised(hg.Batch()), progress=False).engine
     with jax.enable_x64(True):
@@ -107,7 +109,9 @@ def test_outliers_and_a_line_as_a_long_nuts_run_has_them():
         nuts = blackjax.window_adaptation(blackjax.nuts, log_density)
         (state, found), _ = nuts.run(jax.random.key(0), jnp.zeros(8), 1000)
         step = blackjax.nuts(log_density, **found).step
-        _, chain = jax.lax.scan(lambda s, k: (step(k, s)[0],) * 2, state, jax.random.split(jax.random.key(1), 20_000))
+        _, chain = jax.lax.scan(
+            lambda s, k: (step(k, s)[0],) * 2, state, jax.random.split(jax.random.key(1), 20_000)
+        )
         latent = np.asarray(chain.position) @ root.T
     ours = np.log(post.sample(512, at=hg.Points(x)))
     np.testing.assert_allclose(ours.mean(axis=0), latent.mean(axis=0), atol=0.2 * latent.std(axis=0).max())

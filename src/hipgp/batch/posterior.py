@@ -314,9 +314,7 @@ class BatchPosterior(FittedPosterior):
         y, parts = jnp.zeros(len(self.data), self.data.dtype), []
         for begin in range(0, count, size := draws_at_once(self.system)):
             some = slice(begin, min(begin + size, count))
-            prior, _, rhs = simulate(
-                self.system, y, jax.random.fold_in(key, begin), some.stop - some.start
-            )
+            prior, _, rhs = simulate(self.system, y, jax.random.fold_in(key, begin), some.stop - some.start)
             known = None
             if start is not None:
                 known = self.system.unknowns_of(jnp.asarray(start[some][:, self.order], rhs.dtype))

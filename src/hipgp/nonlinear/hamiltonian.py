@@ -104,7 +104,9 @@ class Ratio:
         left = self.alpha - d[:, m : m + n] / self.noise  # what the stand-ins leave, over their noise
         phi = 0.5 * np.sum(self.noise * left**2, axis=1)
         slopes = []
-        for block, values in zip(self.blocks, np.split(self.at_mean + d[:, m + n :], self.cuts, 1), strict=True):
+        for block, values in zip(
+            self.blocks, np.split(self.at_mean + d[:, m + n :], self.cuts, 1), strict=True
+        ):
             shape = (len(d), *_shape(block))
             log, slope = _log_likelihood(block, values.reshape(shape))
             phi = phi + np.asarray(log, float)

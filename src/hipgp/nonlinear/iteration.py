@@ -123,7 +123,9 @@ def _one_round(
     ]
     energies = _energies(energy, alphas, stand_ins, [value for _, value in moves])
     nats = _distance(energies, stand_ins, [value for _, value in moves])
-    if not rounds and not constant:  # the energy of these states under this kernel is not known, that of the engine's mean is
+    if (
+        not rounds and not constant
+    ):  # the energy of these states under this kernel is not known, that of the engine's mean is
         step, bound = 1.0, float("nan")
     else:
         step, bound = _search(blocks, states, [mean for mean, _ in moves], energies, nats, shrink)
@@ -219,7 +221,9 @@ def _search(
             break
     if best > before or not np.isfinite(before):
         return at, best
-    least = shrink if nats < SETTLING else STEPS[-1]  # the bound is not known well enough to search along such a step
+    least = (
+        shrink if nats < SETTLING else STEPS[-1]
+    )  # the bound is not known well enough to search along such a step
     return least, bound(least)
 
 

@@ -16,8 +16,7 @@ from hipgp.apps.demos.outcome import Z95, Outcome, against_truth, facts
 from hipgp.model.labels import Labels
 
 SUN = np.zeros(3)
-STARS, SHAPE = 1500, (37, 37, 15)
-LEARN_FROM, LEARN_ON = 250, (25, 25, 11)  # plenty for two numbers of a kernel
+STARS, SHAPE = 1200, (35, 35, 14)
 LABELS = Labels.of(3, ("X", "Y", "Z"), "kpc", "dust density", "mag/kpc")
 DRAWS = 64
 SMOOTHED = 2.0  # pixels of 3 degrees: the sky's variance, of which so few draws are an estimate
@@ -28,16 +27,11 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     began = time.perf_counter()
     sky = simulate.dust(stars=STARS, seed=seed)
     test = np.arange(len(sky.stars)) % 10 == 0  # every tenth star is held back, to be predicted
-    train = np.flatnonzero(~test)
-    stars = lambda rows: hg.observe(
-        hg.LineIntegrals(SUN, sky.stars[rows]), sky.measured[rows], sky.noise[rows]
-    )
+    data = hg.observe(hg.LineIntegrals(SUN, sky.stars[~test]), sky.measured[~test], sky.noise[~test])
 
-    grid, coarse = (hg.Grid.cover((-1, -1, -0.4), (1, 1, 0.4), shape=n, margin=0.02) for n in (SHAPE, LEARN_ON))
-    model = {"trend": "constant", "link": "exp"}
-    kernel = hg.Matern32(variance=1.0, lengthscale=0.2)
-    learned = hg.GP(kernel, coarse, **model).learn(stars(train[:LEARN_FROM]), progress=progress)
-    gp, data = hg.GP(learned.kernel, grid, **model), stars(train)
+    grid = hg.Grid.cover((-1, -1, -0.4), (1, 1, 0.4), shape=SHAPE, margin=0.02)
+    gp = hg.GP(hg.Matern32(variance=1.0, lengthscale=0.15), grid, trend="constant", link="exp")
+    gp = gp.learn(data, start="kernel", progress=progress)
     post = gp.condition(data, progress=progress)
     draws = post.sample(DRAWS, key=seed, progress=progress)
     band = post.interval(WITHIN)
@@ -50,7 +44,7 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     extinction = _against_truth(held.mean, new.interval(WITHIN), sky.extinction[test], sky.measured[test])
     numbers |= {f"held_out_stars_{k}": v for k, v in extinction.items() if k != "truth_std"}
     numbers |= {"least_density": float(np.min(band[0]))} | _without_link(gp, data, truth)
-    numbers |= facts(learned, post, seconds)
+    numbers |= facts(gp, post, seconds)
     columns = {"truth": truth, "posterior mean": post.mean, "one draw": draws[0], "std": _std(post, draws)}
     planes = display.planes_of(grid)
     cut = {name: planes.cut(values, 1 if name == "truth" else 3) for name, values in columns.items()}
