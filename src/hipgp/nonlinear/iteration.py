@@ -28,8 +28,8 @@ SETTLING = 10.0  # nats: below this size of a step new standard deviations are u
 SOLVE = 0.02  # tolerance of each Gaussian solve, relative to that of the rounds
 # Near the fixed point a full update changes what it found by -1 to 0 times the change before: larger standard deviations make
 # for steeper slopes, and so for smaller ones in the next round. Two thirds of a step leave at most a third of an error.
-SHARE, LEAST_SHARE = 2 / 3, 1 / 6
-GROWING = 0.8  # ratio of the sizes of two steps from which on shares are halved
+SHARE, LEAST_STEP, LEAST_SHARE = 2 / 3, 1 / 3, 1 / 4
+GROWING = 0.5  # ratio of the sizes of two steps from which on shares are halved; a third of a step leaves 0.44 of it at most
 
 
 class Round(NamedTuple):
@@ -123,12 +123,11 @@ def _one_round(
     ]
     energies = _energies(energy, alphas, stand_ins, [value for _, value in moves])
     nats = _distance(energies, stand_ins, [value for _, value in moves])
-    if (
-        not rounds and not constant
-    ):  # the energy of these states under this kernel is not known, that of the engine's mean is
-        step, bound = 1.0, float("nan")
-    else:
-        step, bound = _search(blocks, states, [mean for mean, _ in moves], energies, nats, shrink)
+    means = [mean for mean, _ in moves]
+    if rounds or constant:
+        step, bound = _search(blocks, states, means, energies, nats, shrink)
+    else:  # the energy of these states under this kernel is not known; that of the engine's mean is
+        step, bound = 1.0, _bound(blocks, states, means, energies, 1.0)
     states = [_along(s, mean, step) for s, (mean, _) in zip(states, moves, strict=True)]
     done = Round(nats, step, bound, int(post.diagnostics.get("iterations", 0)), fresh)
     return (
@@ -192,6 +191,18 @@ def _along(state: State, mean: np.ndarray, step: float) -> State:
     return state._replace(mean=state.mean + step * (mean - state.mean))
 
 
+def _bound(
+    blocks: list[Block],
+    states: list[State],
+    means: list[np.ndarray],
+    energies: tuple[float, float, float],
+    step: float,
+) -> float:
+    """F after a step of this length."""
+    moved = [_along(s, m, step) for s, m in zip(states, means, strict=True)]
+    return sum(b.expected(s) for b, s in zip(blocks, moved, strict=True)) - 0.5 * _mixed(energies, step)
+
+
 def _search(
     blocks: list[Block],
     states: list[State],
@@ -205,10 +216,7 @@ def _search(
     Small steps are not searched along, since the bound is not known so well.
     """
 
-    def bound(step: float) -> float:
-        moved = [_along(s, m, step) for s, m in zip(states, means, strict=True)]
-        return sum(b.expected(s) for b, s in zip(blocks, moved, strict=True)) - 0.5 * _mixed(energies, step)
-
+    bound = lambda step: _bound(blocks, states, means, energies, step)
     if nats < CALM:
         return shrink, bound(shrink)
     best, at = -np.inf, 0.0
@@ -229,12 +237,12 @@ def _search(
 
 def _share(share: float, rounds: list[Round]) -> float:
     """The weight of new standard deviations, halved if the steps after an update do not shrink."""
-    return _halved(share, [number for number, r in enumerate(rounds) if r.fresh], rounds)
+    return max(_halved(share, [number for number, r in enumerate(rounds) if r.fresh], rounds), LEAST_SHARE)
 
 
 def _shrunk(shrink: float, rounds: list[Round]) -> float:
     """The length of small steps, halved if they do not shrink."""
-    return _halved(shrink, [number for number, late in enumerate(_late(rounds)) if late], rounds)
+    return max(_halved(shrink, [number for number, late in enumerate(_late(rounds)) if late], rounds), LEAST_STEP)
 
 
 def _halved(share: float, compared: list[int], rounds: list[Round]) -> float:
@@ -247,7 +255,7 @@ def _halved(share: float, compared: list[int], rounds: list[Round]) -> float:
     before, last = compared[-2:]
     late = _late(rounds)
     grown = rounds[last].nats > GROWING * rounds[before].nats and late[last] == late[before]
-    return max(0.5 * share, LEAST_SHARE) if grown else share
+    return 0.5 * share if grown else share
 
 
 def _late(rounds: list[Round]) -> list[bool]:
