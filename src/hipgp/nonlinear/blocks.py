@@ -113,7 +113,7 @@ class Block(eqx.Module):
     def log_densities(self, values: Float[Array, "S N ..."]) -> Float[Array, "S N"]:
         """Of each observation, given draws of what the block's stand-in is made of."""
 
-    def _log_density(self, eta: Float[Array, "S N"]) -> Float[Array, "S N"]:
+    def _log_density(self, eta: Any) -> Float[Array, "S N"]:
         return self.likelihood.log_density(*(jnp.asarray(a) for a in (self.y, eta, self.noise)))
 
     def _check_numbers(self, terms: Terms, state: State) -> None:

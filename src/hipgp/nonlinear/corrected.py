@@ -1,5 +1,6 @@
 """The posterior of a transformed field as draws of the true posterior, in place of the Gaussian one of f."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -118,5 +119,6 @@ def corrected(found: LinearisedPosterior, key: Any, report: Report) -> Corrected
 
 
 def with_draws(found: LinearisedPosterior, drawn: np.ndarray, diagnostics: Json) -> CorrectedPosterior:
-    fields = {name: getattr(found, name) for name in LinearisedPosterior.__dataclass_fields__}
-    return CorrectedPosterior(**(fields | {"diagnostics": diagnostics}), drawn=drawn)
+    """The posterior with these draws of f on the grid."""
+    fields: dict[str, Any] = {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
+    return CorrectedPosterior(**(fields | {"diagnostics": diagnostics, "drawn": drawn}))

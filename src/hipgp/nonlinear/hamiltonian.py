@@ -91,7 +91,13 @@ class Ratio:
 
     @property
     def size(self) -> int:
+        """The number of grid points."""
         return self.system.grid_size
+
+    @property
+    def width(self) -> int:
+        """The number of grid points and of the trend's coefficients."""
+        return self.size + len(self.post.beta)
 
     def vector(self, field: np.ndarray, beta: np.ndarray) -> Float[np.ndarray, "B n"]:
         """The vector of deviations of field and coefficients."""
@@ -100,7 +106,7 @@ class Ratio:
         return np.concatenate([x, seen, (self.nodes @ x.T).T], axis=1)
 
     def at(self, d: Float[np.ndarray, "B n"]) -> Moving:
-        m, n = self.nodes.shape[1], len(self.noise)
+        m, n = self.width, len(self.noise)
         left = self.alpha - d[:, m : m + n] / self.noise  # what the stand-ins leave, over their noise
         phi = 0.5 * np.sum(self.noise * left**2, axis=1)
         slopes = []
@@ -156,7 +162,7 @@ def drawn(
             accepted.append(np.mean(chance))
             levels.append(now.phi)
             if (number - WARM_UP + 1) % BETWEEN == 0:
-                kept.append(now.d[:, : ratio.nodes.shape[1]])
+                kept.append(now.d[:, : ratio.width])
         report(number + 1, total)
     facts = {
         "acceptance": float(np.mean(accepted)),

@@ -43,7 +43,8 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     numbers = _against_truth(post.mean, band, truth)
     extinction = _against_truth(held.mean, new.interval(WITHIN), sky.extinction[test], sky.measured[test])
     numbers |= {f"held_out_stars_{k}": v for k, v in extinction.items() if k != "truth_std"}
-    numbers |= {"least_density": float(np.min(band[0]))} | _without_link(gp, data, truth)
+    level = float(np.mean(data.y / np.linalg.norm(sky.stars[~test], axis=1)))  # mag / kpc
+    numbers |= {"least_density": float(np.min(band[0]))} | _without_link(gp, data, level, truth)
     numbers |= facts(gp, post, seconds)
     columns = {"truth": truth, "posterior mean": post.mean, "one draw": draws[0], "std": _std(post, draws)}
     planes = display.planes_of(grid)
@@ -79,11 +80,11 @@ def _std(post: hg.Posterior, draws: np.ndarray) -> np.ndarray:
     return display.smoothed(np.sqrt(np.mean((draws - post.mean) ** 2, axis=0)), post.kernel, post.grid)
 
 
-def _without_link(gp: hg.GP, data: hg.Data, truth: np.ndarray) -> dict[str, float]:
+def _without_link(gp: hg.GP, data: hg.Data, level: float, truth: np.ndarray) -> dict[str, float]:
     """What a Gaussian process with the mean and the variance of this density would have made of the same stars."""
-    variance = float(np.asarray(gp.kernel(np.zeros((1, 3)), np.zeros((1, 3)))).ravel()[0])
-    level = float(np.mean(data.y / data.functionals[0].length))
-    kernel = hg.Matern32(level**2 * np.expm1(variance), gp.kernel.lengthscale)
+    assert gp.learned is not None
+    variance, lengthscale = gp.learned.values
+    kernel = hg.Matern32(level**2 * np.expm1(variance), lengthscale)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hg.GridTooCoarse)  # its grid is that of the map beside it
         post = hg.GP(kernel, gp.grid, trend="constant").condition(data, progress=False)
