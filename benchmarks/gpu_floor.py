@@ -25,9 +25,9 @@ import hipgp as hg
 from hipgp.batch.build import build
 from hipgp.batch.ordering import in_order
 from hipgp.batch.systems import DataSystem
-from hipgp.engines import Problem
 from hipgp.linalg.csr import CSR
 from hipgp.linalg.sparse import SlicedEllpack, SparseMatrix, sliced_ellpack
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.vecchia.factor import Vecchia
 from hipgp.weights.stencils import LocalWeights

@@ -25,6 +25,14 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_disable_most_optimizations", not config.getoption("--optimised"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give each file to one worker, whose compiled programs its tests share; other ways are taken where asked for."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reasons = {
         "slow": None if config.getoption("--slow") else "slow: run with --slow",
@@ -51,6 +59,15 @@ def no_compilations_kept() -> Iterator[None]:
     """The command keeps compiled code in the user's cache folder; its tests, in this process, do not."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hipgp.apps.cli.console.keep_compilations", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def coarse_pictures() -> Iterator[None]:
+    """Pictures are predicted on a tenth of the places that users see; tests/test_display.py asks for all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hipgp.display.PIXELS", 90)
+        patch.setattr("hipgp.display.SERIES", 600)
         yield
 
 

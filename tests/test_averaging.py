@@ -9,6 +9,7 @@ import dense
 import hipgp as hg
 from hipgp.learning import integration
 from hipgp.learning.parameters import Bounds
+from hipgp.predictions import SampleOptions
 
 BOUNDS = {"variance": (0.1, 10.0), "lengthscale": (0.03, 1.0)}
 WITH_NOISE = BOUNDS | {"noise": (0.05, 1.0)}
@@ -197,7 +198,9 @@ def test_a_transformed_field_keeps_to_its_side_of_zero(monkeypatch):
     assert np.all(all_.quantile(0.999) > one.quantile(0.99))
     parts = average.engine.parts
     share = average.engine.weights @ [
-        np.mean(part.sample(4000, jax.random.key(0), hg.Points(at)) <= all_.quantile(0.9), axis=0)
+        np.mean(
+            part.sample(SampleOptions(4000, jax.random.key(0)), hg.Points(at)) <= all_.quantile(0.9), axis=0
+        )
         for part in parts
     ]
     np.testing.assert_allclose(share, 0.9, atol=0.02)

@@ -16,6 +16,15 @@ RAYS = hg.LineIntegrals(RNG.uniform(0, 1, (60, 2)), RNG.uniform(0, 1, (60, 2)))
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
 
 
+AS_USERS_SEE = display.PIXELS, display.SERIES  # read before conftest.py makes pictures coarse
+
+
+@pytest.fixture(autouse=True)
+def fine(monkeypatch):
+    monkeypatch.setattr(display, "PIXELS", AS_USERS_SEE[0])
+    monkeypatch.setattr(display, "SERIES", AS_USERS_SEE[1])
+
+
 @pytest.fixture(autouse=True)
 def closed():
     yield

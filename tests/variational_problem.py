@@ -8,6 +8,8 @@ from hipgp.model.data import observe
 from hipgp.model.functionals import BoxAverages, Derivatives, Functionals, LineIntegrals, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Matern32
+from hipgp.model.problem import Problem
+from hipgp.model.trend import Trend
 
 COUNT = 9
 VARIANCE, LENGTHSCALE = 1.3, {1: (0.12,), 2: (0.2, 0.3), 3: (0.3, 0.4, 0.35)}
@@ -35,6 +37,11 @@ MAKERS = {
     ),
 }
 every_functional = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+
+
+def gp_problem(kernel, grid, data, noise=None):
+    """The problem without a trend, as the engine takes it."""
+    return Problem(kernel, grid, data, noise, Trend(None))
 
 
 def kernels(dimension):

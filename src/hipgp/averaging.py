@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.engines import Estimate, FittedPosterior, Method, Problem
+from hipgp.engines import Estimate, FittedPosterior, Method
 from hipgp.learning.learned import WeightedKernels
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
@@ -25,10 +25,11 @@ from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.model.kernels import Kernel
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.packing import Arrays, Json, check_shapes, kernel_from_json, kernel_to_json
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.model.problem import Problem
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.plain import plain
-from hipgp.runtime.progress import Progress, Report, silent
+from hipgp.runtime.progress import Progress, silent
 from hipgp.scores import LeaveOut
 
 HALVINGS = 60  # of the interval that holds a quantile
@@ -59,15 +60,15 @@ class Averaged(Method):
         self, problem: Problem, progress: bool = True, checkpoint: Any = None
     ) -> "AveragedPosterior":
         began, parts, count = time.perf_counter(), [], len(self.over.kernels)
-        with Progress("conditioning", progress) as bar, warnings.catch_warnings(record=True) as told:
+        with Progress("conditioning", progress) as bar, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for kernel, noise in zip(self.over.kernels, self.over.noises, strict=True):
                 one = problem._replace(kernel=kernel, noise=noise)
                 parts.append(self.method.condition(one, progress=False))
                 bar.done(len(parts), count)
-        _warn_once(told)
+        _warn_once(caught)
         weights, info = self._weights(parts), {"seconds": time.perf_counter() - began}
-        return self._posterior(problem, parts, weights, _diagnostics(parts, weights, self.over.said) | info)
+        return self._posterior(problem, parts, weights, _diagnostics(parts, weights, self.over.reason) | info)
 
     def _weights(self, parts: list[FittedPosterior]) -> Float[np.ndarray, " K"]:
         """The weights, by the engine's own log evidence where it states the model's exactly."""
@@ -86,14 +87,14 @@ class Averaged(Method):
         return AveragedPosterior(*given, parts, weights)
 
     def settings(self) -> Json:
-        kernels, noises, weights, likelihoods, said = self.over
+        kernels, noises, weights, likelihoods, reason = self.over
         return {
             "method": {"name": self.method.name, "settings": self.method.settings()},
             "kernels": [kernel_to_json(kernel) for kernel in kernels],
             "noises": noises,
             "weights": weights.tolist(),
             "log_likelihoods": None if likelihoods is None else likelihoods.tolist(),
-            "said": said,
+            "reason": reason,
         }
 
     @classmethod
@@ -102,7 +103,7 @@ class Averaged(Method):
         logs = settings["log_likelihoods"]
         logs = None if logs is None else np.asarray(logs, float)
         weights = np.asarray(settings["weights"], float)
-        over = WeightedKernels(kernels, settings["noises"], weights, logs, settings["said"])
+        over = WeightedKernels(kernels, settings["noises"], weights, logs, settings["reason"])
         return cls(settings["method"], over)
 
     def unpack(
@@ -154,22 +155,16 @@ class AveragedPosterior(FittedPosterior):
             how.report(len(parts), len(self.parts))
         return self._mixture(parts)
 
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
         """Draws of parts that were drawn by weight, as evenly as can be, in random order."""
+        count, key, columns, report = how
         of_part, of_order, *keys = jax.random.split(key, 2 + len(self.parts))
         at = (np.arange(count) + float(jax.random.uniform(of_part))) / count
         counts = np.bincount(np.searchsorted(np.cumsum(self.weights)[:-1], at), minlength=len(self.parts))
         drawn, done = [], 0
         for part, own, many in zip(self.parts, keys, counts, strict=True):
             if many:
-                drawn.append(part.sample(int(many), own, functional, columns))
+                drawn.append(part.sample(SampleOptions(int(many), own, columns), functional))
                 report(done := done + int(many), count)
         return np.concatenate(drawn)[np.asarray(jax.random.permutation(of_order, count))]
 
@@ -306,7 +301,7 @@ def _mixed(weights: Float[np.ndarray, " K"], parts: list[Prediction]) -> Predict
     return Prediction(mean, std, average(errors * stds) / np.maximum(std, np.finfo(float).tiny))
 
 
-def _diagnostics(parts: list[FittedPosterior], weights: np.ndarray, said: str) -> dict[str, Any]:
+def _diagnostics(parts: list[FittedPosterior], weights: np.ndarray, reason: str) -> dict[str, Any]:
     """Those of the part with the most weight; of what says how far the solve and the grid are off, the worst of all."""
     info = dict(parts[int(np.argmax(weights))].diagnostics)
     for name in ("kl_nats", "iterations", "clipped_mass", "grid_mean_error", "grid_std_error"):
@@ -314,13 +309,13 @@ def _diagnostics(parts: list[FittedPosterior], weights: np.ndarray, said: str) -
             info[name] = max(part.diagnostics[name] for part in parts)
     if "converged" in info:
         info["converged"] = all(part.diagnostics["converged"] for part in parts)
-    return info | {"hyperparameters": said, "weights_of_kernels": weights.tolist()}
+    return info | {"hyperparameters": reason, "weights_of_kernels": weights.tolist()}
 
 
-def _warn_once(told: list[warnings.WarningMessage]) -> None:
+def _warn_once(caught: list[warnings.WarningMessage]) -> None:
     """Of every kind of warning the first, however many parts gave it."""
     kinds: dict[type[Warning], Any] = {}
-    for one in told:
+    for one in caught:
         kinds.setdefault(one.category, one.message)
     for category, message in kinds.items():
         warn_caller(str(message), category)

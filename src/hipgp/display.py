@@ -29,7 +29,7 @@ ROWS = 3  # planes of a volume
 SMOOTHED = 0.1  # lengthscales, or one spacing of the grid: further, the bias outgrows the error of 64 samples
 
 
-class View(NamedTuple):
+class _View(NamedTuple):
     """The field on a grid for display; in three dimensions only some planes across the last axis."""
 
     grid: Grid
@@ -39,7 +39,7 @@ class View(NamedTuple):
     planes: np.ndarray | None = None  # where the planes lie
 
 
-def view(post: "Posterior", std: bool = True, progress: bool = False) -> View:
+def view(post: "Posterior", std: bool = True, progress: bool = False) -> _View:
     """The posterior at the places of a fine grid; with a draw where the map was saved with draws."""
     if post.grid.ndim == 4:
         raise ValueError(
@@ -51,7 +51,7 @@ def view(post: "Posterior", std: bool = True, progress: bool = False) -> View:
     drawn = post.kept.get("samples")
     draw = None if drawn is None else interpolated(np.asarray(drawn[0], float), post.grid, fine, _order(post))
     mean, deviation = _on(fine, post, std, progress)
-    return View(fine, mean, deviation, draw)
+    return _View(fine, mean, deviation, draw)
 
 
 def refined(grid: Grid) -> Grid:
@@ -121,7 +121,7 @@ def _order(post: "Posterior") -> int:
     return 3 if post.kernel.differentiable else 1
 
 
-class Planes(NamedTuple):
+class _Planes(NamedTuple):
     """Some planes across the last axis of a volume: where they lie, and a fine grid for pictures of them."""
 
     volume: Grid
@@ -149,20 +149,20 @@ class Planes(NamedTuple):
         return np.stack(cuts, axis=-1)
 
 
-def planes_of(grid: Grid) -> Planes:
+def planes_of(grid: Grid) -> _Planes:
     """The planes of a volume that a picture shows."""
-    return Planes(grid, cuts(grid.shape[2], ROWS))
+    return _Planes(grid, cuts(grid.shape[2], ROWS))
 
 
 def _across(grid: Grid) -> Grid:
     return Grid(grid.origin[:2], grid.spacing[:2], grid.shape[:2])
 
 
-def _planes(post: "Posterior", std: bool, progress: bool) -> View:
+def _planes(post: "Posterior", std: bool, progress: bool) -> _View:
     planes, order, drawn = planes_of(post.grid), _order(post), post.kept.get("samples")
     deviation = planes.cut(_std_on_grid(post, progress), order) if std else None
     draw = None if drawn is None else planes.cut(drawn[0], order)
-    return View(planes.grid, planes.cut(post.mean, order), deviation, draw, planes.places)
+    return _View(planes.grid, planes.cut(post.mean, order), deviation, draw, planes.places)
 
 
 def observed(post: "Posterior") -> Data | None:

@@ -17,28 +17,18 @@ from jaxtyping import Float, Int
 from scipy.special import ndtri
 
 from hipgp.model.data import Data, check_differentiable, check_inside
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.plain import Arrays, Json, plain
-from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
 
 EVIDENCE_PROBES = 16  # default number of random vectors in the stochastic estimate of the log evidence
-
-
-class Problem(NamedTuple):
-    """A prior, data and a trend; `noise` is the standard deviation for observations that were given none."""
-
-    kernel: Kernel
-    grid: Grid
-    data: Data
-    noise: float | None
-    trend: Trend
 
 
 class Estimate(NamedTuple):
@@ -89,15 +79,8 @@ class FittedPosterior(eqx.Module):
         """Mean and standard deviation of every functional."""
 
     @abc.abstractmethod
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
-        """`count` joint draws on the grid, (count, *grid.shape), or of functionals, (count, N)."""
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
+        """Joint draws on the grid, (count, *grid.shape), or of functionals, (count, N)."""
 
     @abc.abstractmethod
     def log_evidence(self, probes: int, key: Any) -> Estimate:
@@ -159,7 +142,7 @@ class FittedPosterior(eqx.Module):
 
         That is A^-1 times each draw's data; the same draws of a slightly different problem are then found sooner.
         """
-        drawn = self.sample(count, key).reshape(count, -1)
+        drawn = self.sample(SampleOptions(count, key)).reshape(count, -1)
         return np.asarray(drawn, float) - np.asarray(self.grid_mean(), float).ravel(), None
 
     def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:

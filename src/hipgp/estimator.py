@@ -25,7 +25,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hipgp.batch.engine import Batch
-from hipgp.choices.domain import in_step
+from hipgp.choices.domain import grown, in_step
 from hipgp.engines import Method
 from hipgp.gp import GP
 from hipgp.model.coordinates import Units, as_places, as_quantity, conversion
@@ -180,7 +180,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         key = int(check_random_state(random_state).randint(2**31 - 1))
         posterior = self.posterior_
         if np.any(self.grid_.outside(X) > 0):
-            wide = _widened(self.grid_, X, 10 * self.max_grid_points)
+            instead = f"draw elsewhere, or raise max_grid_points (now {self.max_grid_points})"
+            wide = grown(self.grid_, X, 10 * self.max_grid_points, "X", instead)
             gp = self._gp(wide)
             data = posterior.engine.observations()
             if data is None:
@@ -265,17 +266,3 @@ def _finer(grid: Grid, shape: tuple[int, ...] | None, most: int) -> Grid | None:
         return None
     cells = (np.asarray(grid.shape) - 1) / (np.asarray(shape) - 1)
     return Grid(grid.origin, np.asarray(grid.spacing) * cells, tuple(shape))
-
-
-def _widened(grid: Grid, X: np.ndarray, most: int) -> Grid:
-    """The grid with cells added on every side until it covers X."""
-    spacing = np.asarray(grid.spacing)
-    below = np.maximum(np.ceil((np.asarray(grid.lower) - X.min(axis=0)) / spacing), 0)
-    above = np.maximum(np.ceil((X.max(axis=0) - np.asarray(grid.upper)) / spacing), 0)
-    shape = np.asarray(grid.shape) + below + above
-    if np.prod(shape) > most:
-        raise ValueError(
-            f"X: expected places near the training data, got some so far out that joint draws there need a grid of "
-            f"{np.prod(shape):.2g} points; draw elsewhere, or raise max_grid_points (now {most // 10})"
-        )
-    return Grid(np.asarray(grid.lower) - below * spacing, spacing, tuple(int(n) for n in shape))

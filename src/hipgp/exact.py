@@ -21,7 +21,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from hipgp.engines import Estimate, FittedPosterior, Gradient, Method, Problem
+from hipgp.engines import Estimate, FittedPosterior, Gradient, Method
 from hipgp.learning.parameters import Layout
 from hipgp.model.data import Data, check_differentiable, check_dimension
 from hipgp.model.functionals import Functional, Points
@@ -29,8 +29,9 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.model.packing import pack_observations, unpack_observations
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions, check_std
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions, check_std
 from hipgp.runtime import memory
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
@@ -159,14 +160,8 @@ class ExactPosterior(FittedPosterior):
         return (0, 0) if self.trend.kind == "columns" else (QUICK_PAIRS // nodes, QUICK_PRODUCTS // n**2)
 
     @float64_available
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
+        count, key, columns, report = how
         at = Points(self.grid.coordinates()) if functional is None else functional
         x = self.trend.on_grid(self.grid) if functional is None else self.trend.of(at, self.grid, columns)
         what = f"draws of {len(at):,} values, which are correlated"

@@ -19,7 +19,7 @@ from hipgp.batch.engine import Batch
 from hipgp.choices.domain import learning_grid
 from hipgp.choices.learn import learned_from, warn_if_undetermined
 from hipgp.choices.problem import settled_grid, settled_method
-from hipgp.engines import Method, Problem
+from hipgp.engines import Method
 from hipgp.learning.integration import weighted_kernels
 from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.units import LearnOptions
@@ -32,6 +32,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.links import Link, as_link
 from hipgp.model.periodic import check_periods
+from hipgp.model.problem import OpenProblem, Problem
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.engine import Linearised, suited
 from hipgp.nonlinear.learning import Begun, learn_linearised
@@ -132,17 +133,18 @@ class GP(Shown, eqx.Module):
             method = suited(method, Batch(), self.link, self.parameters)
         if not (self.link.identity and data.gaussian):
             return self._linearised(data, method, progress, checkpoint, frame, average)
-        engine, why = settled_method(method, Batch(), self.kernel, self.grid, data, self.noise, checkpoint)
+        asked = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
+        engine, why = settled_method(method, Batch(), asked, checkpoint)
         self._check(data, engine)
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, scaled, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
-        hardest = kernel
+        asked = asked._replace(kernel=kernel, data=scaled, noise=noise)
         if average:
             bounding = learning_grid(scaled) if self.grid is None else self.grid
             learned = None if self.learned is None else in_unit(self.learned, -unit)
-            engine = _averaged(engine, learned, Problem(kernel, bounding, scaled, noise, self.trend))
-            hardest = engine.shortest(data.ndim)
-        grid, why_grid = settled_grid(engine, hardest, self.grid, scaled, noise, progress)
+            engine = _averaged(engine, learned, asked.on(bounding))
+            asked = asked._replace(kernel=engine.shortest(data.ndim))  # the one that needs the finest grid
+        grid, why_grid = settled_grid(engine, asked, progress)
         scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
         found = engine.condition(Problem(kernel, grid, scaled, noise, self.trend), progress, checkpoint)
         found = dataclasses.replace(found, diagnostics=found.diagnostics | why | why_grid)
@@ -180,7 +182,8 @@ class GP(Shown, eqx.Module):
         how = LearnOptions(start, bounds, key, polish, progress, checkpoint)
         if self.link.identity and data.gaussian:
             scaling.warn_if_repeated(data)
-            learned = learned_from(self.kernel, self.grid, data, self.noise, self.trend, Batch(), how)
+            asked = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
+            learned = learned_from(asked, Batch(), how)
             parameters, begun = {}, None
         else:
             check_periods(self.kernel)

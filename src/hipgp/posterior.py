@@ -16,7 +16,7 @@ from hipgp.files import export, io, persistence
 from hipgp.files.places import columns as columns_of
 from hipgp.files.shapes import places_and_shape
 from hipgp.learning.learned import Learned
-from hipgp.model import dates, scaling
+from hipgp.model import scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
 from hipgp.model.covariates import Design, coefficient_table
@@ -25,9 +25,9 @@ from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
-from hipgp.model.labels import AXES, Labels
+from hipgp.model.labels import Labels
 from hipgp.nonlinear.observed import new_observations, noise_of_all
-from hipgp.predictions import Prediction, StdMethod, StdOptions
+from hipgp.predictions import Prediction, SampleOptions, StdMethod, StdOptions
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
@@ -60,13 +60,7 @@ class Posterior(Shown, eqx.Module):
     @property
     def labels(self) -> Labels:
         """Names and units for files and plots: those given to `labelled`, otherwise those of the data."""
-        if self.named is not None:
-            return self.named
-        names = [
-            "time" if dates.origin(u) else a for a, u in zip(AXES[self.grid.ndim], self.units, strict=False)
-        ]
-        names = names if len(set(names)) == len(names) else None
-        return Labels.of(self.grid.ndim, names, self.units, unit=self.frame.field)
+        return Labels.of_data(self.grid.ndim, self.frame) if self.named is None else self.named
 
     @property
     def units(self) -> Units:
@@ -80,14 +74,7 @@ class Posterior(Shown, eqx.Module):
 
         Each is a single line of at most 200 characters; an axis cannot be called mean, std, sample or samples.
         """
-        made = Labels.of(self.grid.ndim, axes, axis_units or self.units, name, unit or self.frame.field)
-        labels = made if axes else made._replace(axes=self.labels.axes)
-        for what, given, known in (
-            ("axis_units", made.axis_units, self.units),
-            ("unit", (made.unit,), (self.frame.field,)),
-        ):
-            if any(known) and any(k and g != k for g, k in zip(given, known, strict=True)):
-                raise ValueError(f"{what}: expected {', '.join(known)} like the data, got {', '.join(given)}")
+        labels = self.labels.changed(self.frame, axes, axis_units, name, unit)
         return dataclasses.replace(self, named=labels)
 
     def plot(self, ax: Any = None, *, std: bool = True, data: bool = True) -> Any:
@@ -254,17 +241,10 @@ class Posterior(Shown, eqx.Module):
             with Progress("standard deviations", progress) as bar:
                 found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
         found = self._in_unit(found, functional, longer)
-        if noisy is False:
-            return shaped(found)
-        return shaped(
-            new_observations(
-                found,
-                self.engine,
-                noisy,
-                noise,
-                noise_of_all(self.engine.observations(), self.noise, self.unit),
-            )
-        )
+        if noisy is not False:
+            of_data = noise_of_all(self.engine.observations(), self.noise, self.unit)
+            found = new_observations(found, self.engine, noisy, noise, of_data)
+        return shaped(found)
 
     def sample(
         self,
@@ -282,7 +262,9 @@ class Posterior(Shown, eqx.Module):
         itemsize = np.dtype(self.engine.dtype).itemsize
         estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
         with Progress("drawing", progress) as bar:
-            drawn = np.ldexp(engine.sample(count, as_key(key), at, columns, bar.done), self.unit)
+            drawn = np.ldexp(
+                engine.sample(SampleOptions(count, as_key(key), columns, bar.done), at), self.unit
+            )
         return drawn if longer == 1 else drawn / longer
 
     @property

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+import jax
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtr, ndtri
@@ -29,6 +30,15 @@ class StdOptions(NamedTuple):
 
 
 DEFAULT_STD = StdOptions()
+
+
+class SampleOptions(NamedTuple):
+    """How many joint draws to take, and how; `key` is a JAX key."""
+
+    count: int
+    key: jax.Array
+    columns: Any = None  # as in StdOptions
+    report: Report = silent
 
 
 def check_std(how: StdOptions, engine: str, methods: tuple[str, ...]) -> None:

@@ -9,8 +9,9 @@ import batch_problem as problem
 import hipgp as hg
 from batch_problem import GRID, KERNEL
 from hipgp.batch import evidence
-from hipgp.engines import Problem
+from hipgp.batch.ordering import in_order
 from hipgp.learning.parameters import Layout
+from hipgp.model.problem import Problem
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -84,7 +85,7 @@ def test_a_few_probes_estimate_it_with_the_spread_that_theory_gives():
     data, _, _, _ = problem.mixture(("points",))
     layout = Layout.of(KERNEL, False)
     given = Problem(KERNEL, GRID, data, None, hg.GP(KERNEL, GRID).trend)
-    post = evidence.differentiable(hg.Batch()).fit(given)
+    post = evidence.differentiable(hg.Batch(), GRID).fit(given)
     signs = lambda key: post.system.random_signs(8, jax.random.key(key))
     found = [evidence.slope(post, signs(key)).gradient.values for key in range(24)]
     same = hg.Batch().log_evidence_slope(given, 8, jax.random.key(0)).gradient.values
@@ -119,8 +120,34 @@ def test_a_posterior_gives_the_gradient_by_name_whatever_its_settings(kinds, set
     assert np.max(np.abs(exact)) > 0.35 * np.sqrt(len(data))  # or the tolerance would pass zeros
 
 
-def test_the_settings_of_learning_are_those_of_conditioning_where_they_can_be():
+def test_learning_and_conditioning_see_the_same_model():
+    """The settings of learning build the system of conditioning, residuals included; only exact weights become local."""
     plain = hg.Batch(space="data", residual="bound", neighbours=7, stencil=2, tolerance=0.5)
-    assert evidence.differentiable(plain) == plain
-    assert evidence.differentiable(hg.Batch()) == hg.Batch(space="data", residual="noise")
-    assert evidence.differentiable(hg.Batch(weights="exact")).weights == "local"
+    assert evidence.differentiable(plain, GRID) == plain
+    assert evidence.differentiable(hg.Batch(), GRID) == hg.Batch(space="data", residual="joint")
+    assert evidence.differentiable(hg.Batch(space="grid"), GRID).residual == "noise"
+    exact = evidence.differentiable(hg.Batch(weights="exact"), GRID)
+    assert (exact.weights, exact.stencil, exact.residual) == ("local", 8, "noise")
+
+
+def test_learning_sees_joint_residuals_as_conditioning_does():
+    """Points on a grid that is too coarse for the kernel: the evidence that learning climbs, and its gradient."""
+    given, tight = coarse_points(), hg.Batch(tolerance=1e-12)
+    post = evidence.differentiable(tight, GRID).fit(given, progress=False)
+    assert post.diagnostics["residual"] == "joint"
+    slope = evidence.slope(post, every_probe(post), 1e-12)
+    layout = Layout.of(given.kernel, False)
+    bound = lambda v: dense_bound(v, layout, given.data, None, None, "joint")
+    vector = layout.pack(given.kernel, None)
+    exact = differences(bound, vector)
+    assert slope.evidence.value == pytest.approx(bound(vector), abs=1e-4)
+    np.testing.assert_allclose(slope.gradient.values, exact, rtol=0, atol=1e-4 * np.max(np.abs(exact)))
+
+
+def coarse_points():
+    """Points, crowded in some cells, on a grid that is too coarse for the kernel."""
+    x = np.concatenate([problem.places(3, 30), 0.1 + 0.05 * problem.places(4, 5)])
+    kernel = hg.Matern32(variance=1.3, lengthscale=(0.2, 0.25))
+    y = np.random.default_rng(5).normal(size=len(x))
+    data = in_order(hg.observe(hg.Points(x), y, noise=0.3))[0]
+    return Problem(kernel, GRID, data, None, hg.GP(kernel, GRID).trend)

@@ -7,6 +7,8 @@ import dense
 import hipgp as hg
 from hipgp.choices import domain, method
 from hipgp.choices import grid as choice
+from hipgp.model.problem import OpenProblem
+from hipgp.model.trend import Trend
 from hipgp.runtime import memory
 
 KERNEL, DENSE_KERNEL = hg.Matern52(1.3, (0.3, 0.4)), dense.Matern52(1.3, (0.3, 0.4))
@@ -17,6 +19,10 @@ def square(count=120, seed=0, noise=0.1):
     x = rng.uniform(0.0, 1.0, (count, 2))
     y = np.sin(5 * x[:, 0]) * np.cos(3 * x[:, 1]) + noise * rng.standard_normal(count)
     return x, y, hg.observe(hg.Points(x), y, noise=noise)
+
+
+def without_grid(kernel, data):
+    return OpenProblem(kernel, None, data, None, Trend(None))
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +89,8 @@ def test_the_grid_is_chosen_for_the_stencil_that_the_engine_uses():
 
 def test_more_noise_and_smoother_kernels_take_coarser_grids():
     x, y, _ = square()
-    size = lambda kernel, noise: (
-        choice.grid_for(
-            hg.Batch(), kernel, hg.observe(hg.Points(x), y, noise), np.full(len(y), noise)
-        ).grid.size
-    )
+    data = lambda noise: hg.observe(hg.Points(x), y, noise)
+    size = lambda kernel, noise: choice.grid_for(hg.Batch(), without_grid(kernel, data(noise))).choice.size
     assert size(KERNEL, 0.5) < size(KERNEL, 0.02)
     assert size(hg.SquaredExponential(1.3, (0.3, 0.4)), 0.05) < size(hg.Matern32(1.3, (0.3, 0.4)), 0.05)
 
@@ -96,10 +99,9 @@ def test_more_noise_and_smoother_kernels_take_coarser_grids():
 def test_units_of_the_coordinates_change_nothing(factor):
     x, y, data = square(60)
     scaled = hg.observe(hg.Points(factor * x), y, noise=0.1)
-    std = np.full(len(y), 0.1)
-    one = choice.grid_for(hg.Batch(), KERNEL, data, std).grid
+    one = choice.grid_for(hg.Batch(), without_grid(KERNEL, data)).choice
     kernel = hg.Matern52(1.3, (0.3 * factor, 0.4 * factor))
-    other = choice.grid_for(hg.Batch(), kernel, scaled, std).grid
+    other = choice.grid_for(hg.Batch(), without_grid(kernel, scaled)).choice
     assert one.shape == other.shape
     np.testing.assert_allclose(np.asarray(other.spacing), factor * np.asarray(one.spacing))
     assert domain.learning_grid(data).shape == domain.learning_grid(scaled).shape
@@ -231,16 +233,18 @@ def test_a_domain_that_no_grid_in_memory_can_serve_says_which_accuracy_it_can(mo
 
 def test_the_choice_of_the_engine(monkeypatch):
     x, y, data = square(60)
-    assert isinstance(method.method_for(hg.Batch(), KERNEL, data, None).method, hg.Exact)
-    assert "checkpoint" in method.method_for(hg.Batch(), KERNEL, data, None, "file").reason
+    assert isinstance(method.method_for(hg.Batch(), without_grid(KERNEL, data)).choice, hg.Exact)
+    assert "checkpoint" in method.method_for(hg.Batch(), without_grid(KERNEL, data), "file").reason
     monkeypatch.setattr(method, "MOST_OBSERVATIONS", 50)
-    assert isinstance(method.method_for(hg.Batch(), KERNEL, data, None).method, hg.Batch)
-    assert "slower beyond 50" in method.method_for(hg.Batch(), KERNEL, data, None).reason
+    assert isinstance(method.method_for(hg.Batch(), without_grid(KERNEL, data)).choice, hg.Batch)
+    assert "slower beyond 50" in method.method_for(hg.Batch(), without_grid(KERNEL, data)).reason
     rays = hg.observe(hg.LineIntegrals(x[:30], x[30:]), y[:30], noise=0.1)
     monkeypatch.setattr(method, "MOST_PAIRS", 1e4)
-    assert "quadrature nodes" in method.method_for(hg.Batch(), hg.Matern12(1.0, 0.1), rays, None).reason
+    assert (
+        "quadrature nodes" in method.method_for(hg.Batch(), without_grid(hg.Matern12(1.0, 0.1), rays)).reason
+    )
     monkeypatch.setattr(memory, "bytes_available", lambda: 10.0)
-    assert "would need" in method.method_for(hg.Batch(), KERNEL, rays, None).reason
+    assert "would need" in method.method_for(hg.Batch(), without_grid(KERNEL, rays)).reason
 
 
 @pytest.mark.parametrize(

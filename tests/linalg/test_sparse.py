@@ -39,7 +39,7 @@ MATRICES = {
 @pytest.mark.parametrize("make", MATRICES.values(), ids=MATRICES.keys())
 def test_products_are_scipy_s(make, dtype, laid_out_by, monkeypatch):
     """Sums of up to 384 terms: a few roundings."""
-    monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: laid_out_by == "the host")
+    monkeypatch.setattr("hipgp.linalg.sparse.on_cpu", lambda: laid_out_by == "the host")
     rng = np.random.default_rng(0)
     matrix = make(rng)
     full = matrix.toarray()
@@ -90,7 +90,7 @@ def test_padding_is_dear_where_rows_are_many(monkeypatch):
 @pytest.mark.parametrize("laid_out_by", ["the host", "the device"])
 def test_a_few_entries_more_or_less_are_no_other_shapes(monkeypatch, laid_out_by):
     """What has been compiled for some neighbours serves those of another lengthscale."""
-    monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: laid_out_by == "the host")
+    monkeypatch.setattr("hipgp.linalg.sparse.on_cpu", lambda: laid_out_by == "the host")
     rng = np.random.default_rng(6)
     counts = rng.integers(3, 18, 4000)
     counts[:10], counts[-1] = 1, 0
@@ -120,7 +120,7 @@ def test_sides_together_are_sides_in_turn(monkeypatch):
     """What a GPU does with several sides, here in its own layout: all entries unrolled, sides behind."""
     rng = np.random.default_rng(3)
     matrix = uneven(rng)
-    monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: False)
+    monkeypatch.setattr("hipgp.linalg.sparse.on_cpu", lambda: False)
     ours = SparseMatrix.from_scipy(matrix, np.float64)
     x, y = rng.normal(size=(3, 400)), rng.normal(size=(3, len(matrix.toarray())))
     np.testing.assert_allclose(ours.matmul(x), x @ matrix.toarray().T, atol=1e-12)
@@ -148,7 +148,7 @@ def test_the_transpose_in_threads_is_scipy_s(monkeypatch):
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_a_product_with_no_sides_has_none(monkeypatch, on_cpu):
     """A trend without columns is solved for as no right-hand side at all."""
-    monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: on_cpu)
+    monkeypatch.setattr("hipgp.linalg.sparse.on_cpu", lambda: on_cpu)
     rows, columns = 9, 7 + on_cpu  # other shapes: what was compiled for the one is not taken for the other
     ours = SparseMatrix.from_scipy(scipy.sparse.random_array((rows, columns), density=0.5, rng=1), np.float64)
     assert ours.matmul(np.zeros((0, columns))).shape == (0, rows)

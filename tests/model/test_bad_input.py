@@ -197,7 +197,33 @@ CASES = {  # what is done, the argument to be named, what came
         "bounds",
         "2",
     ),
+    "polish without a grid": (
+        lambda: hg.GP(hk.Matern32()).learn(DATA, polish=True, progress=False),
+        "polish",
+        "without",
+    ),
+    "hyperparameters unheard of": (
+        lambda: GP.condition(DATA, hyperparameters="mean"),
+        "hyperparameters",
+        "'mean'",
+    ),
+    "average over a kernel that was given": (
+        lambda: GP.condition(DATA, hyperparameters="average", progress=False),
+        "hyperparameters",
+        '"average"',
+    ),
     # prediction
+    "noise below zero": (
+        lambda: posterior().predict(Points([0.5]), noisy=True, noise=-1.0),
+        "noise",
+        "-1.0",
+    ),
+    "noisy unheard of": (lambda: posterior().predict(Points([0.5]), noisy="yes"), "noisy", "'yes'"),
+    "an interval of everything": (lambda: posterior().interval(1.0), "p", "1.0"),
+    "groups of others": (lambda: posterior().leave_out(np.zeros(3)), "groups", "(3,)"),
+    "update with y": (lambda: posterior().update(Y), "more", "ndarray"),
+    "without all": (lambda: posterior().without(np.ones(4, bool)), "index", "4"),
+    "without the fifth": (lambda: posterior().without([4]), "index", "4"),
     "predict at a word": (lambda: posterior().predict("here"), "x", "dtype <U4"),
     "predict in a plane": (lambda: posterior().predict(Points([[0.5, 0.5]])), "grid", "1"),
     "std unheard of": (lambda: posterior().predict(Points([0.5]), std="best"), "std", "'best'"),
@@ -226,8 +252,22 @@ CASES = {  # what is done, the argument to be named, what came
     **{f"stencil {n}": (lambda n=n: hg.Batch(stencil=n), "stencil", repr(n)) for n in (0, 3)},
     **{
         f"{name} unheard of": (lambda name=name: hg.Batch(**{name: "best"}), name, "'best'")
-        for name in ("weights", "residual", "space")
+        for name in ("weights", "residual", "space", "preconditioner")
     },
+    "a preconditioner in grid space": (
+        lambda: hg.Batch(space="grid", preconditioner="vecchia"),
+        "preconditioner",
+        "'vecchia'",
+    ),
+    "neighbours of low rank": (
+        lambda: hg.Batch(preconditioner="low-rank", neighbours=4),
+        "neighbours",
+        "4",
+    ),
+    # the other engines
+    "accuracy zero": (lambda: hg.Exact(accuracy=0.0), "accuracy", "0.0"),
+    "family unheard of": (lambda: hg.Variational("best"), "family", "'best'"),
+    "half an epoch": (lambda: hg.Variational(epochs=0.5), "epochs", "0.5"),
     "neighbours in grid space": (lambda: hg.Batch(space="grid", neighbours=4), "neighbours", "4"),
     "exact weights in grid space": (
         lambda: GP.condition(DATA, hg.Batch(space="grid", weights="exact"), progress=False),

@@ -10,6 +10,7 @@ import scipy.stats as st
 import dense_nonlinear
 import hipgp as hg
 from hipgp.nonlinear.importance import importance_weights, pareto_shape
+from hipgp.predictions import SampleOptions
 
 GRID = hg.Grid.cover(0.0, 1.0, shape=32)
 X = np.array([0.2, 0.5, 0.8])
@@ -44,7 +45,9 @@ def test_weights_bring_the_moments_of_the_true_posterior():
     log = importance_weights(post.post, post.blocks, post.stand_ins, 20_000, 1)
     w = np.exp(log - log.max())
     w /= w.sum()
-    draws = post.post.sample(20_000, jax.random.key(1), hg.Points(np.concatenate([X, X])))[:, :3]
+    draws = post.post.sample(SampleOptions(20_000, jax.random.key(1)), hg.Points(np.concatenate([X, X])))[
+        :, :3
+    ]
     prior = np.asarray(KERNEL(X[:, None], X[:, None]))
 
     def log_likelihood(f):

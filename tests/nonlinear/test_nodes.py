@@ -43,6 +43,17 @@ def test_both_come_to_the_same_fixed_point(posteriors):
     np.testing.assert_allclose(b.mean, a.mean, atol=0.25 * np.max(a.std))
 
 
+def test_lines_are_not_taken_for_earlier_ones_at_the_same_place_in_memory(posteriors):
+    """Nodes of a prediction are freed after it, and those of the next may lie where they were."""
+    post = posteriors[1]
+    for seed in range(4):
+        ends = np.random.default_rng(seed).uniform(0.05, 0.95, (2, 30, 2))
+        found = post.predict(hg.LineIntegrals(*ends), progress=False).mean
+        alone = hg.LineIntegrals(*ends).nodes(GRID.spacing)
+        near = np.sum(alone.weights * truth(alone.x), axis=1)
+        assert np.corrcoef(found, near)[0, 1] > 0.9
+
+
 def test_the_truth_is_within_its_intervals(posteriors):
     x = RNG.uniform(0.1, 0.9, (200, 2))
     found = posteriors[0].predict(hg.Points(x), progress=False)

@@ -13,6 +13,7 @@ from hipgp.model.kernels import Matern32
 from hipgp.runtime import memory
 from hipgp.variational.minibatch_weights import compiled_weights, exact_source
 from hipgp.variational.whitening import whiten
+from variational_problem import gp_problem
 
 KERNEL, DENSE = Matern32(1.3, 0.3), dense.Matern32(1.3, 0.3)
 SHAPE = (10, 9)
@@ -95,6 +96,6 @@ def test_a_dense_matrix_too_large_is_refused_with_its_bytes(settings, argument, 
     grid = Grid.cover((0, 0), (1, 1), shape=(20, 20))
     data = hg.observe(hg.Points(np.full((2, 2), 0.5)), np.zeros(2), noise=0.1)
     with pytest.raises(ValueError, match=rf"{argument}: expected a problem that fits into memory.* bytes\)"):
-        hg.Variational(**settings).fit(KERNEL, grid, data, None)
+        hg.Variational(**settings).fit(gp_problem(KERNEL, grid, data))
     monkeypatch.setattr(memory, "_host_bytes", lambda: 2.0**36)
     hg.Variational(**settings).blocks(whiten(KERNEL, grid, "toeplitz"), grid)

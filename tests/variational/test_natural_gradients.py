@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hipgp.variational.engine import Variational
-from variational_problem import GRIDS, kernels, observed
+from variational_problem import GRIDS, gp_problem, kernels, observed
 
 STEP = 0.05
 NEAR = {"block": 0.02, "full": 0.01}  # nats; measured 0.003 and 0.0009 after 400 epochs
@@ -32,7 +32,7 @@ def problem():
     data, _ = observed(2, noise=0.5)
 
     def fit(family, **settings):
-        return Variational(family, (3, 2), **settings).fit(kernel, grid, data, None, progress=False)
+        return Variational(family, (3, 2), **settings).fit(gp_problem(kernel, grid, data), progress=False)
 
     return fit
 

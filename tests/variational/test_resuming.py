@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from hipgp.engines import Problem
 from hipgp.model.data import observe
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Matern32
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.variational import engine, resuming
 from hipgp.variational.engine import Variational

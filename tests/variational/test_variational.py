@@ -10,6 +10,7 @@ from hipgp.model.data import observe
 from hipgp.model.functionals import Derivatives, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Matern12, SquaredExponential
+from hipgp.predictions import SampleOptions
 from hipgp.variational.engine import Variational
 from hipgp.variational.full_pass import full_pass
 from hipgp.variational.minibatch_weights import minibatches
@@ -22,6 +23,7 @@ from variational_problem import (
     close,
     every_dimension,
     every_functional,
+    gp_problem,
     inside,
     kernels,
     observed,
@@ -42,7 +44,7 @@ def test_full_rank_is_the_dense_svgp(make, dimension):
     grid, (kernel, plain) = GRIDS[dimension], kernels(dimension)
     rng = np.random.default_rng(1)
     functional, y = make(rng, dimension), rng.normal(size=COUNT)
-    post = Variational("full").fit(kernel, grid, observe(functional, y, noise=0.2), None)
+    post = Variational("full").fit(gp_problem(kernel, grid, observe(functional, y, noise=0.2)))
     f = as_dense(functional, grid)
     expected = dense.svgp(plain, grid.coordinates(), f, y, 0.2, f)
     mean, std, _ = post.predict(functional)
@@ -61,7 +63,7 @@ def test_full_rank_of_a_mixture(dimension, residual):
     expected = dense.svgp(plain, grid.coordinates(), f, data.y, data.noise_std(None), at, residual)
     for whitening in ("toeplitz", "cholesky"):
         post = Variational("full", whitening=whitening, residual=residual, batch_size=20).fit(
-            kernel, grid, data, None
+            gp_problem(kernel, grid, data)
         )
         close(post.grid_mean().ravel(), expected.mean)
         close(post.grid_std()[0].ravel(), expected.std)
@@ -79,7 +81,7 @@ def test_structured_optimum_is_the_dense_one(dimension, family):
     grid, (kernel, plain) = GRIDS[dimension], kernels(dimension)
     data, f = observed(dimension, noise=0.5)
     settings = {"family": family, "block_shape": (5, 3, 2)[:dimension]}
-    post = Variational(**settings, direct=True).fit(kernel, grid, data, None)
+    post = Variational(**settings, direct=True).fit(gp_problem(kernel, grid, data))
     root, blocks = dense_root(post.whitening), np.asarray(post.q.blocks.index)
     model = plain, grid.coordinates(), f, data.y, data.noise_std(None)
     real = [b[b < post.whitening.size] for b in blocks]
@@ -91,13 +93,17 @@ def test_structured_optimum_is_the_dense_one(dimension, family):
     )
     close(post.grid_mean().ravel(), mean)
     close(post.grid_std()[0].ravel() ** 2, np.diag(cov))
-    whole = Variational(**settings, direct=False, batch_size=1000, epochs=1).fit(kernel, grid, data, None)
+    whole = Variational(**settings, direct=False, batch_size=1000, epochs=1).fit(
+        gp_problem(kernel, grid, data)
+    )
     close(whole.whitened_mean, post.whitened_mean)
     close(whole.whitened_covariance, post.whitened_covariance)
     close(whole.elbo(), post.elbo())
     if family == "mean-field" and dimension != 2:
         return
-    small = Variational(**settings, direct=False, batch_size=15, epochs=30).fit(kernel, grid, data, None)
+    small = Variational(**settings, direct=False, batch_size=15, epochs=30).fit(
+        gp_problem(kernel, grid, data)
+    )
     close(small.whitened_covariance, post.whitened_covariance)
     close(small.whitened_mean, post.whitened_mean)
     close(small.elbo(), post.elbo())
@@ -108,9 +114,9 @@ def test_the_papers_own_steps_reach_the_optimum():
     """A constant small step on all data, where every update is appendix B.1.2 as it stands."""
     grid, (kernel, _) = GRIDS[1], kernels(1)
     data, _ = observed(1, noise=1.5)
-    direct = Variational("mean-field", direct=True).fit(kernel, grid, data, None)
+    direct = Variational("mean-field", direct=True).fit(gp_problem(kernel, grid, data))
     settings = {"family": "mean-field", "direct": False, "batch_size": 1000, "step": 0.05, "epochs": 1000}
-    post = Variational(**settings).fit(kernel, grid, data, None, progress=False)
+    post = Variational(**settings).fit(gp_problem(kernel, grid, data), progress=False)
     close(post.whitened_mean, direct.whitened_mean, 1e-4)
     close(post.whitened_covariance, direct.whitened_covariance, 1e-6)
 
@@ -119,7 +125,7 @@ def test_blocks_are_better_than_points_and_worse_than_all():
     grid, (kernel, _) = GRIDS[2], kernels(2)
     data, _ = observed(2)
     bounds = [
-        Variational(family, shape).fit(kernel, grid, data, None).diagnostics["elbo"]
+        Variational(family, shape).fit(gp_problem(kernel, grid, data)).diagnostics["elbo"]
         for family, shape in (("mean-field", None), ("block", (2, 2)), ("block", (4, 4)), ("full", None))
     ]
     assert bounds == sorted(bounds)
@@ -131,7 +137,7 @@ def test_no_step_diverges(step):
     grid, (kernel, _) = GRIDS[2], kernels(2)
     data, _ = observed(2, noise=1e-3)
     settings = {"family": "mean-field", "direct": False, "batch_size": 5, "epochs": 10}
-    post = Variational(**settings, step=step).fit(kernel, grid, data, None)
+    post = Variational(**settings, step=step).fit(gp_problem(kernel, grid, data))
     mean, std, _ = post.predict(Points(grid.coordinates()))
     assert np.all(np.isfinite(mean)) and np.all(np.abs(mean) < 50) and np.all(std > 0)
     assert np.all(np.isfinite(post.diagnostics["elbo_trace"]))
@@ -143,9 +149,10 @@ def test_automatic_steps_on_strong_data():
     data, _ = observed(2, noise=1e-2)
     settings = {"family": "mean-field", "direct": False, "batch_size": 5}
     bounds = [
-        Variational(**settings, epochs=n).fit(kernel, grid, data, None).diagnostics["elbo"] for n in (5, 60)
+        Variational(**settings, epochs=n).fit(gp_problem(kernel, grid, data)).diagnostics["elbo"]
+        for n in (5, 60)
     ]
-    best = Variational("mean-field").fit(kernel, grid, data, None).diagnostics["elbo"]
+    best = Variational("mean-field").fit(gp_problem(kernel, grid, data)).diagnostics["elbo"]
     assert best >= bounds[1] > bounds[0]
 
 
@@ -156,8 +163,8 @@ def test_automatic_steps_on_strong_data():
 def test_local_weights_of_the_whole_grid_are_exact(dimension):
     grid, (kernel, _) = GRIDS[dimension], kernels(dimension)
     data, _ = observed(dimension)
-    exact = Variational("full").fit(kernel, grid, data, None)
-    local = Variational("full", weights="local", stencil=12).fit(kernel, grid, data, None)
+    exact = Variational("full").fit(gp_problem(kernel, grid, data))
+    local = Variational("full", weights="local", stencil=12).fit(gp_problem(kernel, grid, data))
     close(local.grid_mean(), exact.grid_mean())
     close(local.grid_std()[0], exact.grid_std()[0])
     close(local.elbo(), exact.elbo())
@@ -169,13 +176,13 @@ def test_local_weights_of_the_whole_grid_are_exact(dimension):
 def test_draws_have_the_posterior_moments():
     grid, (kernel, _) = GRIDS[2], kernels(2)
     data, _ = observed(2)
-    post = Variational("block", (3, 2)).fit(kernel, grid, data, None)
-    draws = post.sample(20_000, jax.random.key(0))
+    post = Variational("block", (3, 2)).fit(gp_problem(kernel, grid, data))
+    draws = post.sample(SampleOptions(20_000, jax.random.key(0)))
     assert draws.shape == (20_000, *grid.shape)
     np.testing.assert_allclose(draws.mean(axis=0), post.grid_mean(), atol=0.04)
     np.testing.assert_allclose(draws.std(axis=0), post.grid_std()[0], rtol=0.04)
     boxes = data.blocks[3].functional
-    seen, (mean, std, _) = post.sample(20_000, jax.random.key(1), boxes), post.predict(boxes)
+    seen, (mean, std, _) = post.sample(SampleOptions(20_000, jax.random.key(1)), boxes), post.predict(boxes)
     assert seen.shape == (20_000, COUNT)
     np.testing.assert_allclose(seen.mean(axis=0), mean, atol=0.04)
     np.testing.assert_allclose(seen.std(axis=0), std, rtol=0.04)
@@ -190,7 +197,7 @@ def test_float32_agrees(direct, weights):
     found = []
     for dtype in (np.float64, np.float32):
         data = observe(Points(x.astype(dtype)), y.astype(dtype), noise=dtype(0.1))
-        post = settings.fit(kernel, grid, data, None)
+        post = settings.fit(gp_problem(kernel, grid, data))
         found.append((post.grid_mean(), post.grid_std()[0], *post.predict(Points(x.astype(dtype)))[:2]))
     for double, single in zip(*found, strict=True):
         assert single.dtype == np.float32 and double.dtype == np.float64 and np.all(np.isfinite(single))
@@ -235,15 +242,15 @@ def test_fits_that_make_no_sense():
     rng = np.random.default_rng(8)
     data = observe(Points(inside(rng, 2)), np.ones(COUNT), noise=0.1)
     with pytest.raises(ValueError, match=r"block_shape: expected 2 whole numbers.*got \(2, 2, 2\)"):
-        Variational(block_shape=(2, 2, 2)).fit(kernel, grid, data, None)
+        Variational(block_shape=(2, 2, 2)).fit(gp_problem(kernel, grid, data))
     with pytest.raises(ValueError, match="noise: expected the noise of every observation"):
-        Variational().fit(kernel, grid, observe(data.blocks[0].functional, data.y), None)
+        Variational().fit(gp_problem(kernel, grid, observe(data.blocks[0].functional, data.y)))
     with pytest.raises(ValueError, match="reach outside the grid"):
-        Variational().fit(kernel, grid, observe(Points([[5.0, 0.0]]), [1.0], noise=0.1), None)
+        Variational().fit(gp_problem(kernel, grid, observe(Points([[5.0, 0.0]]), [1.0], noise=0.1)))
     slopes = observe(Derivatives(inside(rng, 2)), np.ones(COUNT), noise=0.1)
     with pytest.raises(ValueError, match="kernel: expected one whose draws have a derivative"):
-        Variational().fit(Matern12(1.0, 0.3), grid, slopes, None)
-    post = Variational("mean-field").fit(Matern12(1.0, 0.3), grid, data, None)
+        Variational().fit(gp_problem(Matern12(1.0, 0.3), grid, slopes))
+    post = Variational("mean-field").fit(gp_problem(Matern12(1.0, 0.3), grid, data))
     with pytest.raises(ValueError, match="kernel: expected one whose draws have a derivative"):
         post.predict(slopes.blocks[0].functional)
 
@@ -253,14 +260,14 @@ def test_weights_batch_by_batch_are_those_of_the_table(monkeypatch):
     grid, (kernel, _) = GRIDS[2], kernels(2)
     data, _ = observed(2)
     settings = Variational("block", (3, 2), direct=False, batch_size=10, epochs=4)
-    held = settings.fit(kernel, grid, data, None)
+    held = settings.fit(gp_problem(kernel, grid, data))
     monkeypatch.setattr("hipgp.variational.engine.storage_limit", lambda: 0)
-    streamed = settings.fit(kernel, grid, data, None)
+    streamed = settings.fit(gp_problem(kernel, grid, data))
     close(streamed.whitened_mean, held.whitened_mean)
     close(streamed.elbo(), held.elbo())
     assert streamed.diagnostics["pcg_iterations_max"] == held.diagnostics["pcg_iterations_max"] > 0
     with pytest.raises(ValueError, match="direct: expected weights that fit"):
-        Variational("block", (3, 2), direct=True).fit(kernel, grid, data, None)
+        Variational("block", (3, 2), direct=True).fit(gp_problem(kernel, grid, data))
 
 
 def test_minibatches_are_unbiased():
@@ -278,7 +285,7 @@ def test_minibatches_are_unbiased():
 def test_a_short_pcg_is_told():
     grid, (kernel, _) = GRIDS[2], kernels(2)
     data, _ = observed(2)
-    post = Variational("full", max_iterations=1).fit(kernel, grid, data, None)
+    post = Variational("full", max_iterations=1).fit(gp_problem(kernel, grid, data))
     assert not post.diagnostics["converged"] and "raise max_iterations" in post.diagnostics["message"]
     assert post.diagnostics["pcg_iterations_max"] == 1
 
@@ -287,8 +294,10 @@ def test_the_mean_gap_is_bounded():
     """Half the squared gradient is never less than what the bound has to gain."""
     grid, (kernel, _) = GRIDS[2], kernels(2)
     data, _ = observed(2)
-    short = Variational("block", (3, 2), direct=False, batch_size=15, epochs=1).fit(kernel, grid, data, None)
-    best = Variational("block", (3, 2)).fit(kernel, grid, data, None)
+    short = Variational("block", (3, 2), direct=False, batch_size=15, epochs=1).fit(
+        gp_problem(kernel, grid, data)
+    )
+    best = Variational("block", (3, 2)).fit(gp_problem(kernel, grid, data))
     gain = best.elbo() - short.elbo()
     assert 0 < gain <= short.diagnostics["mean_gap_nats_bound"]
     gradient = full_pass(short.q, short.problem).gradient
@@ -307,7 +316,7 @@ def test_section_5_3(data_folder, derivatives, error, spread, whitening):
     if derivatives:
         data = data + observe(Derivatives(z["x_derivative"]), z["dy"], noise=0.2)
     grid = Grid.cover(-1.0, 1.0, shape=80)
-    post = Variational("full", whitening=whitening).fit(SquaredExponential(0.5, 0.1), grid, data, None)
+    post = Variational("full", whitening=whitening).fit(gp_problem(SquaredExponential(0.5, 0.1), grid, data))
     mean, std, _ = post.predict(Points(z["x_test"]))
     assert np.sqrt(np.mean((mean - z["f_test"]) ** 2)) == pytest.approx(error, abs=5e-6)
     assert np.mean(std) == pytest.approx(spread, abs=5e-6)

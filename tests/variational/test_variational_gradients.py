@@ -22,6 +22,7 @@ from variational_problem import (
     VARIANCE,
     close,
     every_dimension,
+    gp_problem,
     kernels,
     observed,
     slow,
@@ -34,7 +35,7 @@ def differentiable_problem(dimension, residual="bound", weights="exact"):
     data, f = observed(dimension)
     data = observe(data.blocks[0].functional, data.blocks[0].y) + type(data)(data.blocks[1:])
     functionals = [b.functional for b in data.blocks]
-    post = Variational("full", residual=residual).fit(kernel, grid, data, 0.25)
+    post = Variational("full", residual=residual).fit(gp_problem(kernel, grid, data, 0.25))
     source = (
         exact_source(kernel, grid, functionals, 1e-13, 1000)
         if weights == "exact"
@@ -135,8 +136,8 @@ def test_learning_raises_the_bound(weights, whitening):
     data = observe(Points(x), y) + observe(Points(x[:10]), y[:10], noise=0.3)
     kernel, settings = Matern32(0.3, 0.1), {"weights": weights, "whitening": whitening}
     learner = Variational("full", learn=True, epochs=30, batch_size=50, learning_rate=0.05, **settings)
-    post = learner.fit(kernel, grid, data, 0.5, progress=False)
-    before = Variational("full", batch_size=50, **settings).fit(kernel, grid, data, 0.5)
+    post = learner.fit(gp_problem(kernel, grid, data, 0.5), progress=False)
+    before = Variational("full", batch_size=50, **settings).fit(gp_problem(kernel, grid, data, 0.5))
     assert post.elbo() > before.elbo() + 50
     assert post.noise == pytest.approx(0.1, rel=0.35)
     np.testing.assert_allclose(post.problem.variance[-10:], 0.09)

@@ -70,7 +70,7 @@ def test_weights_of_pieces_on_the_device_make_the_same_products(monkeypatch):
         "_merging_functions",
         lambda: (stencils._merged_rows_on_device, stencils.concatenate_on_device),
     )
-    monkeypatch.setattr("hipgp.linalg.sparse._on_cpu", lambda: False)
+    monkeypatch.setattr("hipgp.linalg.sparse.on_cpu", lambda: False)
     with jax.enable_x64(True):
         rows = stencils.local_weight_rows(KERNEL_2D, grid, data.functionals)
         assert not rows.csr.on_host

@@ -64,7 +64,7 @@ def page(path: str | os.PathLike[str]) -> str:
     return re.sub("{{(" + "|".join(parts) + ")}}", lambda place: parts[place[1]], text)
 
 
-def link_name(post: models.Posterior) -> str:
+def _link_name(post: models.Posterior) -> str:
     """The link of a transformed field; empty where there is none."""
     name = post.diagnostics.get("link", "identity")
     return "" if name == "identity" else str(name)
@@ -77,9 +77,9 @@ def _scatter_in_words(post: models.Posterior, data: Data | None) -> str:
     )
     learned = getattr(post.engine.method, "parameters", {})
     if kinds:
-        told = ", ".join(f"{name.split('.')[1]} {value:.4g}" for name, value in learned.items())
+        values = ", ".join(f"{name.split('.')[1]} {value:.4g}" for name, value in learned.items())
         return f"whose likelihood is {' and '.join(sorted(set(kinds)))}" + (
-            f" (learned: {told})" if told else ""
+            f" (learned: {values})" if values else ""
         )
     if post.noise is None:
         return "each with its own noise"
@@ -88,9 +88,9 @@ def _scatter_in_words(post: models.Posterior, data: Data | None) -> str:
 
 def _in_words(post: models.Posterior) -> str:
     """The field, the data, the prior and what was learned, in sentences."""
-    told, labels, grid = post.diagnostics, post.labels, post.grid
+    info, labels, grid = post.diagnostics, post.labels, post.grid
     data = post.engine.observations()
-    seen = kinds(data) if data is not None else f"{told.get('observations', 0):,} observations"
+    seen = kinds(data) if data is not None else f"{info.get('observations', 0):,} observations"
     names = [
         labels.axes[i] if dates.origin(unit) else labels.axis(i) for i, unit in enumerate(labels.axis_units)
     ]
@@ -98,8 +98,8 @@ def _in_words(post: models.Posterior) -> str:
         f"{name} from {dates.place(low, labels.axis_units[i])} to {dates.place(high, labels.axis_units[i])}"
         for i, (name, low, high) in enumerate(zip(names, grid.lower, grid.upper, strict=True))
     )
-    link = link_name(post)
-    of_f = f"The field is {link}(f) of a Gaussian process f, whose kernel is told here. " if link else ""
+    link = _link_name(post)
+    of_f = f"The field is {link}(f) of a Gaussian process f, whose kernel is given here. " if link else ""
     lines = [
         f"The field is <b>{html.escape(labels.value())}</b>, over {html.escape(box)}.",
         f"It was seen through {html.escape(seen)}, {html.escape(_scatter_in_words(post, data))}.",
@@ -125,24 +125,24 @@ def kinds(data: Data) -> str:
 
 def verdicts(post: models.Posterior, left: LeaveOut | None) -> list[tuple[str, str]]:
     """Judgements on the solve, the grid, the kernel and the residuals, each good, fair or poor."""
-    told, out = post.diagnostics, []
-    if "kl_nats" in told:
-        ok = told["kl_nats"] <= told["tolerance_nats"]
+    info, out = post.diagnostics, []
+    if "kl_nats" in info:
+        ok = info["kl_nats"] <= info["tolerance_nats"]
         out.append((
             GOOD if ok else POOR,
-            f"The solve stopped after {told['iterations']} steps, at most {told['kl_nats']:.2g} nats from the exact "
+            f"The solve stopped after {info['iterations']} steps, at most {info['kl_nats']:.2g} nats from the exact "
             "posterior of the model on its grid: "
             + ("nothing you could notice." if ok else "not close enough; raise max_iterations or neighbours."),
         ))  # fmt: skip
-    elif "rounds" in told:
-        out.append(_rounds_verdict(told))
-    elif "message" in told:
-        out.append((GOOD if told.get("converged") else FAIR, f"Variational fit: {told['message']}."))
-    if (clipped := told.get("clipped_mass")) is not None:
+    elif "rounds" in info:
+        out.append(_rounds_verdict(info))
+    elif "message" in info:
+        out.append((GOOD if info.get("converged") else FAIR, f"Variational fit: {info['message']}."))
+    if (clipped := info.get("clipped_mass")) is not None:
         grade = GOOD if clipped < 1e-6 else FAIR if clipped < 1e-3 else POOR
-        said = f"{100 * clipped:.2g}% of the prior covariance had to be changed to fit the FFT's torus."
-        out.append((grade, said))
-    open_part = told.get("residual_to_noise")
+        sentence = f"{100 * clipped:.2g}% of the prior covariance had to be changed to fit the FFT's torus."
+        out.append((grade, sentence))
+    open_part = info.get("residual_to_noise")
     if open_part is not None:
         grade = GOOD if open_part < 0.3 else FAIR if open_part < 2 else POOR
         advice = "" if grade == GOOD else " A finer grid would use the data better."
@@ -152,8 +152,8 @@ def verdicts(post: models.Posterior, left: LeaveOut | None) -> list[tuple[str, s
                 f"The residual variance, which the grid does not represent, is {open_part:.2g} of the noise variance.{advice}",
             )
         )
-    if "grid_mean_error" in told:
-        out.append(_grid_verdict(told, post.grid))
+    if "grid_mean_error" in info:
+        out.append(_grid_verdict(info, post.grid))
     if post.learned is not None:
         missing = post.learned.undetermined
         text = (
@@ -166,15 +166,17 @@ def verdicts(post: models.Posterior, left: LeaveOut | None) -> list[tuple[str, s
     return out + _repeated_verdict(post)
 
 
-def _rounds_verdict(told: dict[str, Any]) -> tuple[str, str]:
+def _rounds_verdict(info: dict[str, Any]) -> tuple[str, str]:
     """Whether the rounds of the linearisation came to rest."""
-    said = f"In the last of {told['rounds']} rounds the posterior moved by {told['change_nats']:.2g} nats: "
-    if told.get("converged"):
-        return GOOD, said + "it came to rest."
+    sentence = (
+        f"In the last of {info['rounds']} rounds the posterior moved by {info['change_nats']:.2g} nats: "
+    )
+    if info.get("converged"):
+        return GOOD, sentence + "it came to rest."
     return (
         POOR,
-        said
-        + f"it did not come to rest at {told['tolerance_nats']:g}; give more rounds, or look at the data.",
+        sentence
+        + f"it did not come to rest at {info['tolerance_nats']:g}; give more rounds, or look at the data.",
     )
 
 
@@ -185,14 +187,14 @@ def _decisions(post: models.Posterior) -> str:
     return f"<details><summary>What was decided, and why</summary><dl>{rows}</dl></details>" if rows else ""
 
 
-def _grid_verdict(told: dict[str, Any], grid: Grid) -> tuple[str, str]:
+def _grid_verdict(info: dict[str, Any], grid: Grid) -> tuple[str, str]:
     """Whether the grid is fine enough for the data."""
-    if "grid_needed" in told:
-        said = grid_check.describe_error(told, grid)
-        return POOR, f"{said[0].upper()}{said[1:]}."
+    if "grid_needed" in info:
+        sentence = grid_check.describe_error(info, grid)
+        return POOR, f"{sentence[0].upper()}{sentence[1:]}."
     return GOOD, (
-        f"The grid is fine enough: it puts the mean off by at most {told['grid_mean_error']:.2g} posterior standard "
-        f"deviations at {told['grid_error_places']} places tried."
+        f"The grid is fine enough: it puts the mean off by at most {info['grid_mean_error']:.2g} posterior standard "
+        f"deviations at {info['grid_error_places']} places tried."
     )
 
 
@@ -219,8 +221,8 @@ def _leave_out_verdict(found: LeaveOut) -> list[tuple[str, str]]:
     ]
     far = float(np.mean(np.abs(found.pull) > 4))
     if far > 1e-3:
-        said = f"{100 * far:.2g}% of the data lie more than 4 standard deviations from what the others say of them"
-        out.append((FAIR, f"{said}: outliers, or errors too small."))
+        sentence = f"{100 * far:.2g}% of the data lie more than 4 standard deviations from what the others say of them"
+        out.append((FAIR, f"{sentence}: outliers, or errors too small."))
     return out
 
 
@@ -228,22 +230,24 @@ def _repeated_verdict(post: models.Posterior) -> list[tuple[str, str]]:
     data = post.engine.observations()
     if data is None or not data.gaussian or not (repeated := count_repeated(data)):
         return []
-    said = f"{repeated:,} of {len(data):,} observations repeat another one exactly, place and value"
-    return [(FAIR, f"{said}: each counts as a measurement of its own. Leave them out if they are copies.")]
+    sentence = f"{repeated:,} of {len(data):,} observations repeat another one exactly, place and value"
+    return [
+        (FAIR, f"{sentence}: each counts as a measurement of its own. Leave them out if they are copies.")
+    ]
 
 
 def pictures(post: models.Posterior, left: LeaveOut | None) -> list[tuple[str, Figure]]:
     """The map, the residuals, and how solve and learning converged, each with its title."""
-    told = post.diagnostics
+    info = post.diagnostics
     found = [
         ("The map", display.figure(post) if post.grid.ndim < 4 else None),
     ]
     if left is not None:
         found.append(("Each observation predicted from all the others", plots.calibration_of(left.pit())))
-    if told.get("rounds"):
-        found.append(("Rounds of the linearisation", plots.rounds(told["trace"], told["tolerance_nats"])))
-    if told.get("kl_trace"):
-        found.append(("Convergence", plots.convergence(told["kl_trace"], told["tolerance_nats"])))
+    if info.get("rounds"):
+        found.append(("Rounds of the linearisation", plots.rounds(info["trace"], info["tolerance_nats"])))
+    if info.get("kl_trace"):
+        found.append(("Convergence", plots.convergence(info["kl_trace"], info["tolerance_nats"])))
     if post.learned is not None and post.learned.trace:
         found.append(("Learning", plots.learning(post.learned.trace, post.learned.names)))
     return [(title, figure) for title, figure in found if figure is not None]
@@ -251,9 +255,9 @@ def pictures(post: models.Posterior, left: LeaveOut | None) -> list[tuple[str, F
 
 def _figure_html(title: str, fig: Figure) -> str:
     buffer = plots.save(fig, buffers.BytesIO(), dpi=120, format="png")
-    said, png = html.escape(title), base64.b64encode(buffer.getvalue()).decode()
+    caption, png = html.escape(title), base64.b64encode(buffer.getvalue()).decode()
     source = f"data:image/png;base64,{png}"
-    return f'<figure><img alt="{said}" src="{source}"><figcaption>{said}</figcaption></figure>'
+    return f'<figure><img alt="{caption}" src="{source}"><figcaption>{caption}</figcaption></figure>'
 
 
 def browser(post: models.Posterior, held: dict[str, np.ndarray]) -> str:
@@ -265,7 +269,7 @@ def browser(post: models.Posterior, held: dict[str, np.ndarray]) -> str:
     for number, draw in enumerate(held.get("samples", [])[:LAYER_SAMPLES]):
         layers[f"draw {number + 1}"] = draw
     shared = plots.limits(*[v for k, v in layers.items() if k != "std"])
-    told = {
+    contents = {
         "axes": [labels.axis(i) for i in range(3)],
         "shape": list(grid.shape),
         "coordinates": [a.tolist() for a in grid.axes],
@@ -276,7 +280,7 @@ def browser(post: models.Posterior, held: dict[str, np.ndarray]) -> str:
             for name, values in layers.items()
         ],
     }
-    return f'<script id="slices" type="application/json">{json.dumps(told).replace("<", chr(92) + "u003c")}</script>'
+    return f'<script id="slices" type="application/json">{json.dumps(contents).replace("<", chr(92) + "u003c")}</script>'
 
 
 def _layer(name: str, values: np.ndarray, span: tuple[float, float]) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 With the fields u_a = K W'a and u_b = K W'b held fixed, d(a' A b) = (W'a)' dK (W'b) + a' dW u_b + b' dW u_a +
 sum a_n b_n dv_n (or other multiples of dv_n, if residual variances are not part of N). The first term is differentiated
-through the torus' eigenvalues, the others by node, in chunks, through the stencils' weights. No entry of A is formed, and
-only fields on the grid are stored.
+through the torus' eigenvalues, the others by node, in chunks, through the stencils' weights. Where residuals are joint,
+a' dV b takes the place of the last term, block by block. No entry of A is formed, and only fields on the grid are stored.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -14,16 +14,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from hipgp.model.data import Data
+from hipgp.model.differences import differences
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.buckets import round_up_to_power_of_two
 from hipgp.runtime.programs import bounded_jit
+from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.operator import Weights
 from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 from hipgp.weights.stencils import node_chunk_size, stencil_weights
-from hipgp.weights.toeplitz import Toeplitz, TorusToeplitz, toeplitz_on_torus
+from hipgp.weights.toeplitz import TorusToeplitz, toeplitz_on_torus
+
+if TYPE_CHECKING:
+    from hipgp.batch.systems import System
+    from hipgp.model.problem import Problem
 
 
 class Forms(eqx.Module):
@@ -52,28 +57,34 @@ class Piece(eqx.Module):
 
 
 def kernel_gradient(
-    kernel: Kernel,
-    grid: Grid,
-    data: Data,
-    p: int,
-    toeplitz: Toeplitz,
-    weights: Weights,
-    forms: Forms,
-    of_residual: Float[Array, " N"],
+    problem: "Problem", p: int, system: "System", forms: Forms, of_residual: Float[Array, " N"]
 ) -> Kernel:
-    """The gradient of the forms in the parameters of `kernel`, given its K and its W with stencils of p points per axis.
+    """The gradient of the forms in the kernel's parameters, through K and through W with stencils of p points per axis.
 
     `of_residual` is the factor of each residual variance.
     """
-    kernel = jax.tree.map(jnp.asarray, kernel)
-    total, fields = _through_grid(kernel, toeplitz.whole(), weights, forms)
+    kernel, grid, weights = jax.tree.map(jnp.asarray, problem.kernel), problem.grid, system.weights
+    total, fields = _through_grid(kernel, system.toeplitz.whole(), weights, forms)
     begin = 0
-    for block in data.blocks:
+    for block in problem.data.blocks:
         for rows in block.functional.pieces(grid.spacing, node_chunk_size()):
             part = block.functional.nodes_of(rows, grid.spacing)
             piece = _piece(grid, p, part, begin + rows, weights.residual, of_residual, forms)
             total = jax.tree.map(jnp.add, total, _through_weights(kernel, grid, p, piece, *fields))
         begin += len(block.y)
+    return total
+
+
+def joint_residual_gradient(cells: CellBlocks, forms: Forms) -> Kernel:
+    """The gradient of the forms in the kernel's parameters through V, the covariance of joint residuals."""
+    kernel, grid = jax.tree.map(jnp.asarray, cells.kernel), cells.grid
+    total = jax.tree.map(jnp.zeros_like, kernel)
+    for members, used in cells.padded_members(node_chunk_size()):
+        offset = locate_stencils(grid, cells.data.x[members.ravel()], cells.p)[1]
+        some = lambda v, at=members, on=used: jnp.where(on, v[:, at], 0.0)
+        pull = jnp.einsum("f,fni,fnj->nij", forms.weight, some(forms.a), some(forms.b))
+        found = _through_joint_residuals(kernel, grid, cells.p, offset.reshape(*members.shape, -1), pull)
+        total = jax.tree.map(jnp.add, total, found)
     return total
 
 
@@ -145,5 +156,24 @@ def _through_weights(
         now = jax.lax.stop_gradient(alone)
         ratio = jnp.where(now > 0, piece.residual / jnp.where(now > 0, now, 1.0), 0.0)
         return jnp.sum(pull * w) + jnp.sum(piece.of_residual * ratio * alone)
+
+    return jax.grad(value)(kernel)
+
+
+@eqx.filter_jit
+def _through_joint_residuals(
+    kernel: Kernel, grid: Grid, p: int, offset: Float[np.ndarray, "n s D"], pull: Float[Array, "n s s"]
+) -> Kernel:
+    """The derivative through the covariances of the residuals of n blocks of s points, `pull` the factor of each."""
+    spacing = jnp.asarray(grid.spacing)
+    stencil = (jnp.asarray(stencil_offsets(grid, p)[0]) * spacing).T
+    x = jnp.moveaxis(offset * spacing, -1, 0)
+
+    def value(k: Kernel) -> Array:
+        w, _ = stencil_weights(k, grid, p, offset.reshape(-1, grid.ndim), None, None)
+        w = w.reshape(*pull.shape[:2], -1)
+        k_stencil = k.evaluate(differences(stencil[:, :, None], stencil[:, None, :]))
+        explained = jnp.einsum("nip,pq,njq->nij", w, k_stencil, w)
+        return jnp.sum(pull * (k.evaluate(differences(x[..., None], x[..., None, :])) - explained))
 
     return jax.grad(value)(kernel)

@@ -12,8 +12,8 @@ from hipgp.batch.grid_space import grid_system, largest_unresolved_gain
 from hipgp.batch.interpolation import Rows
 from hipgp.batch.low_rank import Trial, crossing, low_rank
 from hipgp.batch.systems import DataSystem, System
-from hipgp.engines import Problem
 from hipgp.linalg.preconditioner import Preconditioner, Scaling
+from hipgp.model.problem import Problem
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.lazy import Lazy
 from hipgp.runtime.precision import float64_available
@@ -42,12 +42,12 @@ class Built(NamedTuple):
 
 def build(problem: Problem, method: "Batch", operators: "_GridOperators | None" = None) -> Built:
     """The linear system of a problem, its data in the order given; from K and W where these are given."""
-    kernel, grid, data, noise, _ = problem
+    kernel, grid, data, _, _ = problem
     kernel.check_dimension(grid.ndim)
     rows, description, near, toeplitz = _rows_beside(
         problem, method, operators or _operators(problem, method)
     )
-    variance = np.asarray(data.noise_std(noise), float) ** 2
+    variance = problem.noise_std**2
     residual = np.asarray(rows.residual, float)
     ratio = float(np.mean(residual / variance))
     of_residual = decisions.residual(method, data, ratio, in_one_cell=True)
@@ -154,11 +154,13 @@ def _rows_beside(
     beside = method.neighbours != 0 and method.weights == "local" and not all_points(data)
     beside = beside and not decisions.tries_low_rank(method, lambda: crossing(data, kernel))
     beside = beside and decisions.surely_in_data_space(method, data, grid.size)
-    near_whom = lambda: vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if beside else None
+    conditioning_sets = lambda: (
+        vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if beside else None
+    )
     embedded, weights = operators.toeplitz.get, operators.rows.get
     if method.weights == "exact":
         embedded()  # W needs it
-    ((rows, description), near), toeplitz = run_both(lambda: run_both(weights, near_whom), embedded)
+    ((rows, description), near), toeplitz = run_both(lambda: run_both(weights, conditioning_sets), embedded)
     return rows, description, near, toeplitz
 
 
@@ -175,12 +177,12 @@ def _data_system(
 
     The preconditioner and the layout of W are computed in parallel.
     """
-    kernel, grid, data, _, _ = problem
+    kernel, data = problem.kernel, problem.data
     trial: Trial | None = None
     if near is None and decisions.tries_low_rank(method, lambda: crossing(data, kernel)):
         enough = np.inf if method.preconditioner == "low-rank" else decisions.MOST_LEFT
         local = rows if isinstance(rows, WeightRows) else None
-        trial = low_rank(kernel, grid, data, variance, local, toeplitz, enough)
+        trial = low_rank(problem, variance, local, toeplitz, enough)
     noise = on_device(variance, data.dtype)
 
     def root() -> Preconditioner:
@@ -188,8 +190,8 @@ def _data_system(
             return trial.preconditioner
         if method.neighbours == 0:
             return Scaling.by(noise)
-        whom = vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if near is None else near
-        return vecchia.vecchia_factor(kernel, whom, variance, data.dtype)
+        sets = vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if near is None else near
+        return vecchia.vecchia_factor(kernel, sets, variance, data.dtype)
 
     preconditioner, weights = run_both(
         root,

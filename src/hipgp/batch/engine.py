@@ -25,12 +25,13 @@ from hipgp.batch.posterior import SOLVED, BatchPosterior
 from hipgp.batch.simulation import warn_if_far
 from hipgp.batch.systems import System, solve
 from hipgp.batch.updating import Start, guess
-from hipgp.engines import Method, Problem, Slope, as_key
+from hipgp.engines import Method, Slope, as_key
 from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import check_shapes, unpack_observations
+from hipgp.model.problem import Problem
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
@@ -138,13 +139,12 @@ class Batch(Method):
         `check_grid` adds the errors of the posterior due to the grid to the diagnostics.
         """
         problem, columns, order = _ordered(problem)
-        kernel, grid, data, noise, _ = problem
-        std = data.noise_std(noise)
+        problem.data.noise_std(problem.noise)  # an error where there is none
         began = time.perf_counter()
         with Progress("setting up", progress) as bar:
             built = build(problem, self)
             info = dict(built.diagnostics)
-            info |= grid_diagnostics(kernel, grid, data, std, built.grid_model) if check_grid else {}
+            info |= grid_diagnostics(problem, built.grid_model) if check_grid else {}
             setup = time.perf_counter() - began
             saved = None if checkpoint is None else Checkpoint(checkpoint, fingerprint(STATE, self, problem))
             began = time.perf_counter()
@@ -181,15 +181,12 @@ class Batch(Method):
     ) -> TrendSolution:
         """The certified solve for the mean and the trend's coefficients."""
         data, most = problem.data, self.max_iterations
-        rows = right_hand_sides(data.y, columns, data.noise_std(problem.noise))
+        rows = right_hand_sides(data.y, columns, problem.noise_std)
         targets = row_tolerances(self.tolerance, columns.shape[1])
         z = on_device(rows.z, data.dtype)
-        first = None if start is None else guess(system, problem, start, rows, z, targets)
-        solved = solve(
-            system, z, targets, most, report, checkpoint, None if first is None else first.unknowns
-        )
-        if first is not None:
-            solved = solved._replace(steps=solved.steps + first.steps)
+        first, steps = (None, 0) if start is None else guess(system, problem, start, rows, z, targets)
+        solved = solve(system, z, targets, most, report, checkpoint, first)
+        solved = solved._replace(steps=solved.steps + steps)
         return combine(system, solved, rows, self.tolerance, most, data.dtype)
 
     def points_per_axis(self, data: Data) -> int:
@@ -205,7 +202,7 @@ class Batch(Method):
 
     @float64_available
     def log_evidence_slope(self, problem: Problem, probes: int, key: Any) -> Slope:
-        post = evidence.differentiable(self).fit(problem, progress=False)
+        post = evidence.differentiable(self, problem.grid).fit(problem, progress=False)
         return evidence.slope(post, post.system.random_signs(probes, as_key(key)))
 
     def unpack(

@@ -16,14 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.batch.bilinear_forms import Forms, kernel_gradient
+from hipgp.batch.bilinear_forms import Forms, joint_residual_gradient, kernel_gradient
 from hipgp.batch.systems import DataSystem, System
 from hipgp.engines import Estimate, Gradient, Slope
 from hipgp.learning.parameters import Layout
 from hipgp.linalg.krylov import LanczosSolution, lanczos_quadrature, lanczos_solve
 from hipgp.model.arguments import check_whole
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
+from hipgp.weights.stencil_geometry import wide_stencil
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
@@ -41,37 +44,31 @@ def log_evidence(post: "BatchPosterior", probes: int, key: Array) -> Estimate:
     return _evidence_of(post, logarithms(post.system, post.system.random_signs(probes, key))[0])
 
 
-def differentiable(method: "Batch") -> "Batch":
-    """The settings for learning: those given, changed where the evidence has no gradient here.
+def differentiable(method: "Batch", grid: Grid) -> "Batch":
+    """The settings whose fit has the evidence and its gradient, of the model that `method` conditions with.
 
-    - The solve is in data space, where the probes' solves also give the gradient. Both spaces have the same model.
-    - Residuals count as independent noise instead of jointly Gaussian (`residual="joint"`), because the derivatives of the
-      covariances within each cell are not implemented.
-    - Local weights replace exact ones, which come from iterations.
+    The solve is in data space, where the probes' solves also give the gradient. Residuals count as independent noise with
+    the settings that never hold them jointly. Exact weights, which come from iterations and have no gradient here, become
+    local ones that are nearly equal to them.
     """
+    never_joint = method.residual == "joint" and (method.space == "grid" or method.weights != "local")
     return dataclasses.replace(
         method,
         space="data",
-        residual="noise" if method.residual == "joint" else method.residual,
+        residual="noise" if never_joint else method.residual,
         weights="local" if method.weights == "exact" else method.weights,
+        stencil=wide_stencil(grid) if method.weights == "exact" else method.stencil,
     )
 
 
 @float64_available
 def slope(post: "BatchPosterior", signs: Float[Array, "B n"], tolerance: float = TOLERANCE) -> Slope:
     """The log evidence of a fit with `differentiable` settings, and its gradient in the logarithms of the parameters."""
-    system, data, bound = post.system, post.data, post.method.residual == "bound"
+    system, data = post.system, post.data
     assert isinstance(system, DataSystem)
     logs, probed = logarithms(system, signs, tolerance)
     forms = _forms(system, post.alpha, signs, probed.value)
-    of_noise = of_residual = forms.diagonal()
-    if bound:
-        residual = system.weights.residual
-        of_residual, of_noise = 1 / system.noise, of_noise - residual / system.noise**2
-    p = post.method.points_per_axis(data)
-    of_kernel = kernel_gradient(
-        post.kernel, post.grid, data, p, system.toeplitz, system.weights, forms, of_residual
-    )
+    of_kernel, of_noise = _of_parts(post, system, forms)
     unknown = float(jnp.sum(jnp.where(data.noise_known, 0.0, of_noise)))
     layout = Layout.of(post.kernel, not np.all(data.noise_known))
 
@@ -83,6 +80,22 @@ def slope(post: "BatchPosterior", signs: Float[Array, "B n"], tolerance: float =
 
     values = -0.5 * np.asarray(jax.grad(total)(jnp.asarray(layout.pack(post.kernel, post.noise))))
     return Slope(_evidence_of(post, logs), Gradient(tuple(layout.names()), values))
+
+
+def _of_parts(post: "BatchPosterior", system: DataSystem, forms: Forms) -> tuple[Kernel, Float[Array, " N"]]:
+    """The gradient of the forms in the kernel's parameters, and in each noise variance."""
+    of_noise = of_residual = forms.diagonal()
+    if post.method.residual == "bound":
+        of_residual, of_noise = 1 / system.noise, of_noise - system.weights.residual / system.noise**2
+    elif system.residuals is not None:
+        of_residual = jnp.zeros_like(of_noise)  # V has all of them
+    of_kernel = kernel_gradient(
+        post.problem, post.method.points_per_axis(post.data), system, forms, of_residual
+    )
+    cells = None if system.residuals is None else post.later.cells.get()
+    if cells is not None:
+        of_kernel = jax.tree.map(jnp.add, of_kernel, joint_residual_gradient(cells, forms))
+    return of_kernel, of_noise
 
 
 @bounded_jit()

@@ -7,7 +7,7 @@ import numpy as np
 
 from hipgp.batch import decisions
 from hipgp.model.data import Data
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.runtime.callers import warn_caller
@@ -20,7 +20,7 @@ from hipgp.weights.toeplitz import Toeplitz
 
 if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
-    from hipgp.engines import Problem
+    from hipgp.model.problem import Problem
 
 MUCH = 2**34  # bytes of stored weights above which a warning suggests matrix-free ones
 

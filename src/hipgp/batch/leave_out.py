@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.batch.systems import solve
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
+from hipgp.runtime.buckets import round_up_to_power_of_two
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 from hipgp.scores import LeaveOut, group_numbers, members, without_group
@@ -61,13 +62,13 @@ def leave_out(post: "BatchPosterior", groups: object) -> LeaveOut:
 def _precisions(post: "BatchPosterior", rows: list[Int[np.ndarray, " n"]]) -> list[Float[np.ndarray, "n n"]]:
     """The block of A^-1 of each group, given the nearest observations outside it."""
     nodes = coarse_data_nodes(post.data, post.kernel)
-    noise = np.asarray(post.data.noise_std(post.noise), float) ** 2
+    noise = post.problem.noise_std**2
     places = location_features(nodes, post.kernel)
     tree = scipy.spatial.KDTree(places)
     least = NEAREST_POINTS if nodes.per == 1 else NEAREST_OTHERS
     out: list[np.ndarray] = [np.empty(0)] * len(rows)
     sizes = np.array([len(r) for r in rows])
-    for own in np.unique(2 ** np.ceil(np.log2(sizes)).astype(int)):
+    for own in np.unique([round_up_to_power_of_two(size) for size in sizes.tolist()]):
         chosen = np.flatnonzero((sizes <= own) & (2 * sizes > own))
         k = min(least * int(own), max(MOST_NEAREST, int(own)), len(noise) - 1)
         each = max(1, ENTRIES_AT_ONCE // (k + int(own)) ** 2)

@@ -21,10 +21,10 @@ from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import shortest_lengthscale, typical_lengthscale
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import Problem
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
-from hipgp.runtime.progress import Report, silent
 from hipgp.vecchia.conditioning_sets import share_one_end
 from hipgp.vecchia.group_covariances import MOST_NODES, coarse_data_nodes, coarse_data_quadrature
 from hipgp.weights.covariance import prior_variances
@@ -125,29 +125,26 @@ def crossing(data: Data, kernel: Kernel) -> bool:
 
 @float64_available
 def low_rank(
-    kernel: Kernel,
-    grid: Grid,
-    data: Data,
+    problem: Problem,
     variance: Float[np.ndarray, " N"],
     rows: WeightRows | None,
     toeplitz: Toeplitz,
     enough: float,
-    report: Report = silent,
 ) -> Trial:
     """Return the preconditioner, unless a probe predicts that it leaves more than `enough` noise variances.
 
     `variance` holds the noise variances; `rows` and `toeplitz` are W and K on the full grid.
     """
-    covariances = _covariances(kernel, grid, data, variance, rows, toeplitz)
-    count = len(data)
+    covariances = _covariances(problem, variance, rows, toeplitz)
+    count, dtype = len(problem.data), problem.data.dtype
     most = int(min(MOST_COLUMNS, count // 2, MOST_BYTES / (8 * count)))
     if np.isfinite(enough) and (promised := _promised(covariances, most)) > enough:
         return Trial(None, most, promised)
     end = (ENOUGH + covariances.missed) * count
-    found = pivoted_cholesky(covariances.entries, covariances.diagonal, most, end, report=report)
+    found = pivoted_cholesky(covariances.entries, covariances.diagonal, most, end)
     columns = found.factor.shape[1]
-    inner = IdentityPlusLowRank.from_factor(found.factor, data.dtype)
-    scale = on_device(np.sqrt(variance), data.dtype)
+    inner = IdentityPlusLowRank.from_factor(found.factor, dtype)
+    scale = on_device(np.sqrt(variance), dtype)
     logs = 2 * jnp.sum(jnp.log(scale)) + inner.log_determinant
     made = LowRank(scale=scale, inner=inner, log_determinant=logs)
     return Trial(made, columns, covariances.left(found))
@@ -168,13 +165,9 @@ def _promised(covariances: _Covariances, most: int) -> float:
 
 
 def _covariances(
-    kernel: Kernel,
-    grid: Grid,
-    data: Data,
-    variance: Float[np.ndarray, " N"],
-    rows: WeightRows | None,
-    toeplitz: Toeplitz,
+    problem: Problem, variance: Float[np.ndarray, " N"], rows: WeightRows | None, toeplitz: Toeplitz
 ) -> _Covariances:
+    kernel, grid, data, _, _ = problem
     coarser = _coarser(kernel, grid)
     if coarser is not grid or rows is None:
         rows = local_weight_rows(kernel, coarser, data.functionals, STENCIL)

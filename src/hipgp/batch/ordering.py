@@ -43,17 +43,9 @@ def by_number(numbers: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
 
 def in_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
     """The observations, in each block sorted along a curve, and the number that each had before."""
-    blocks, orders, begin = [], [], 0
-    for block in data.blocks:
+
+    def order_of(block: Observations) -> Int[np.ndarray, " n"]:
         places = np.asarray(block.functional.places(), float)
-        order = _along_curve(places[:, 0] if places.shape[1] == 1 else places.mean(axis=1))
-        taken = block.functional[order]
-        if type(taken) is type(block.functional):  # a user-defined functional may not support reordering
-            noise = None if block.noise is None else block.noise[order]
-            block = Observations(taken, block.y[order], noise)
-        else:
-            order = np.arange(len(order))
-        blocks.append(block)
-        orders.append(order + begin)
-        begin += len(order)
-    return Data(tuple(blocks)), np.concatenate(orders)
+        return _along_curve(places[:, 0] if places.shape[1] == 1 else places.mean(axis=1))
+
+    return data.reordered(order_of)

@@ -21,15 +21,15 @@ from hipgp.batch.leave_out import leave_out
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
 from hipgp.batch.systems import System, draws_at_once, field_of, solve
 from hipgp.batch.updating import start_from
-from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, Problem, as_key
+from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, as_key
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.packing import pack_observations
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
-from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut
 from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencils import LocalWeights, WeightRows
@@ -85,20 +85,20 @@ class BatchPosterior(FittedPosterior):
     def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, np.ndarray | None]:
         own = self.trend.on_grid(self.grid) if self.trend.kind == "columns" else None
         points = Points(self.grid.coordinates().astype(self.dtype))
-        way = self._way(points, how)
-        targets = self._targets(points, own, how, way, with_rows=way != "vecchia")
-        std, error = _together([self._std(target, how, way) for target in targets])
+        algorithm = self._algorithm(points, how)
+        targets = self._targets(points, own, how, algorithm, with_rows=algorithm != "vecchia")
+        std, error = _together([self._std(target, how, algorithm) for target in targets])
         on_grid = lambda a: None if a is None else a.reshape(self.grid.shape).astype(self.dtype)
         return on_grid(std), on_grid(error)  # type: ignore[return-value]
 
     def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
-        way, means, deviations = self._way(functional, how), [], []
-        for target in self._targets(functional, how.columns, how, way):
+        algorithm, means, deviations = self._algorithm(functional, how), [], []
+        for target in self._targets(functional, how.columns, how, algorithm):
             means.append(self._mean(target))
-            deviations.append(self._std(target, how, way))
+            deviations.append(self._std(target, how, algorithm))
         return Prediction(np.concatenate(means), *_together(deviations))
 
-    def _way(self, functional: Functional, how: StdOptions) -> str:
+    def _algorithm(self, functional: Functional, how: StdOptions) -> str:
         """The algorithm for standard deviations."""
         if how.method == "auto":
             return variances.automatic(self, functional, how.samples).choice
@@ -106,12 +106,12 @@ class BatchPosterior(FittedPosterior):
             raise ValueError(f'std: expected "auto", "vecchia", "samples" or "exact", got {how.method!r}')
         return how.method
 
-    def _std(self, target: Target, how: StdOptions, way: str) -> tuple[np.ndarray, np.ndarray | None]:
+    def _std(self, target: Target, how: StdOptions, algorithm: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Standard deviations, and their Monte Carlo error or None."""
         error = None
-        if way == "vecchia":
+        if algorithm == "vecchia":
             variance = variances.vecchia_variance(self, target.functional, target.columns)
-        elif way == "exact":
+        elif algorithm == "exact":
             variance = exact_variances.exact_variance(
                 self, self.on_device(target), target.columns, how.report
             )
@@ -124,13 +124,13 @@ class BatchPosterior(FittedPosterior):
         return std, None if error is None else error / (2 * std)
 
     def _targets(
-        self, functional: Functional, columns: Any, how: StdOptions, way: str, with_rows: bool = True
+        self, functional: Functional, columns: Any, how: StdOptions, algorithm: str, with_rows: bool = True
     ) -> Iterator[Target]:
         """Yield the functionals in chunks that fit into memory; only millions of them take more than one chunk."""
         p = decisions.stencil(self.method, [functional], functional.ndim).choice
         if self.trend.kind == "columns":
             columns = self.trend.of(functional, self.grid, columns)
-        held = how.samples if way == "samples" else 0
+        held = how.samples if algorithm == "samples" else 0
         for rows in estimates.pieces(functional, self.grid, p, self.dtype, held):
             own = columns[rows] if self.trend.kind == "columns" else columns
             some = functional if len(rows) == len(functional) else functional.take(rows)
@@ -236,8 +236,8 @@ class BatchPosterior(FittedPosterior):
         found = self.method.fit(problem, progress, check_grid=True, start=start)
         of_kept = np.argsort(np.argsort(self.order[kept]))  # their numbers among themselves
         numbers = np.concatenate([of_kept, np.arange(len(kept), len(problem.data))])
-        told = f"from the posterior of {len(self.order):,} observations, of which {len(kept):,} are kept"
-        info = found.diagnostics | {"started": told}
+        started = f"from the posterior of {len(self.order):,} observations, of which {len(kept):,} are kept"
+        info = found.diagnostics | {"started": started}
         return dataclasses.replace(found, order=numbers[found.order], diagnostics=info)
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray]:
@@ -249,15 +249,9 @@ class BatchPosterior(FittedPosterior):
         return arrays | {name: np.asarray(getattr(self, name)) for name in SOLVED}, described
 
     @float64_available
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
-        """`count` exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
+        """Exact draws of the posterior, on the grid or of a functional (its residual variance included)."""
+        count, key, columns, report = how
         at, trend = None, None
         if functional is None:
             trend = self.trend.on_grid(self.grid)

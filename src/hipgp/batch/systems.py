@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from hipgp.linalg import krylov
 from hipgp.linalg.krylov import CGState
 from hipgp.linalg.preconditioner import Preconditioner
+from hipgp.runtime.memory import gpu_bytes
 from hipgp.runtime.programs import bounded_jit
 from hipgp.weights.joint_residuals import ResidualCovariance
 from hipgp.weights.operator import Weights
@@ -173,8 +174,8 @@ class DataSystem(System):
 def draws_at_once(system: System) -> int:
     """The number of draws solved together, which take about a gigabyte or two fifths of a GPU's memory."""
     size = system.toeplitz.torus.size + len(system.noise)
-    gpu = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
-    most = SHARE_OF_GPU * gpu["bytes_limit"] if "bytes_limit" in gpu else ON_CPU
+    gpu = gpu_bytes()
+    most = ON_CPU if gpu is None else SHARE_OF_GPU * gpu
     return int(np.clip(most // (6 * size * system.noise.dtype.itemsize), 1, MOST_DRAWS))
 
 

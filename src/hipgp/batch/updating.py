@@ -17,9 +17,9 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Bool, Float, Int
 
-from hipgp.engines import Problem
 from hipgp.linalg.krylov import Solution, minimal_residuals
 from hipgp.model.nodes import Nodes
+from hipgp.model.problem import Problem
 from hipgp.runtime import memory
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.precision import float64_available
@@ -52,13 +52,6 @@ class Start(NamedTuple):
         """Return a first guess for these right-hand sides."""
         own = self.alpha + (self.beta - rows.beta) @ self.of_columns
         return np.concatenate([own[None], rows.scale[:, None] * self.of_columns])
-
-
-class Guess(NamedTuple):
-    """A first guess of a system's unknowns, and the steps that were taken for it."""
-
-    unknowns: Array
-    steps: int
 
 
 def start_from(post: "BatchPosterior", kept: Int[np.ndarray, " n"], added: int) -> Start:
@@ -106,11 +99,11 @@ def guess(
     rows: "RightHandSides",
     z: Array,
     target: Float[np.ndarray, " B"],
-) -> Guess:
-    """Return a first guess for A^-1 z, and the steps it took; `rows` are what z was made of."""
+) -> tuple[Array, int]:
+    """Return a first guess of the system's unknowns for A^-1 z, and the steps it took; `rows` are what z was made of."""
     alpha = on_device(start.of(rows), z.dtype)
     if system.space == "grid":
-        return Guess(system.unknowns_of(alpha), 0)
+        return system.unknowns_of(alpha), 0
     residual = _residual(system, z, alpha)
     if np.any(start.added):
         factor = _factor_of_added(problem, np.asarray(system.noise, float), np.flatnonzero(start.added))
@@ -118,9 +111,9 @@ def guess(
         alpha = alpha + on_device(local, z.dtype)
         residual = _residual(system, z, alpha)
     if not memory.fits(2.0 * MOST_STEPS * z.size * z.dtype.itemsize):
-        return Guess(alpha, 0)
+        return alpha, 0
     found = _steps(system, residual, on_device(target, z.dtype))
-    return Guess(alpha + found.value, int(np.max(np.asarray(found.iterations))))
+    return alpha + found.value, int(np.max(np.asarray(found.iterations)))
 
 
 @float64_available

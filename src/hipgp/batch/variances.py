@@ -26,12 +26,12 @@ from jaxtyping import Array, Float, Int
 from hipgp.batch.decisions import Decision, standard_deviations, work
 from hipgp.batch.simulation import GridTarget, simulate
 from hipgp.batch.systems import System, draws_at_once, solve
-from hipgp.engines import Problem
 from hipgp.model.arguments import check_whole
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.kernel_scales import metric_coordinates, repeats, typical_lengthscale
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
+from hipgp.model.problem import Problem
 from hipgp.predictions import DEFAULT_STD
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent

@@ -6,7 +6,7 @@ from jaxtyping import Float
 
 from hipgp.engines import FittedPosterior
 from hipgp.model.data import Data, check_differentiable, check_dimension
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats, shortest_lengthscale, spacing_in_step, typical_lengthscale
 from hipgp.model.kernels import Kernel
@@ -19,27 +19,24 @@ SHOWN = 2_500  # points of a map without a grid: the cost of a joint draw grows 
 FEWEST, MOST_ACROSS = 8, 500  # points along an axis
 MOST_POINTS = 2.0**19  # a solve of a hundred steps then takes about half a minute on two cores
 LEARNED_ON = 20_000  # places whose distances to the nearest others are measured
+INSTEAD = "predict values at Points there, which need no grid, or use method=Exact()"
 MOST_LEARNED = 2**24  # points of the grid that bounds lengthscales in learning
 
 
 def extent(data: Data) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
     """The lower and the upper corner of the data's places."""
-    places = [np.asarray(b.functional.places(), float).reshape(-1, data.ndim) for b in data.blocks]
+    places = [corners(functional) for functional in data.functionals]
     return np.min([p.min(axis=0) for p in places], axis=0), np.max([p.max(axis=0) for p in places], axis=0)
 
 
-def domain(
-    kernel: Kernel, data: Data, margin: float | None = None
-) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
+def domain(kernel: Kernel, data: Data) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
     """The data's box with a margin of one lengthscale, limited to between a twentieth and a quarter of its extent.
 
-    `margin` replaces it, as a fraction of the extent. An axis along which all data have the same coordinate gets a margin
-    of one lengthscale.
+    An axis along which all data have the same coordinate gets a margin of one lengthscale.
     """
     lower, upper = extent(data)
     size, length = upper - lower, typical_lengthscale(kernel, data.ndim)
-    usual = np.clip(length, LEAST_MARGIN * size, MOST_MARGIN * size)
-    wide = usual if margin is None else margin * size
+    wide = np.clip(length, LEAST_MARGIN * size, MOST_MARGIN * size)
     flat = size <= 1e-9 * np.maximum(length, np.maximum(np.abs(lower), np.abs(upper)))
     wide = np.where(flat, np.maximum(length, 1e-6 * np.abs(lower)), wide)
     return lower - wide, upper + wide
@@ -99,7 +96,7 @@ def learning_grid(data: Data) -> Grid:
 
 def _apart(data: Data, lower: np.ndarray, size: np.ndarray) -> float:
     """The median distance of a place to the nearest other one, in units of the extent; infinite for a single place."""
-    x = np.concatenate([_corners(b.functional, data.ndim) for b in data.blocks])
+    x = np.concatenate([corners(b.functional) for b in data.blocks])
     x = np.unique((x - lower) / size, axis=0)
     if len(x) < 2:
         return float("inf")
@@ -107,22 +104,30 @@ def _apart(data: Data, lower: np.ndarray, size: np.ndarray) -> float:
     return float(np.median(scipy.spatial.KDTree(x).query(x[some], k=2)[0][:, 1]))
 
 
-def _corners(functional: Functional, ndim: int) -> Float[np.ndarray, "n D"]:
-    return np.asarray(functional.places(), float).reshape(-1, ndim)
+def corners(functional: Functional) -> Float[np.ndarray, "n D"]:
+    """Places that bound all of the functionals' support."""
+    return np.asarray(functional.places(), float).reshape(-1, functional.ndim)
 
 
-def grown(grid: Grid, functional: Functional, most: float) -> Grid:
-    """The grid with cells added on every side until it covers `functional`; its points stay grid points."""
+def grown(
+    grid: Grid,
+    places: Float[np.ndarray, "n D"],
+    most: float,
+    name: str = "functional",
+    instead: str = INSTEAD,
+) -> Grid:
+    """The grid with cells added on every side until it covers these places; its points stay grid points.
+
+    Where it would need more than `most` points, an error names the argument `name` and what to do `instead`.
+    """
     spacing = np.asarray(grid.spacing)
-    places = _corners(functional, grid.ndim)
     below = np.maximum(np.ceil((np.asarray(grid.lower) - places.min(axis=0)) / spacing), 0)
     above = np.maximum(np.ceil((places.max(axis=0) - np.asarray(grid.upper)) / spacing), 0)
     shape = np.asarray(grid.shape) + below + above
     if np.prod(shape) > most:
         raise ValueError(
-            f"functional: expected places near the data, got some so far out that a grid of {np.prod(shape):.2g} points "
-            f"would be needed where {most:.2g} are the most; predict values at Points there, which need no grid, or use "
-            "method=Exact()"
+            f"{name}: expected places near the data, got some so far out that a grid of {np.prod(shape):.2g} points "
+            f"would be needed where {most:.2g} are the most; {instead}"
         )
     return Grid(np.asarray(grid.lower) - below * spacing, spacing, tuple(int(n) for n in shape))
 
@@ -140,7 +145,7 @@ def reaching(engine: FittedPosterior, functional: Functional, progress: bool) ->
         if problem is None:  # it predicts there by itself, or raises the error
             check_differentiable(engine.kernel.differentiable, functional)
             return engine
-        wider = grown(engine.grid, functional, 4 * max(MOST_POINTS, engine.grid.size))
+        wider = grown(engine.grid, corners(functional), 4 * max(MOST_POINTS, engine.grid.size))
         with Progress(f"again on a grid of {' x '.join(map(str, wider.shape))}", progress):
             engine = engine.method.condition(problem._replace(grid=wider), progress=False)
     engine.method.check(engine.kernel, engine.grid, functional)

@@ -7,12 +7,11 @@ Memory and the cost of a step of the solve limit the number of points.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.batch.decisions import SHARED
+from hipgp.batch.decisions import SHARED, Decision
 from hipgp.choices.domain import MOST_POINTS, covering, domain, in_step
 from hipgp.engines import Method
 from hipgp.model.data import Data, Observations
@@ -20,6 +19,7 @@ from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import OpenProblem, Problem
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
@@ -39,58 +39,39 @@ SAMPLE = 48  # observations whose residual variances are computed
 HOPELESS = 0.5  # residual variance, relative to the prior variance, above which a grid is refused
 
 
-class ChosenGrid(NamedTuple):
-    """A grid, and the reason for its size."""
-
-    grid: Grid
-    reason: str
-
-
 @one_blas_thread
 @float64_available
-def grid_for(
-    method: Method,
-    kernel: Kernel,
-    data: Data,
-    std: Float[np.ndarray, " N"],
-    margin: float | None = None,
-    most: float = MOST_POINTS,
-) -> ChosenGrid:
-    """Choose the grid on which `method` conditions on `data` with noise of standard deviations `std`."""
-    box = domain(kernel, data, margin)
-    length, variance = shortest_lengthscale(kernel, data.ndim), np.asarray(std, float) ** 2
+def grid_for(method: Method, problem: OpenProblem) -> Decision[Grid]:
+    """Choose the grid on which `method` conditions the problem."""
+    kernel, data = problem.kernel, problem.data
+    box, length = domain(kernel, data), shortest_lengthscale(kernel, data.ndim)
     some, rows = _sample(data)
-    grid, spacing = _grid(kernel, box, COARSEST * length, most), COARSEST
+    grid, spacing = _grid(kernel, box, COARSEST * length), COARSEST
+    variance = problem.on(grid).noise_std ** 2
     stencil = method.points_per_axis(data)
     while True:
         unseen, prior = unseen_variances(kernel, grid, some, stencil)
         share = float(np.mean(unseen / variance[rows]))
         if share <= UNSEEN or spacing * STEP < FINEST:
             break
-        finer = _grid(kernel, box, spacing * STEP * length, most)
+        finer = _grid(kernel, box, spacing * STEP * length)
         if finer.size <= grid.size:
             break
         grid, spacing = finer, spacing * STEP
-    grid, found = _refined(
-        kernel, grid, data, variance, stencil, share, lambda by: _grid(kernel, box, by * length, most)
-    )
+    with_spacing = lambda by: _grid(kernel, box, by * length)
+    grid, found = _refined(problem.on(grid), stencil, share, with_spacing)
     unseen, prior = unseen_variances(kernel, grid, some, stencil)
     _check(grid, float(np.mean(unseen) / np.mean(prior)), length)
-    return ChosenGrid(grid, _reason(kernel, grid, float(np.mean(unseen / variance[rows])), found[0]))
+    return Decision(grid, _reason(kernel, grid, float(np.mean(unseen / variance[rows])), found[0]))
 
 
 def _refined(
-    kernel: Kernel,
-    grid: Grid,
-    data: Data,
-    variance: Float[np.ndarray, " N"],
-    stencil: int,
-    share: float,
-    with_spacing: Callable[[float], Grid],
+    problem: Problem, stencil: int, share: float, with_spacing: Callable[[float], Grid]
 ) -> tuple[Grid, tuple[float, float]]:
     """The first grid whose errors by local kriging are small enough, or the finest; each spacing extrapolates the error."""
-    spacing = float(np.max(np.asarray(grid.spacing) / shortest_lengthscale(kernel, grid.ndim)))
-    found, order = _error(kernel, grid, data, variance, stencil, share), USUAL
+    grid = problem.grid
+    spacing = float(np.max(np.asarray(grid.spacing) / shortest_lengthscale(problem.kernel, grid.ndim)))
+    found, order = _error(problem, stencil, share), USUAL
     for _ in range(REFINEMENTS):
         if (worst := max(found)) <= NEAR_ENOUGH:
             break
@@ -100,15 +81,14 @@ def _refined(
             break
         ratio = float(np.max(np.asarray(finer.spacing) / np.asarray(grid.spacing)))
         grid, spacing, share = finer, spacing * ratio, share * ratio
-        found = _error(kernel, grid, data, variance, stencil, share)
+        found = _error(problem._replace(grid=grid), stencil, share)
         order = float(np.clip(np.log(max(found) / worst) / np.log(ratio), SLOWEST, FASTEST))
     return grid, found
 
 
-def _grid(
-    kernel: Kernel, box: tuple[np.ndarray, np.ndarray], step: Float[np.ndarray, " D"], most: float
-) -> Grid:
-    """A grid over the box with spacing `step`, or as fine as memory and `most` allow."""
+def _grid(kernel: Kernel, box: tuple[np.ndarray, np.ndarray], step: Float[np.ndarray, " D"]) -> Grid:
+    """A grid over the box with spacing `step`, or as fine as memory and MOST_POINTS allow."""
+    most = MOST_POINTS
     while True:
         grid = in_step(kernel, covering(*box, step, most))
         needed = memory.torus_bytes(np.prod(smallest_torus(kernel, grid, WRAPPED), dtype=float))
@@ -131,11 +111,10 @@ def _sample(data: Data) -> tuple[Data, np.ndarray]:
     return Data(tuple(blocks)), np.concatenate(rows)
 
 
-def _error(
-    kernel: Kernel, grid: Grid, data: Data, variance: np.ndarray, stencil: int, share: float
-) -> tuple[float, float]:
+def _error(problem: Problem, stencil: int, share: float) -> tuple[float, float]:
     """Errors of mean and std due to the grid; residuals of points are joint if the batch engine would treat them so."""
-    problems = local_problems(kernel, grid, data, variance, None, stencil)
+    kernel, grid, data, _, _ = problem
+    problems = local_problems(problem, None, stencil)
     view = stencil_approximation(kernel, grid, problems, stencil, True)
     plain = all(isinstance(functional, Points) for functional in data.functionals)
     if plain and SHARED[0] < share < SHARED[1]:

@@ -1,7 +1,5 @@
 """Learning with or without a grid: the bounds of lengthscales, and the warnings if one was met."""
 
-import functools
-
 from hipgp.choices.coarseness import at_grid_bound, too_coarse
 from hipgp.choices.domain import learning_grid
 from hipgp.choices.grid import grid_for
@@ -10,28 +8,18 @@ from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.search import learn
 from hipgp.learning.units import LearnOptions, scaled_task
 from hipgp.model import scaling
-from hipgp.model.data import Data
-from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
-from hipgp.model.trend import Trend
+from hipgp.model.problem import OpenProblem
 from hipgp.runtime.callers import warn_caller
 from hipgp.vecchia.grid_check import GridTooCoarse
 from hipgp.weights.torus import WRAPPED, check_torus
 
 
-def learned_from(
-    kernel: Kernel,
-    grid: Grid | None,
-    data: Data,
-    noise: float | None,
-    trend: Trend,
-    method: Method,
-    how: LearnOptions,
-) -> Learned:
+def learned_from(problem: OpenProblem, method: Method, how: LearnOptions) -> Learned:
     """Learn kernel and noise; without a grid the spacing of the data bounds the lengthscale.
 
     `method` is the engine whose log evidence the last steps go up, and which a grid has to suit.
     """
+    kernel, grid, data, _, trend = problem
     if how.polish and grid is None:
         raise ValueError(
             "polish: expected a GP with a grid, on which the exact bound is computed, got one without; give "
@@ -39,16 +27,20 @@ def learned_from(
         )
     bounding = learning_grid(data) if grid is None else grid
     scaling.warn_if_far_from_zero(data, bounding, trend, None)
-    task = scaled_task(kernel, data, noise, how)
+    task = scaled_task(problem.on(bounding), how)
     if how.polish:  # only the exact bound is computed on the grid
         check_torus(kernel, bounding, WRAPPED)
-    find = functools.partial(learn, task.kernel, data=task.data, noise=task.noise, trend=trend, method=method)
     unpolished = task.how._replace(polish=False)
-    learned = find(grid=bounding, how=unpolished if grid is None else task.how)
+    learned = learn(task.problem, method, unpolished if grid is None else task.how)
     undetermined = learned.undetermined
     if grid is not None and (names := at_grid_bound(learned, grid, how.bounds)):
-        freely = lambda: find(grid=learning_grid(data), how=unpolished._replace(checkpoint=None))
-        needed = lambda free: grid_for(method, free.kernel, task.data, task.data.noise_std(free.noise)).reason
+        anew = unpolished._replace(checkpoint=None)
+        freely = lambda: learn(task.problem._replace(grid=learning_grid(data)), method, anew)
+        needed = lambda free: (
+            grid_for(
+                method, problem._replace(kernel=free.kernel, data=task.problem.data, noise=free.noise)
+            ).reason
+        )
         message, undetermined = too_coarse(learned, names, grid, freely, needed)
         if message is not None:
             warn_caller(message, GridTooCoarse)

@@ -6,14 +6,16 @@ the quadrature nodes of lines and areas, of which each may have hundreds.
 """
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from hipgp.batch.decisions import Decision
 from hipgp.engines import Method
 from hipgp.exact import MATRICES_AT_PEAK, Exact
 from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import OpenProblem
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.vecchia.group_covariances import coarse_nodes
@@ -28,42 +30,34 @@ OF_NOISE, LEAST_ACCURACY, MOST_ACCURACY = (
 )  # accuracy of covariances: relative to noise variances, and limits relative to prior variances
 
 
-class ChosenMethod(NamedTuple):
-    """An engine, and the reason for its choice."""
-
-    method: Method
-    reason: str
-
-
-def method_for(
-    batch: Method, kernel: Kernel, data: Data, noise: float | None, checkpoint: Any = None
-) -> ChosenMethod:
+def method_for(batch: Method, problem: OpenProblem, checkpoint: Any = None) -> Decision[Method]:
     """Choose the exact engine if it is as fast as the `batch` engine and fits into memory."""
-    count = len(data)
+    kernel, data, count = problem.kernel, problem.data, len(problem.data)
     if checkpoint is not None:
-        return ChosenMethod(batch, "batch: a checkpoint is kept, and the exact engine writes none")
+        return Decision(batch, "batch: a checkpoint is kept, and the exact engine writes none")
     if count > MOST_OBSERVATIONS:
         reason = f"batch: {count:,} observations, and the exact engine is slower beyond {MOST_OBSERVATIONS:,}"
-        return ChosenMethod(batch, reason)
+        return Decision(batch, reason)
     needed = MATRICES_AT_PEAK * 8.0 * count**2
     if not memory.fits(needed):
         reason = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
-        return ChosenMethod(batch, reason)
-    accuracy = _accuracy(kernel, data, noise)
+        return Decision(batch, reason)
+    accuracy = _accuracy(problem)
     pairs = _nodes(kernel, data, accuracy) ** 2
     if pairs > MOST_PAIRS:
         reason = (
             f"batch: the exact engine would need {pairs:.2g} covariances between quadrature nodes of "
             f"{count:,} observations, and is slower beyond {MOST_PAIRS:.2g}"
         )
-        return ChosenMethod(batch, reason)
+        return Decision(batch, reason)
     reason = f"exact: {count:,} observations, for which no grid is needed and the exact engine is as fast"
-    return ChosenMethod(Exact(accuracy), reason)
+    return Decision(Exact(accuracy), reason)
 
 
-def _accuracy(kernel: Kernel, data: Data, noise: float | None) -> float:
+def _accuracy(problem: OpenProblem) -> float:
     """The accuracy of covariances relative to prior variances: a hundredth of the noise variance, within limits."""
-    std, shares, begin = np.asarray(data.noise_std(noise), float), [LEAST_ACCURACY], 0
+    kernel, data = problem.kernel, problem.data
+    std, shares, begin = np.asarray(data.noise_std(problem.noise), float), [LEAST_ACCURACY], 0
     for block in data.blocks:
         end = begin + len(block.y)
         if not block.functional.single:

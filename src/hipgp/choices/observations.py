@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from hipgp.choices.domain import MOST_POINTS, grown
-from hipgp.engines import FittedPosterior, Problem
+from hipgp.choices.domain import MOST_POINTS, corners, grown
+from hipgp.engines import FittedPosterior
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
 from hipgp.model.frames import Frame
+from hipgp.model.problem import Problem
 from hipgp.model.scaling import scaled_data
 from hipgp.model.trend import Trend
 
@@ -31,7 +32,7 @@ def with_more(
     grid = problem.grid
     if "grid_chosen" in engine.diagnostics and engine.method.on_grid:
         for block in more.blocks:
-            grid = grown(grid, block.functional, 4 * max(MOST_POINTS, grid.size))
+            grid = grown(grid, corners(block.functional), 4 * max(MOST_POINTS, grid.size))
     for block in more.blocks:
         engine.method.check(problem.kernel, grid, block.functional)
     trend = _with_columns(problem.trend, len(more), columns)

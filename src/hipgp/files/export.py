@@ -83,8 +83,8 @@ def _with_crs(fields: "xr.Dataset", crs: str | None) -> "xr.Dataset":
         return fields
     for name in fields.data_vars:
         fields[name].attrs["grid_mapping"] = "spatial_ref"
-    told = {"crs_wkt": crs, "spatial_ref": crs}
-    return fields.assign_coords(spatial_ref=((), 0, told))
+    attributes = {"crs_wkt": crs, "spatial_ref": crs}
+    return fields.assign_coords(spatial_ref=((), 0, attributes))
 
 
 def _write_zarr(path: pathlib.Path, fields: "xr.Dataset") -> None:

@@ -78,7 +78,7 @@ def _check_described(model: Json) -> None:
     about = model["provenance"]
     if not all(isinstance(part, dict) for part in (model["diagnostics"], about, about["packages"])):
         raise ValueError("diagnostics, provenance: expected names and values, got something else")
-    if not all(isinstance(said, str) for said in (about["created"], about["packages"]["hipgp"])):
+    if not all(isinstance(text, str) for text in (about["created"], about["packages"]["hipgp"])):
         raise ValueError("provenance: expected when and by which version it was made, got something else")
 
 

@@ -58,8 +58,8 @@ def _of_xarray(at: Any, labels: Labels) -> tuple[Functional, Shaped]:
         pd.DataFrame({axis: part.values.ravel() for axis, part in zip(labels.axes, parts, strict=True)})
     )
     dated = points.units or ("",) * len(labels.axes)
-    told = (str(at.coords[axis].attrs.get("units", "")) for axis in labels.axes)
-    points = points.given_in(tuple(one or other for one, other in zip(dated, told, strict=True)))
+    own = (str(at.coords[axis].attrs.get("units", "")) for axis in labels.axes)
+    points = points.given_in(tuple(one or other for one, other in zip(dated, own, strict=True)))
 
     def shaped(p: "Prediction") -> Any:
         attributes = {"units": labels.unit} if labels.unit else {}

@@ -15,13 +15,13 @@ import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float
 
-from hipgp.engines import Problem
 from hipgp.learning.learned import Learned, WeightedKernels
 from hipgp.learning.likelihood import evaluate
 from hipgp.learning.parameters import Bounds
 from hipgp.learning.search import Task, in_fixed_order, stages_of
 from hipgp.model.data import Data, Observations
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import Problem
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
 
@@ -87,9 +87,8 @@ def weighted_kernels(learned: Learned, problem: Problem) -> WeightedKernels:
         return _normal(learned, f"there are more than {most:,} observations")
     if "noise" not in learned.names and not np.all(data.noise_known):
         data = _with_noise(data, problem.noise)
-    data, order = in_fixed_order(data)
-    trend = problem.trend.in_order(order)
-    task = Task.of(learned.kernel, problem.grid, data, learned.noise, trend, "kernel", learned.bounds, 0)
+    known = problem._replace(kernel=learned.kernel, data=data, noise=learned.noise)
+    task = Task.of(in_fixed_order(known), "kernel", learned.bounds, 0)
     terms, layout = task.terms(len(data), np.log(learned.values)), task.layout
 
     def log_density(vector: Float[np.ndarray, " q"]) -> float:
@@ -100,11 +99,11 @@ def weighted_kernels(learned: Learned, problem: Problem) -> WeightedKernels:
     found = importance_sampled(log_density, centre, _spread(learned, task.box), task.box)
     chosen, weights = evenly_chosen(found.points, found.weights, POINTS)
     kernels, noises = _unpacked(learned, found.points[chosen])
-    said = (
+    reason = (
         f"averaged over {len(chosen)} kernels, with probabilities from the likelihood of all observations at "
         f"{len(found.points)} points, as good as {found.effective:.0f} draws"
     )
-    return WeightedKernels(kernels, noises, weights, found.log_densities[chosen], said)
+    return WeightedKernels(kernels, noises, weights, found.log_densities[chosen], reason)
 
 
 def importance_sampled(
@@ -197,8 +196,8 @@ def _normal(learned: Learned, why: str) -> WeightedKernels:
         z -= np.mean(z, axis=0)
         z = np.linalg.solve(np.linalg.cholesky(z.T @ z / POINTS), z.T)
         points[:, known] += (root @ z).T
-    said = f"averaged over {POINTS} kernels of a normal distribution with the covariance of what was learned: {why}"
-    return WeightedKernels(*_unpacked(learned, points), np.full(POINTS, 1 / POINTS), None, said)
+    reason = f"averaged over {POINTS} kernels of a normal distribution with the covariance of what was learned: {why}"
+    return WeightedKernels(*_unpacked(learned, points), np.full(POINTS, 1 / POINTS), None, reason)
 
 
 def _unpacked(learned: Learned, points: Float[np.ndarray, "K q"]) -> tuple[list[Kernel], list[float | None]]:

@@ -71,7 +71,7 @@ class WeightedKernels(NamedTuple):
     noises: list[float | None]
     weights: Float[np.ndarray, " K"]
     log_likelihoods: Float[np.ndarray, " K"] | None
-    said: str
+    reason: str
 
 
 def _error(std: float) -> str:

@@ -27,7 +27,7 @@ from hipgp.linalg.matrices import cholesky, map_matrices, solve_lower, solve_low
 from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.arrays import on_device
+from hipgp.runtime.arrays import on_cpu, on_device
 from hipgp.runtime.buckets import round_up_to_power_of_two
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads
@@ -96,7 +96,7 @@ def _in_parts(table: Any) -> np.ndarray:
     The layout does not depend on the number of cores, so sums are the same on every machine with a CPU.
     """
     rows, k = table.shape
-    size = max(1, ENTRIES_AT_ONCE * (1 if jax.default_backend() == "cpu" else 1024) // k**2)
+    size = max(1, ENTRIES_AT_ONCE * (1 if on_cpu() else 1024) // k**2)
     size = min(size, round_up_to_power_of_two(rows))
     chunks = min(CHUNKS_AT_ONCE, round_up_to_power_of_two(-(-rows // size)))
     filled = np.pad(table, ((0, -rows % (chunks * size)), (0, 0)))
@@ -126,7 +126,7 @@ def _of_parts(vector: np.ndarray, layout: Layout, terms: Terms) -> Iterator[Any]
         return [np.asarray(a) for a in found]
 
     parts = zip(terms.index, terms.used, strict=True)
-    if len(terms.index) == 1 or jax.default_backend() != "cpu":
+    if len(terms.index) == 1 or not on_cpu():
         return (of_part(*part) for part in parts)
     return map_in_threads(of_part, parts)
 

@@ -52,7 +52,7 @@ def candidates(
     data: Data, columns: Float[np.ndarray, "N p"], axis: int, between: tuple[float, float]
 ) -> list[float]:
     """The highest peaks of the periodogram along an axis, and multiples of the highest, within a range of periods."""
-    power, frequency = periodogram(data, columns, axis, between)
+    power, frequency = _periodogram(data, columns, axis, between)
     inner = np.concatenate([[-np.inf], power, [-np.inf]])
     peaks = np.flatnonzero((power >= inner[:-2]) & (power >= inner[2:]))
     best = 1 / frequency[peaks[np.argsort(-power[peaks], kind="stable")][:PEAKS]]
@@ -60,7 +60,7 @@ def candidates(
     return [float(p) for p in (*best, *more)]
 
 
-def periodogram(
+def _periodogram(
     data: Data, columns: Float[np.ndarray, "N p"], axis: int, between: tuple[float, float]
 ) -> tuple[Float[np.ndarray, " F"], Float[np.ndarray, " F"]]:
     """The share of the data's variance about the trend that a sine wave of each frequency explains, and the frequencies."""

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from hipgp.engines import Method, Problem, Slope
+from hipgp.engines import Method, Slope
 from hipgp.learning.learned import Learned
 from hipgp.learning.likelihood import Terms, evaluate, prepare
 from hipgp.learning.parameters import Bounds, Evaluation, Layout, bounds
@@ -27,11 +27,10 @@ from hipgp.learning.periods import rungs as repeating_rungs
 from hipgp.learning.scoring import Model, Report, climb, descend, uncertainty
 from hipgp.learning.units import LearnOptions
 from hipgp.model.data import Data, Observations
-from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
 from hipgp.model.periodic import Periodic
-from hipgp.model.trend import Trend
+from hipgp.model.problem import Problem
 from hipgp.runtime.checkpoints import fingerprint, read_arrays, write_arrays
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
@@ -54,30 +53,23 @@ POLISHED_UP_TO = 100_000  # observations plus grid points up to which steps on t
 
 @one_blas_thread
 @float64_available
-def learn(
-    kernel: Kernel,
-    grid: Grid,
-    data: Data,
-    noise: float | None,
-    trend: Trend,
-    method: Method,
-    how: LearnOptions,
-) -> Learned:
+def learn(problem: Problem, method: Method, how: LearnOptions) -> Learned:
     """Learn kernel and noise with their uncertainty; `how.start` is "data" (search) or "kernel" (start at its values)."""
     began = time.perf_counter()
     start, user_bounds, seed, polish, progress, checkpoint = how
-    data, order = in_fixed_order(data)
-    task = Task.of(kernel, grid, data, noise, trend.in_order(order), start, user_bounds or {}, seed)
-    stages = stages_of(data)
-    usual = len(data) + grid.size <= POLISHED_UP_TO and not repeats(kernel)  # which asks for a grid in step
+    problem = in_fixed_order(problem)
+    task = Task.of(problem, start, user_bounds or {}, seed)
+    count, stages = len(problem.data), stages_of(problem.data)
+    # a kernel that repeats asks for a grid in step with it
+    usual = count + problem.grid.size <= POLISHED_UP_TO and not repeats(problem.kernel)
     exact = usual if polish is None else polish
     trace: list[dict[str, Any]] = []
     wanted = sorted((user_bounds or {}).items())
-    problem = fingerprint(kernel, grid, data, noise, task.trend, start, seed, wanted, stages, exact)
+    digest = fingerprint(*problem, start, seed, wanted, stages, exact)
     save = lambda **arrays: (
-        checkpoint is None or write_arrays(pathlib.Path(checkpoint), fingerprint=problem, **arrays)
+        checkpoint is None or write_arrays(pathlib.Path(checkpoint), fingerprint=digest, **arrays)
     )
-    saved = None if checkpoint is None else read_arrays(pathlib.Path(checkpoint), problem, "stage", "vectors")
+    saved = None if checkpoint is None else read_arrays(pathlib.Path(checkpoint), digest, "stage", "vectors")
     if saved is not None and int(saved["stage"]) == DONE:
         done = saved["vectors"][0], saved["covariance"], float(saved["value"])
         return _learned(task, *done, trace, began)
@@ -86,9 +78,9 @@ def learn(
         vector, here, seen = _through(task, stages, ENOUGH[0] if exact else ENOUGH[1], saved, save, report)
         value = here.value
         if exact:
-            up = _slope(task, method), Model(here.information), task.box, len(data)
+            up = _slope(task, method), Model(here.information), task.box, count
             vector, value = climb(vector, *up, report(len(stages), "exact bound"))
-            seen = len(data)
+            seen = count
     covariance = uncertainty(here.information, seen, task.box.touching(vector))
     save(stage=DONE, vectors=vector[None], covariance=covariance, value=value)
     return _learned(task, vector, covariance, float(value), trace, began)
@@ -97,11 +89,7 @@ def learn(
 class Task(NamedTuple):
     """A learning problem: model, data, free parameters, and the scales that set starting values and bounds."""
 
-    kernel: Kernel
-    grid: Grid
-    data: Data
-    noise: float | None
-    trend: Trend
+    problem: Problem  # its kernel with periods to start from
     start: str
     seed: int
     layout: Layout
@@ -112,16 +100,8 @@ class Task(NamedTuple):
     periods: list[list[float]]  # to start from, for each part of the kernel
 
     @staticmethod
-    def of(
-        kernel: Kernel,
-        grid: Grid,
-        data: Data,
-        noise: float | None,
-        trend: Trend,
-        start: str,
-        user: dict[str, Any],
-        seed: int,
-    ) -> "Task":
+    def of(problem: Problem, start: str, user: dict[str, Any], seed: int) -> "Task":
+        kernel, grid, data, _, trend = problem
         columns = trend.of_data(data, grid)
         periods = periods_to_try(kernel, data, columns)
         kernel = _rebuilt(kernel, map(begun, kernel.parts, periods))
@@ -129,20 +109,20 @@ class Task(NamedTuple):
         spread = _spread(data, columns)
         extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
         box = bounds(layout, _field_spread(data, spread), spacing, extent, user, spread)
-        return Task(
-            kernel, grid, data, noise, trend, start, seed, layout, columns, spread, box, user, periods
-        )
+        problem = problem._replace(kernel=kernel)
+        return Task(problem, start, seed, layout, columns, spread, box, user, periods)
 
     def terms(self, count: int, best: np.ndarray | None) -> Terms:
         """The likelihood of about `count` observations, with neighbours chosen by the `best` parameters so far."""
-        unknown = _neutral(self.kernel, self.extent) if self.start == "data" else self.kernel
+        kernel = self.problem.kernel
+        unknown = _neutral(kernel, self.extent) if self.start == "data" else kernel
         centre = unknown if best is None else self.layout.kernel(best)
-        return prepare(centre, self.data, self.columns, count, self.seed)
+        return prepare(centre, self.problem.data, self.columns, count, self.seed)
 
     def starts(self, terms: Terms) -> list[np.ndarray]:
         """The values given, or the starts of highest likelihood."""
         if self.start == "kernel":
-            return [self.layout.pack(self.kernel, self.noise or 0.3 * self.spread)]
+            return [self.layout.pack(self.problem.kernel, self.problem.noise or 0.3 * self.spread)]
         starts = _starts(self)
         values = np.array([evaluate(self.box.clip(start), self.layout, terms).value for start in starts])
         ranked = np.argsort(np.round(np.nan_to_num(values, nan=np.inf), 9), kind="stable")
@@ -150,7 +130,7 @@ class Task(NamedTuple):
 
     @property
     def extent(self) -> Float[np.ndarray, " D"]:
-        return np.asarray(self.grid.upper) - np.asarray(self.grid.lower)
+        return np.asarray(self.problem.grid.upper) - np.asarray(self.problem.grid.lower)
 
 
 def _through(
@@ -180,25 +160,19 @@ def _through(
     return best, here, terms.count
 
 
-def in_fixed_order(data: Data) -> tuple[Data, Int[np.ndarray, " N"]]:
-    """The observations sorted by place, which does not depend on their given order, and the number each had in it.
+def in_fixed_order(problem: Problem) -> Problem:
+    """The problem with its observations sorted by place, which does not depend on their given order."""
 
-    A user-defined functional that cannot be reordered stays as it is.
-    """
-    blocks, begin = [], 0
-    for block in data.blocks:
+    def order_of(block: Observations) -> np.ndarray:
         places = np.asarray(block.functional.places(), float).reshape(len(block.y), -1)
-        noise = np.zeros(0 if block.noise is None else len(block.y)) if block.noise is None else block.noise
-        order = np.lexsort([block.y, *([noise] if len(noise) else []), *places.T[::-1]])
-        taken = block.functional[order]
-        if type(taken) is type(block.functional):
-            block = Observations(taken, block.y[order], None if block.noise is None else block.noise[order])
-        else:
-            order = np.arange(len(order))
-        blocks.append((block, order + begin))
-        begin += len(order)
-    blocks.sort(key=lambda b: (type(b[0].functional).__name__, len(b[0].y), float(b[0].y[0])))
-    return Data(tuple(block for block, _ in blocks)), np.concatenate([order for _, order in blocks])
+        noise = [] if block.noise is None else [block.noise]
+        return np.lexsort([block.y, *noise, *places.T[::-1]])
+
+    data, order = problem.data.reordered(order_of)
+    parts = np.split(order, np.cumsum([len(block.y) for block in data.blocks])[:-1])
+    first = lambda part: (type(part[0].functional).__name__, len(part[0].y), float(part[0].y[0]))
+    blocks, orders = zip(*sorted(zip(data.blocks, parts, strict=True), key=first), strict=True)
+    return problem._replace(data=Data(blocks), trend=problem.trend.in_order(np.concatenate(orders)))
 
 
 def _slope(task: Task, method: Method) -> Callable[[np.ndarray], Slope]:
@@ -206,8 +180,8 @@ def _slope(task: Task, method: Method) -> Callable[[np.ndarray], Slope]:
 
     def at(vector: np.ndarray) -> Slope:
         kernel, found = task.layout.unpack(np.asarray(vector))
-        noise = task.noise if found is None else float(found)
-        problem = Problem(kernel, task.grid, task.data, noise, task.trend)
+        noise = task.problem.noise if found is None else float(found)
+        problem = task.problem._replace(kernel=kernel, noise=noise)
         return method.log_evidence_slope(problem, PROBES, jax.random.key(task.seed))
 
     return at
@@ -225,7 +199,7 @@ def _learned(
     names, loose = task.layout.names(), task.box.touching(vector) | (np.diag(covariance) > LOOSE**2)
     return Learned(
         jax.tree.map(lambda a: np.asarray(a, float), kernel),
-        task.noise if found is None else float(found),
+        task.problem.noise if found is None else float(found),
         names,
         np.exp(vector),
         covariance,
@@ -268,7 +242,7 @@ def _field_spread(data: Data, spread: float) -> float:
 
 def _starts(task: Task) -> list[np.ndarray]:
     """Starting values: lengthscales from a few cells to the extent in every combination, variances from the data."""
-    layout, spacing, extent = task.layout, np.asarray(task.grid.spacing), task.extent
+    layout, spacing, extent = task.layout, np.asarray(task.problem.grid.spacing), task.extent
     parts = layout.template.parts
     ladder = np.geomspace(2 * float(np.exp(np.mean(np.log(spacing)))), 0.5 * float(np.max(extent)), LADDER)
     per_axis = np.geomspace(
@@ -292,7 +266,7 @@ def _starts(task: Task) -> list[np.ndarray]:
         mixtures = [
             mixtures[i] for i in np.random.default_rng(task.seed).permutation(len(mixtures))[: LADDER**2]
         ]
-    scale = _field_spread(task.data, task.spread) ** 2
+    scale = _field_spread(task.problem.data, task.spread) ** 2
     out = []
     for lengths, factor in itertools.product(mixtures, (0.1, 1.0, 10.0) if len(parts) == 1 else (1.0,)):
         variance = factor * scale / len(parts)

@@ -3,8 +3,7 @@
 from typing import Any, NamedTuple
 
 from hipgp.model import scaling
-from hipgp.model.data import Data
-from hipgp.model.kernels import Kernel
+from hipgp.model.problem import Problem
 
 
 class LearnOptions(NamedTuple):
@@ -18,21 +17,20 @@ class LearnOptions(NamedTuple):
     checkpoint: Any = None
 
 
-class ScaledTask(NamedTuple):
-    """A kernel, data and options of learning, y and all that goes with it divided by 2^unit."""
+class _ScaledTask(NamedTuple):
+    """A problem and options of learning, y and all that goes with it divided by 2^unit."""
 
-    kernel: Kernel
-    data: Data
-    noise: float | None
+    problem: Problem
     how: LearnOptions
     unit: int
 
 
-def scaled_task(kernel: Kernel, data: Data, noise: float | None, how: LearnOptions) -> ScaledTask:
+def scaled_task(problem: Problem, how: LearnOptions) -> _ScaledTask:
     """The task in a unit in which no number overflows; `in_unit` takes what was learned back to the data's own."""
+    kernel, _, data, noise, _ = problem
     scaling.check_learnable(data)
     given = kernel if how.start == "kernel" else None  # otherwise its variance is not used
     unit = scaling.exponent(given, data, noise)
     scaled, data, noise = scaling.scaled(given, data, noise, -unit)
-    bounds = scaling.scaled_bounds(how.bounds, -unit)
-    return ScaledTask(kernel if scaled is None else scaled, data, noise, how._replace(bounds=bounds), unit)
+    problem = problem._replace(kernel=kernel if scaled is None else scaled, data=data, noise=noise)
+    return _ScaledTask(problem, how._replace(bounds=scaling.scaled_bounds(how.bounds, -unit)), unit)

@@ -175,7 +175,7 @@ def minimal_residuals(
     return Solution(x, jnp.full(rhs.shape[0], steps), error, error <= target)
 
 
-class Tridiagonal(NamedTuple):
+class _Tridiagonal(NamedTuple):
     """The tridiagonal Lanczos matrix Q'A Q of each probe, Q the Lanczos basis started at the probe."""
 
     diagonal: Float[Array, "B k"]
@@ -186,7 +186,7 @@ class LanczosSolution(NamedTuple):
     """A^-1 times each probe and, from the same steps, the probe's Lanczos coefficients."""
 
     value: Float[Array, "B n"]
-    coefficients: Tridiagonal
+    coefficients: _Tridiagonal
 
 
 def lanczos_solve(
@@ -213,11 +213,11 @@ def lanczos_solve(
     begin = jnp.array(0), _Step(zero, probes, zero, none, none, none), table + 1, table
     going = lambda carry: (carry[0] < steps) & jnp.any(squared_norm(carry[1].residual) > enough)
     _, last, diagonal, off = jax.lax.while_loop(going, step, begin)
-    return LanczosSolution(last.value, Tridiagonal(diagonal.T, off.T[:, 1:]))
+    return LanczosSolution(last.value, _Tridiagonal(diagonal.T, off.T[:, 1:]))
 
 
 def lanczos_quadrature(
-    tridiagonal: Tridiagonal, probes: Float[Array, "B n"], function: Callable[[Array], Array]
+    tridiagonal: _Tridiagonal, probes: Float[Array, "B n"], function: Callable[[Array], Array]
 ) -> Float[Array, " B"]:
     """Return probe' function(A) probe for each probe, by Gauss quadrature on its Lanczos coefficients."""
 

@@ -55,8 +55,3 @@ class IdentityPlusLowRank(eqx.Module):
     @property
     def log_determinant(self) -> Float[Array, ""]:
         return jnp.sum(jnp.log1p(self.eigenvalues))
-
-    @property
-    def effective_dimension(self) -> Float[Array, ""]:
-        """The trace of L L' (I + L L')^-1, the number of eigenvalues well above one."""
-        return jnp.sum(self.eigenvalues / (1 + self.eigenvalues))

@@ -18,8 +18,6 @@ import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float, Int
 
-from hipgp.runtime.progress import Report, silent
-
 Entries = Callable[[Int[np.ndarray, " n"], Int[np.ndarray, " m"]], Float[np.ndarray, "n m"]]
 
 BLOCK = 64  # pivots drawn together
@@ -40,7 +38,6 @@ def pivoted_cholesky(
     most: int,
     enough: float = 0.0,
     seed: int = 0,
-    report: Report = silent,
 ) -> PartialCholesky:
     """Return a factor of at most `most` columns, or fewer once the trace of the remainder is at most `enough`.
 
@@ -67,7 +64,6 @@ def pivoted_cholesky(
         left[some] = 0.0
         left[left < floor] = 0.0
         rank += len(some)
-        report(rank, factor.shape[1])
     return PartialCholesky(factor[:, :rank], pivots[:rank], left)
 
 

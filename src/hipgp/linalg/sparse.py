@@ -20,8 +20,9 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.csr import CSR, contiguous_transpose, ranges
 from hipgp.linalg.slices import slice_sizes
-from hipgp.runtime.arrays import AnyArray, on_device
+from hipgp.runtime.arrays import AnyArray, on_cpu, on_device
 from hipgp.runtime.buckets import round_up_to_power_of_two
+from hipgp.runtime.memory import gpu_bytes
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads, run_both
 
@@ -43,17 +44,13 @@ class _EllpackSlice(eqx.Module):
 
     def matmul(self, x: Float[Array, "n *b"]) -> Float[Array, "r *b"]:
         """Return the product of each row with x; the last axis of x holds several vectors."""
-        found = _sum_over_entries_in_passes(self, x) if _on_cpu() else _sum_over_entries(self, x)
+        found = _sum_over_entries_in_passes(self, x) if on_cpu() else _sum_over_entries(self, x)
         parts, begin = [], 0
         for times, rows in self.row_parts:
             every = [found[begin + i * rows : begin + (i + 1) * rows] for i in range(times)]
             parts.append(functools.reduce(operator.add, every))
             begin += times * rows
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
-
-
-def _on_cpu() -> bool:
-    return jax.default_backend() == "cpu"
 
 
 def _sum_over_entries(ellpack: _EllpackSlice, x: Float[Array, "n *b"]) -> Float[Array, "C *b"]:
@@ -97,7 +94,7 @@ class SlicedEllpack(eqx.Module):
             return jnp.zeros((*x.shape[:-1], self.row_count), x.dtype)
         if len(vectors) == 1:
             y = self._product(vectors[0])
-        elif _on_cpu():  # together, vectors take half as long again as one after the other
+        elif on_cpu():  # together, vectors take half as long again as one after the other
             y = jax.lax.map(self._product, vectors)
         else:
             y = self._product(_vectors_last(vectors)).T
@@ -192,15 +189,15 @@ class BlockRows(eqx.Module):
 
 def _one_vector_on_gpu(x: Float[Array, "... n"]) -> bool:
     """Tell whether x is one vector on a GPU, where small matrix products take longer than reading the matrices."""
-    return x.size == x.shape[-1] and jax.default_backend() != "cpu"
+    return x.size == x.shape[-1] and not on_cpu()
 
 
 def _on_layout_device(csr: CSR) -> CSR:
     """Move the entries to the GPU, if there is one and sorting and copying them fits into its memory."""
-    if _on_cpu():
+    if on_cpu():
         return csr
-    card = jax.local_devices()[0].memory_stats() or {}
-    crowded = "bytes_limit" in card and len(csr.values) * LAYOUT_BYTES > card["bytes_limit"] / 4
+    room = gpu_bytes()
+    crowded = room is not None and len(csr.values) * LAYOUT_BYTES > room / 4
     return csr if crowded else csr.to_device()
 
 
@@ -217,7 +214,7 @@ def sliced_ellpack(csr: CSR, dtype: Any) -> SlicedEllpack:
     csr = _on_layout_device(csr)
     pieces, counts = _split_long_rows(csr.starts), csr.row_lengths
     order = np.argsort(-pieces.length.astype(np.int16), kind="stable")
-    sizes = slice_sizes(pieces.length[order], len(counts), WIDTH, SLICE_COST[not _on_cpu()])
+    sizes = slice_sizes(pieces.length[order], len(counts), WIDTH, SLICE_COST[not on_cpu()])
     classes, place, total = [], np.full(len(order), sum(rows for _, rows in sizes), np.int32), 0
     ends = np.cumsum([rows for _, rows in sizes])
     for (width, rows), end in reversed(list(zip(sizes, ends, strict=True))):

@@ -9,15 +9,16 @@
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from hipgp.model.coordinates import Units, as_quantity, factor
 from hipgp.model.frames import Frame, field_unit, in_units
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
@@ -54,10 +55,17 @@ class Observations(eqx.Module):
         noise = None if self.noise is None else by * self.noise
         return Observations(functional, by * self.y, noise, None, frame.field, self.covariates)
 
-    def kept(self, mask: Bool[np.ndarray, " N"]) -> "Observations":
-        """The observations that `mask` marks."""
-        noise = None if self.noise is None else self.noise[mask]
-        return dataclasses.replace(self, functional=self.functional[mask], y=self.y[mask], noise=noise)
+    def taken(self, index: Any) -> "Observations":
+        """The observations at `index`, a mask or an array of numbers, with what goes with each of them."""
+        rows = np.arange(len(self.y))[index]
+        return dataclasses.replace(
+            self,
+            functional=self.functional[rows],
+            y=self.y[rows],
+            noise=None if self.noise is None else self.noise[rows],
+            likelihood=None if self.likelihood is None else self.likelihood.take(rows),
+            covariates=None if self.covariates is None else self.covariates.iloc[rows],
+        )
 
     def plain(self) -> "Observations":
         """These observations as plain numbers, with the units dropped and not converted."""
@@ -115,7 +123,25 @@ class Data(Shown, eqx.Module):
         """The observations that `mask` marks."""
         parts = np.split(mask, np.cumsum([len(block.y) for block in self.blocks])[:-1])
         both = zip(self.blocks, parts, strict=True)
-        return Data(tuple(block.kept(part) for block, part in both if np.any(part)))
+        return Data(tuple(block.taken(part) for block, part in both if np.any(part)))
+
+    def reordered(
+        self, order_of: Callable[[Observations], Int[np.ndarray, " n"]]
+    ) -> "tuple[Data, np.ndarray]":
+        """The data with each block in the order that `order_of` gives, and the number that each observation had before.
+
+        A user-defined functional that cannot be reordered stays as it is.
+        """
+        blocks, orders, begin = [], [], 0
+        for block in self.blocks:
+            order = order_of(block)
+            taken = block.taken(order)
+            if type(taken.functional) is not type(block.functional):
+                taken, order = block, np.arange(len(order))
+            blocks.append(taken)
+            orders.append(order + begin)
+            begin += len(order)
+        return Data(tuple(blocks)), np.concatenate(orders)
 
     def plain(self) -> "Data":
         """These data as plain numbers in the units of the frame."""

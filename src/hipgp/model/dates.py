@@ -76,7 +76,7 @@ def origin(unit: str) -> tuple[np.datetime64, float] | None:
     if found is None:
         return None
     try:
-        first = np.datetime64(found[2].strip())
+        first = np.datetime64(found[2].strip(), "us")  # NumPy 2.5 deprecates a NaT without a unit
     except ValueError:
         return None
     return None if np.isnat(first) else (first, SECONDS[found[1]])

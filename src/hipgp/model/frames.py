@@ -9,7 +9,7 @@ from hipgp.model.coordinates import Units, conversion
 from hipgp.model.dates import origin
 
 if TYPE_CHECKING:
-    from hipgp.model.functionals import Functional
+    from hipgp.model.functional import Functional
 
 F = TypeVar("F", bound="Functional")
 PLACES = ("x", "start", "end", "lower", "upper", "positions", "vertices")  # the fields that hold coordinates

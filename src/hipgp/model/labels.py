@@ -1,9 +1,12 @@
 """Names and units of the field and of its axes, for pictures, files and tables."""
 
 import unicodedata
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hipgp.model.dates import origin
+
+if TYPE_CHECKING:
+    from hipgp.model.frames import Frame
 
 FIELDS = ("mean", "std", "samples")  # what a map holds on its grid
 RESERVED = (*FIELDS, "sample")  # names that an axis cannot have
@@ -52,6 +55,23 @@ class Labels(NamedTuple):
             for text in given:
                 _check_printable(what, text)
         return made
+
+    @staticmethod
+    def of_data(ndim: int, frame: "Frame") -> "Labels":
+        """The names and units of data: an axis of dates is called time, the others x, y, z and t."""
+        names = ["time" if origin(u) else a for a, u in zip(AXES[ndim], frame.axes, strict=False)]
+        return Labels.of(ndim, names if len(set(names)) == len(names) else None, frame.axes, unit=frame.field)
+
+    def changed(self, frame: "Frame", axes: Any, axis_units: Any, name: Any, unit: Any) -> "Labels":
+        """These labels with others where given; units must be those of the data, where these have any."""
+        made = Labels.of(len(self.axes), axes, axis_units or frame.axes, name, unit or frame.field)
+        for what, given, known in (
+            ("axis_units", made.axis_units, frame.axes),
+            ("unit", (made.unit,), (frame.field,)),
+        ):
+            if any(known) and any(k and g != k for g, k in zip(given, known, strict=True)):
+                raise ValueError(f"{what}: expected {', '.join(known)} like the data, got {', '.join(given)}")
+        return made if axes else made._replace(axes=self.axes)
 
     def axis(self, number: int) -> str:
         """An axis with its unit, as a picture shows it."""

@@ -206,9 +206,9 @@ class Censored(LibraryLikelihood):
     def log_density(self, y: Array, eta: Array, noise: Array | float = 1.0) -> Float[Array, "..."]:
         out = self.base.log_density(y, eta, noise)
         if self.lower is not None:
-            out = jnp.where(y <= self.lower, log_cdf(self.base, self.lower, eta, noise), out)
+            out = jnp.where(y <= self.lower, _log_cdf(self.base, self.lower, eta, noise), out)
         if self.upper is not None:
-            out = jnp.where(y >= self.upper, log_sf(self.base, self.upper, eta, noise), out)
+            out = jnp.where(y >= self.upper, _log_sf(self.base, self.upper, eta, noise), out)
         return out
 
     def information(self, y: Array, eta: Array, noise: Array | float = 1.0) -> Float[Array, "..."]:
@@ -241,7 +241,7 @@ class Censored(LibraryLikelihood):
         return made
 
 
-def log_cdf(base: Likelihood, limit: Array, eta: Array, noise: Array | float) -> Float[Array, "..."]:
+def _log_cdf(base: Likelihood, limit: Array, eta: Array, noise: Array | float) -> Float[Array, "..."]:
     """The log probability of a value of at most `limit`, without underflow where there is a formula."""
     if isinstance(base, Gaussian):
         return log_ndtr((limit - eta) / noise)
@@ -250,7 +250,7 @@ def log_cdf(base: Likelihood, limit: Array, eta: Array, noise: Array | float) ->
     return jnp.log(jnp.maximum(base.cdf(limit, eta, noise), TINY))
 
 
-def log_sf(base: Likelihood, limit: Array, eta: Array, noise: Array | float) -> Float[Array, "..."]:
+def _log_sf(base: Likelihood, limit: Array, eta: Array, noise: Array | float) -> Float[Array, "..."]:
     """The log probability of a value of at least `limit`."""
     if isinstance(base, Gaussian):
         return log_ndtr((eta - limit) / noise)

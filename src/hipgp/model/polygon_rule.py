@@ -17,8 +17,8 @@ PIECE = 2.0  # cells across a piece, at most
 EXACT = 1e-13  # relative error of moments below which a rule counts as exact
 
 
-class Trapezoids(NamedTuple):
-    """Trapezoids with two vertical sides: at `left` from `low[:, 0]` to `high[:, 0]`, at `right` from `low[:, 1]` on."""
+class _Trapezoids(NamedTuple):
+    """_Trapezoids with two vertical sides: at `left` from `low[:, 0]` to `high[:, 0]`, at `right` from `low[:, 1]` on."""
 
     left: Float[np.ndarray, " T"]
     right: Float[np.ndarray, " T"]
@@ -31,7 +31,7 @@ class Trapezoids(NamedTuple):
         return (self.right - self.left) * np.mean(self.high - self.low, axis=1)
 
 
-def trapezoids(edges: Float[np.ndarray, "E 4"], step: float = np.inf) -> Trapezoids:
+def trapezoids(edges: Float[np.ndarray, "E 4"], step: float = np.inf) -> _Trapezoids:
     """The interior of rings by the even-odd rule, cut at every vertex and into strips at most `step` wide.
 
     An edge holds the coordinates of both ends, (x, y, x, y).
@@ -55,7 +55,7 @@ def trapezoids(edges: Float[np.ndarray, "E 4"], step: float = np.inf) -> Trapezo
     falls = np.where((np.diff(strip) == 0) & np.any(gaps < 0, axis=1), np.min(gaps, axis=1), 0.0)
     share = falls / np.maximum(np.sum(np.abs(gaps), axis=1), np.finfo(float).tiny)
     crossed = float(np.sum((right - left)[1:] * falls * share))  # both triangles, where two lines cross
-    return Trapezoids(
+    return _Trapezoids(
         left[::2], right[::2], sides[::2], np.maximum(*sides.reshape(-1, 2, 2).swapaxes(0, 1)), crossed
     )
 
@@ -78,7 +78,7 @@ def rule(edges: bytes, step: tuple[float, float]) -> tuple[Float[np.ndarray, "Q 
 
 
 def _fine_rule(
-    shape: Trapezoids, degree: int, size: Float[np.ndarray, " 2"]
+    shape: _Trapezoids, degree: int, size: Float[np.ndarray, " 2"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gauss-Legendre nodes and weights in every trapezoid, cut to at most `size`, and the number of each node's piece."""
     tall = np.maximum(1, np.ceil(np.max(shape.high - shape.low, axis=1) / size[1] - 1e-9)).astype(int)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from hipgp.model.arguments import as_float
 from hipgp.model.coordinates import Units, as_places, conversion
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.nodes import Nodes
 from hipgp.model.polygon_rule import rule, trapezoids
 

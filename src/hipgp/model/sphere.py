@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hipgp.model.arguments import as_float
-from hipgp.model.functionals import NODES_PER_CELL, Functional, taken
+from hipgp.model.functional import Functional, taken
+from hipgp.model.functionals import NODES_PER_CELL
 from hipgp.model.nodes import Nodes, gauss
 
 EARTH = 6371.0  # mean radius in km

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hipgp.model.arguments import as_float
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 
 if TYPE_CHECKING:

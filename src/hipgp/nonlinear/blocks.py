@@ -214,7 +214,7 @@ class Nodal(Block):
             assert std is not None
             state = state._replace(std=std.reshape(shape))
         else:
-            draws = reader.draws(post, self.places)
+            draws = reader.draws(post, reader.rows(self.places))
             state = state._replace(std=np.sqrt(draws.variance).reshape(shape))
         linear = self.weights_at(state) * np.asarray(averaged_jit(self.link, state.mean, state.std)[1])
         if reader is None:
@@ -248,7 +248,7 @@ def zeta_spread(outer: Link, scale: np.ndarray, eta: np.ndarray, of_eta: np.ndar
 def node_means(post: "FittedPosterior", reader: "NodeReader | None", places: np.ndarray) -> np.ndarray:
     """The mean of f at each node."""
     if reader is not None:
-        return reader.means(post, places)
+        return reader.means(post, reader.rows(places))
     mean = post.at_points(places.reshape(-1, places.shape[2]), False)[0]
     return np.asarray(mean, float).reshape(places.shape[:2])
 

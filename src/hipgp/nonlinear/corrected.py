@@ -9,18 +9,18 @@ from jaxtyping import Float
 
 from hipgp.batch.engine import Batch
 from hipgp.batch.posterior import BatchPosterior
-from hipgp.engines import Problem, as_key
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional
+from hipgp.model.problem import Problem
 from hipgp.nonlinear import hamiltonian
 from hipgp.nonlinear.blocks import of_one
 from hipgp.nonlinear.iteration import SOLVE
 from hipgp.nonlinear.nodes import NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior, Transformed
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
-from hipgp.runtime.progress import Report, silent
+from hipgp.runtime.progress import Report
 from hipgp.weights.stencil_geometry import STENCIL
 from hipgp.weights.stencils import local_weight_rows
 
@@ -78,27 +78,22 @@ class CorrectedPosterior(LinearisedPosterior):
         return eta, weights.sum(axis=1), 0.0
 
     @float64_available
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
         """The draws, in a random order that the key decides; there are no more than were made."""
+        count = how.count
         if count > len(self.drawn):
             raise ValueError(
                 f"count: expected at most the {len(self.drawn)} draws that were made, got {count}; give "
                 f"Linearised(corrected={count})"
             )
-        chosen = self.drawn[np.asarray(jax.random.permutation(as_key(key), len(self.drawn)))[:count]]
+        chosen = self.drawn[np.asarray(jax.random.permutation(how.key, len(self.drawn)))[:count]]
         if functional is None:
             return np.asarray(self.link(chosen), self.dtype).reshape(count, *self.grid.shape)
-        return np.asarray(self._seen(chosen, functional, columns)[0], self.dtype)
+        return np.asarray(self._seen(chosen, functional, how.columns)[0], self.dtype)
 
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        drawn = NodeReader(self.kernel, self.grid, self.trend, 2).interpolated(self.drawn, x[:, None, :])
+        reader = NodeReader(self.kernel, self.grid, self.trend, len(self.drawn))
+        drawn = reader.interpolated(self.drawn, reader.rows(x[:, None, :]))
         found = self._of_latent(drawn[:, :, 0])
         return found.mean, found.std if std else None
 

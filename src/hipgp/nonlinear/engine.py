@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from hipgp.batch.ordering import in_order
-from hipgp.engines import FittedPosterior, Method, Problem
+from hipgp.engines import FittedPosterior, Method
 from hipgp.model.data import Data, Observations, check_inside
 from hipgp.model.functionals import Functional, Functionals
 from hipgp.model.grid import Grid
@@ -21,6 +21,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import Link, as_link
 from hipgp.model.packing import check_shapes, unpack_data
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of, of_one
 from hipgp.nonlinear.corrected import corrected, with_draws
@@ -44,6 +45,7 @@ from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 
 FEWEST_CORRECTED = 16  # draws, from which a standard deviation is known to a fifth
+NEWTON_STEPS = 50  # at most, to the likeliest constant
 INNER = ("batch", "exact")  # engines of Gaussian problems that give residuals, and values at points
 
 
@@ -180,7 +182,7 @@ class Linearised(Method):
                 )
             _, order = in_order(Data((block.stand_in(block.start(0.0), False).observations,)))
             own = None if columns is None else columns[begin : begin + count][order]
-            blocks.append(self._block(_taken(given, order), grid, noise, own))
+            blocks.append(self._block(given.taken(order), grid, noise, own))
             orders.append(order + begin)
             begin += count
         order = np.concatenate(orders)
@@ -188,8 +190,8 @@ class Linearised(Method):
         many = sum(p.shape[0] * p.shape[1] for p in of_nodes) > FEW
         many = many or any(given.functional.uncertain for given in data.blocks)  # needs draws
         inside = all(np.all(grid.outside(p) == 0) for p in of_nodes)
-        reader = NodeReader(kernel, grid, trend, self.draws) if many and inside else None
-        ordered = Data(tuple(_taken(g, o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
+        reader = NodeReader(kernel, grid, trend, self.draws, of_nodes) if many and inside else None
+        ordered = Data(tuple(g.taken(o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
         return Prepared(blocks, ordered, trend.in_order(order), order, reader)
 
     def _block(self, given: Observations, grid: Grid, noise: float | None, columns: Any) -> Block:
@@ -288,10 +290,10 @@ class Prepared:
         return [b.start(level) for b in self.blocks]
 
 
-def _likeliest_level(blocks: list[Block], rounds: int = 50) -> float:
+def _likeliest_level(blocks: list[Block]) -> float:
     """The constant f of highest likelihood, by Newton's method with steps of at most 2."""
     level = 0.0
-    for _ in range(rounds):
+    for _ in range(NEWTON_STEPS):
         up = down = 0.0
         for block in blocks:
             stand_in = block.stand_in(block.start(level), False)
@@ -317,12 +319,6 @@ def _stand_in_of(block: Block, like: StandIn, arrays: Arrays, name: str) -> Stan
     if not np.all(noise > 0):
         raise ValueError(f"{name}_noise: expected positive numbers, got some that are not")
     return StandIn(functional, np.asarray(arrays[f"{name}_y"], float), noise, like.present)
-
-
-def _taken(given: Observations, order: np.ndarray) -> Observations:
-    noise = None if given.noise is None else given.noise[order]
-    likelihood = None if given.likelihood is None else given.likelihood.take(order)
-    return Observations(given.functional[order], given.y[order], noise, likelihood)
 
 
 def _cut(orders: list[np.ndarray]) -> list[np.ndarray]:

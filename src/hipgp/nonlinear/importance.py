@@ -5,7 +5,6 @@ likelihoods, without a determinant or K^-1. The Pareto shape k of the largest we
 (Vehtari and others 2024): below 0.7 draws of q can be reweighted; above it the tails of q may be wrong.
 """
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,23 @@ from hipgp.engines import FittedPosterior, as_key
 from hipgp.model.functionals import Functional, Functionals, Points
 from hipgp.model.nodes import Nodes
 from hipgp.nonlinear.blocks import Block, Direct, Nodal, StandIn
+from hipgp.predictions import SampleOptions
+from hipgp.runtime.callers import warn_caller
 
 TRUSTED = 0.7
 LOG_2PI = float(np.log(2 * np.pi))
 
 
 def pareto_facts(
-    post: FittedPosterior, blocks: list[Block], stand_ins: list[StandIn], count: int, key: int = 0
+    post: FittedPosterior, blocks: list[Block], stand_ins: list[StandIn], count: int
 ) -> dict[str, float]:
     """The Pareto shape and the effective number of draws, for the diagnostics, with a warning if the shape is too large."""
-    log = importance_weights(post, blocks, stand_ins, count, key)
+    log = importance_weights(post, blocks, stand_ins, count, 0)
     k, w = pareto_shape(log), np.exp(log - np.max(log))
     if k > TRUSTED:
-        warnings.warn(
+        warn_caller(
             f"importance weights of {count} draws have a Pareto shape of {k:.2f}, above {TRUSTED}: the Gaussian posterior of f "
             "differs from the true one by more than these draws can correct; its tails may be off",
-            stacklevel=5,
         )
     return {"pareto_k": k, "effective_draws": float(np.sum(w) ** 2 / np.sum(w**2))}
 
@@ -77,9 +77,8 @@ def _drawn(post: FittedPosterior, blocks: list[Block], count: int, key: int) -> 
         b.target if isinstance(b, Direct) else Points(b.places.reshape(-1, b.places.shape[2]))  # type: ignore[attr-defined]
         for b in blocks
     ]
-    draws = post.sample(
-        count, as_key(key), parts[0] if len(parts) == 1 else _together(parts, post.grid.spacing)
-    )
+    joint = parts[0] if len(parts) == 1 else _together(parts, post.grid.spacing)
+    draws = post.sample(SampleOptions(count, as_key(key)), joint)
     cuts = np.cumsum([len(p) for p in parts])[:-1]
     shaped = lambda a, b: a.reshape(count, *b.weights.shape) if isinstance(b, Nodal) else a
     return [

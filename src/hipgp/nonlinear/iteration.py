@@ -6,18 +6,19 @@ scalar product of two means is <m_a, m_b> = m_a' K^-1 m_b = alpha_b . (W_b m_a).
 half its squared length in the metric of q's precision.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hipgp.engines import FittedPosterior, Method, Problem
+from hipgp.engines import FittedPosterior, Method
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Found, StandIn, State
+from hipgp.runtime.callers import warn_caller
 
 if TYPE_CHECKING:
     from hipgp.nonlinear.nodes import NodeReader
@@ -115,7 +116,7 @@ def _one_round(
     data = Data(tuple(s.observations for s in stand_ins))
     problem = Problem(given.kernel, given.grid, data, None, given.trend)
     post = settings.method.refit(problem, SOLVE * settings.tolerance)
-    alphas, means = multipliers(post, stand_ins)
+    alphas, means = _multipliers(post, stand_ins)
     found = [Found(post, m, a, given.reader) for m, a in zip(means, alphas, strict=True)]
     moves = [
         b.moved(state, stand_in, f)
@@ -151,7 +152,9 @@ def _refreshed(given: Given, post: FittedPosterior, moved: Standing) -> Standing
     return moved._replace(states=states, fresh=fresh, shrink=shrink, share=share)
 
 
-def multipliers(post: FittedPosterior, stand_ins: list[StandIn]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _multipliers(
+    post: FittedPosterior, stand_ins: list[StandIn]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """alpha = A^-1 (y - X beta) of each block, and the posterior means of its functionals, residuals included."""
     left = post.residuals()
     assert left is not None
@@ -242,7 +245,9 @@ def _share(share: float, rounds: list[Round]) -> float:
 
 def _shrunk(shrink: float, rounds: list[Round]) -> float:
     """The length of small steps, halved if they do not shrink."""
-    return max(_halved(shrink, [number for number, late in enumerate(_late(rounds)) if late], rounds), LEAST_STEP)
+    return max(
+        _halved(shrink, [number for number, late in enumerate(_late(rounds)) if late], rounds), LEAST_STEP
+    )
 
 
 def _halved(share: float, compared: list[int], rounds: list[Round]) -> float:
@@ -274,9 +279,8 @@ def warn_if_unsettled(result: Result, settings: Settings) -> None:
     """Warn if the rounds ended before they converged."""
     if not result.converged:
         last = result.rounds[-1]
-        warnings.warn(
+        warn_caller(
             f"the posterior still moved by {last.nats:.3g} nats in round {len(result.rounds)}, the last one allowed "
             f"(tolerance {settings.tolerance:g}): give more rounds with Linearised(max_rounds=...), or look at the data and "
             "the kernel; the answer is of the last round",
-            stacklevel=4,
         )

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import scipy  # its submodules are imported when they are first used
 
-from hipgp.engines import Problem
 from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.parameters import Layout
 from hipgp.learning.search import learn
@@ -21,6 +20,7 @@ from hipgp.learning.units import LearnOptions, scaled_task
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import Problem
 from hipgp.nonlinear.blocks import Block, State
 from hipgp.nonlinear.expectations import likelihood_terms
 from hipgp.nonlinear.resuming import Kept, packed, unpacked
@@ -82,7 +82,7 @@ class Turn(NamedTuple):
 
 @float64_available
 def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) -> Answer:
-    """Kernel, noise and likelihood parameters where they are unknown."""
+    """The learned kernel and noise, and the likelihoods' parameters by name."""
     began = time.perf_counter()
     free_noise = any(_takes_noise(block) and block.noise is None for block in problem.data.blocks)
     turn = _first(method, problem, how, free_noise)
@@ -138,9 +138,8 @@ def _turned(
     bar.update(f"turn {turn.number + 1}, kernel")
     stand_in = Data(tuple(s.observations for s in result.stand_ins))
     quick = how._replace(start=turn.start, polish=False, progress=False, checkpoint=None)
-    task = scaled_task(kernel, stand_in, None, quick)
-    given = task.kernel, problem.grid, task.data, task.noise, prepared.trend, method.inner, task.how
-    learned = in_unit(learn(*given), task.unit)
+    task = scaled_task(Problem(kernel, problem.grid, stand_in, None, prepared.trend), quick)
+    learned = in_unit(learn(task.problem, method.inner, task.how), task.unit)
     return Turn(turn.number + 1, learned.kernel, noise, parameters, states, "kernel"), learned
 
 
@@ -159,14 +158,14 @@ def _keep(kept: Kept, turn: Turn) -> None:
 def _resumed(kept: Kept, method: "Linearised", problem: Problem, first: Turn) -> Turn:
     """The turn that a checkpoint holds, or the first one."""
     own = dataclasses.replace(method, parameters=first.parameters)
-    told = kept.load(own.prepare(problem._replace(noise=first.noise)).blocks, *NEEDED)
-    if told is None:
+    saved = kept.load(own.prepare(problem._replace(noise=first.noise)).blocks, *NEEDED)
+    if saved is None:
         return first
-    kernel = Layout.of(first.kernel, False).unpack(told["kernel"])[0]
-    noise = None if np.isnan(told["noise"]) else float(told["noise"])
-    parameters = dict(zip(first.parameters, told["parameters"].tolist(), strict=True))
-    states = unpacked(told, len(problem.data.blocks))
-    return Turn(int(told["number"]), kernel, noise, parameters, states, "kernel")
+    kernel = Layout.of(first.kernel, False).unpack(saved["kernel"])[0]
+    noise = None if np.isnan(saved["noise"]) else float(saved["noise"])
+    parameters = dict(zip(first.parameters, saved["parameters"].tolist(), strict=True))
+    states = unpacked(saved, len(problem.data.blocks))
+    return Turn(int(saved["number"]), kernel, noise, parameters, states, "kernel")
 
 
 def _wavy(kernel: Kernel, grid: Grid) -> Kernel:

@@ -17,7 +17,7 @@ from hipgp.scores import LeaveOut
 LEAST = 1e-12  # of a probability, so that it has a normal score
 
 
-class LeaveOutObserved(LeaveOut):
+class _LeaveOutObserved(LeaveOut):
     """Leave-out predictions that are not normal, with scores of their predictive distributions."""
 
     parts: list[tuple[Int[np.ndarray, " n"], Observed]]
@@ -77,7 +77,7 @@ def left_out(
         parts.append((rows, one))
     groups = np.empty(count, int)
     groups[order] = found.groups
-    made = LeaveOutObserved(observed, mean, std, groups, found.std_error)
+    made = _LeaveOutObserved(observed, mean, std, groups, found.std_error)
     made.parts = parts
     return made
 

@@ -1,8 +1,11 @@
 """Interpolation of many nodes from the grid: means of f, and standard deviations from draws of the posterior.
 
-The weights of all nodes are kept between rounds. For few nodes the engine's predictions at points are used instead.
+The weights of the observations' nodes are kept between rounds. For few nodes the engine's predictions at points are used
+instead.
 """
 
+import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -14,6 +17,7 @@ from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
+from hipgp.runtime.lazy import Lazy
 from hipgp.weights.stencil_geometry import STENCIL
 from hipgp.weights.stencils import local_weight_rows
 
@@ -43,49 +47,59 @@ class Draws(NamedTuple):
         return np.sqrt(squares / (len(self.values) - 1))
 
 
+class Rows(NamedTuple):
+    """The weights of the nodes of N functionals with Q nodes each, and what goes with them."""
+
+    matrix: scipy.sparse.csr_array  # (N Q, M)
+    columns: Float[np.ndarray, "n p"]  # of the trend, at the nodes
+    residual: Float[np.ndarray, " n"]  # residual variances given the grid values
+    shape: tuple[int, int]  # N, Q
+
+
 class NodeReader:
-    """Interpolation of the nodes of several blocks, with the same sparse matrix in every round."""
+    """Interpolation of nodes from the grid; the weights of the nodes `kept` are computed once.
 
-    def __init__(self, kernel: Kernel, grid: Grid, trend: Trend, count: int):
+    The arrays `kept` are known by identity, and are held, so that no other array can be taken for one of them.
+    """
+
+    def __init__(self, kernel: Kernel, grid: Grid, trend: Trend, count: int, kept: Sequence[np.ndarray] = ()):
         self.kernel, self.grid, self.trend, self.count = kernel, grid, trend, count
-        self.kept: dict[int, tuple[Any, np.ndarray, np.ndarray]] = {}
-        self.last: tuple[Any, np.ndarray] | None = None
-        self.start: np.ndarray | None = None  # of the next draws
+        self._kept = [(places, Lazy(functools.partial(self._rows, places))) for places in kept]
+        self._last: tuple[Any, np.ndarray] | None = None
+        self._start: np.ndarray | None = None  # of the next draws
 
-    def means(self, post: "FittedPosterior", places: Float[np.ndarray, "N Q D"]) -> Float[np.ndarray, "N Q"]:
-        matrix, columns, _ = self._of(places)
+    def rows(self, places: Float[np.ndarray, "N Q D"]) -> Rows:
+        """The weights of these nodes."""
+        for known, rows in self._kept:
+            if known is places:
+                return rows.get()
+        return self._rows(places)
+
+    def means(self, post: "FittedPosterior", rows: Rows) -> Float[np.ndarray, "N Q"]:
         beta = np.asarray(post.beta)  # type: ignore[attr-defined]
         field = np.asarray(post.grid_mean(), float).ravel() - self.trend.on_grid(self.grid) @ beta
-        return (matrix @ field + columns @ beta).reshape(places.shape[:2])
+        return (rows.matrix @ field + rows.columns @ beta).reshape(rows.shape)
 
-    def interpolated(
-        self, drawn: Float[np.ndarray, "S M"], places: Float[np.ndarray, "N Q D"]
-    ) -> Float[np.ndarray, "S N Q"]:
+    def interpolated(self, drawn: Float[np.ndarray, "S M"], rows: Rows) -> Float[np.ndarray, "S N Q"]:
         """Interpolate fields on the grid, trend included, to the nodes; their mean level is interpolated exactly."""
-        matrix, columns, _ = self._of(places)
-        level = drawn.mean(axis=1, keepdims=True) if columns.shape[1] else 0.0
-        return np.asarray((drawn - level) @ matrix.T + level).reshape(len(drawn), *places.shape[:2])
+        level = drawn.mean(axis=1, keepdims=True) if rows.columns.shape[1] else 0.0
+        return np.asarray((drawn - level) @ rows.matrix.T + level).reshape(len(drawn), *rows.shape)
 
-    def draws(self, post: "FittedPosterior", places: Float[np.ndarray, "N Q D"]) -> Draws:
-        matrix, _, residual = self._of(places)
-        values = self.on_grid(post) @ matrix.T
-        return Draws(np.asarray(values), residual, (places.shape[0], places.shape[1]))
+    def draws(self, post: "FittedPosterior", rows: Rows) -> Draws:
+        return Draws(np.asarray(self.on_grid(post) @ rows.matrix.T), rows.residual, rows.shape)
 
     def on_grid(self, post: "FittedPosterior") -> Float[np.ndarray, "S M"]:
-        """Draws on the grid minus the posterior mean, from the same key in every round."""
-        if self.last is None or self.last[0] is not post:
-            values, self.start = post.deviations(self.count, jax.random.key(0), DRAW_NATS, self.start)
-            self.last = post, values
-        return self.last[1]
+        """Draws on the grid minus the posterior mean, from the same key in every round; those of the last one are kept."""
+        if self._last is None or self._last[0] is not post:
+            values, self._start = post.deviations(self.count, jax.random.key(0), DRAW_NATS, self._start)
+            self._last = post, values
+        return self._last[1]
 
-    def _of(
-        self, places: Float[np.ndarray, "N Q D"]
-    ) -> tuple[scipy.sparse.csr_array, np.ndarray, np.ndarray]:
-        """Weights of the nodes, their trend columns, and their residual variances."""
-        if id(places) not in self.kept:
-            points = Points(places.reshape(-1, places.shape[2]))
-            p = STENCIL if self.grid.ndim <= 2 else 2
-            rows = local_weight_rows(self.kernel, self.grid, [points], p)
-            columns = self.trend.of(points, self.grid)
-            self.kept[id(places)] = rows.matrix, columns, np.asarray(rows.residual, float)
-        return self.kept[id(places)]
+    def _rows(self, places: Float[np.ndarray, "N Q D"]) -> Rows:
+        points = Points(places.reshape(-1, places.shape[2]))
+        p = STENCIL if self.grid.ndim <= 2 else 2
+        rows = local_weight_rows(self.kernel, self.grid, [points], p)
+        columns = self.trend.of(points, self.grid)
+        return Rows(
+            rows.matrix, columns, np.asarray(rows.residual, float), (places.shape[0], places.shape[1])
+        )

@@ -67,7 +67,7 @@ class Observed(Prediction):
         given = self._given(y)
 
         def summed(rows: np.ndarray, z: np.ndarray, logs: np.ndarray) -> np.ndarray:
-            values = self._each(log_density_at, given[rows], rows, z) + logs[:, None]
+            values = self._each(_log_density_at, given[rows], rows, z) + logs[:, None]
             return np.asarray(logsumexp(values, axis=0))
 
         return self._over(summed, MOST)
@@ -133,7 +133,7 @@ class Observed(Prediction):
         return np.broadcast_to(values, (len(self.mean),)).copy()
 
     def _below(self, y: np.ndarray, rows: np.ndarray, z: np.ndarray, logs: np.ndarray) -> np.ndarray:
-        return np.exp(logs) @ self._each(cdf_at, y, rows, z)
+        return np.exp(logs) @ self._each(_cdf_at, y, rows, z)
 
     def _each(self, of: Callable[..., Any], y: np.ndarray, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
         """A function of the likelihood at the y of these rows, for every node of zeta: (K, n)."""
@@ -175,23 +175,23 @@ def _eta(link: Link, scale: Any, zeta: Any) -> Any:
 
 
 @bounded_jit()
-def log_density_at(likelihood: Likelihood, link: Link, y: Any, noise: Any, scale: Any, zeta: Any) -> Any:
+def _log_density_at(likelihood: Likelihood, link: Link, y: Any, noise: Any, scale: Any, zeta: Any) -> Any:
     return likelihood.log_density(y, _eta(link, scale, zeta), noise)
 
 
 @bounded_jit()
-def cdf_at(likelihood: Likelihood, link: Link, y: Any, noise: Any, scale: Any, zeta: Any) -> Any:
+def _cdf_at(likelihood: Likelihood, link: Link, y: Any, noise: Any, scale: Any, zeta: Any) -> Any:
     return likelihood.cdf(y, _eta(link, scale, zeta), noise)
 
 
 @bounded_jit()
-def moments_at(likelihood: Likelihood, link: Link, noise: Any, scale: Any, zeta: Any) -> tuple[Any, Any]:
+def _moments_at(likelihood: Likelihood, link: Link, noise: Any, scale: Any, zeta: Any) -> tuple[Any, Any]:
     eta = _eta(link, scale, zeta)
     return likelihood.mean(eta), likelihood.variance(eta, noise)
 
 
 @bounded_jit()
-def sharpness_at(likelihood: Likelihood, link: Link, noise: Any, scale: Any, zeta: Any, std: Any) -> Any:
+def _sharpness_at(likelihood: Likelihood, link: Link, noise: Any, scale: Any, zeta: Any, std: Any) -> Any:
     """How many times zeta's standard deviation is wider than the likelihood there."""
     of = lambda t: likelihood.mean(_eta(link, scale, t))
     slope = jax.jvp(of, (zeta,), (jnp.ones_like(zeta),))[1]
@@ -210,7 +210,7 @@ def _moments(
         rows = np.arange(begin, min(begin + size, len(mean)))
         zeta = mean[rows] + z[:, None] * std[rows]
         own = likelihood.take(rows)
-        of, variance = moments_at(own, link, noise[rows], scale[rows], zeta)
+        of, variance = _moments_at(own, link, noise[rows], scale[rows], zeta)
         middle = share @ np.asarray(of)
         out.append((middle, np.sqrt(share @ (np.asarray(variance) + (np.asarray(of) - middle) ** 2))))
     return tuple(np.concatenate(a) for a in zip(*out, strict=True))  # type: ignore[return-value]
@@ -219,7 +219,7 @@ def _moments(
 def _sharpness(
     link: Link, scale: Any, mean: np.ndarray, std: np.ndarray, likelihood: Likelihood, noise: Any
 ) -> float:
-    found = [sharpness_at(likelihood, link, noise, scale, mean + z * std, std) for z in (-2.0, 0.0, 2.0)]
+    found = [_sharpness_at(likelihood, link, noise, scale, mean + z * std, std) for z in (-2.0, 0.0, 2.0)]
     values = np.asarray(found, float)
     return float(np.max(values[np.isfinite(values)], initial=0.0))
 

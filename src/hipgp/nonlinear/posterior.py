@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtr, ndtri
 
-from hipgp.engines import Estimate, FittedPosterior, Problem
+from hipgp.engines import Estimate, FittedPosterior
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Functionals, Points
@@ -15,16 +15,16 @@ from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import LINKS, Link
 from hipgp.model.packing import pack_observations
+from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, is_one_sign, node_means, zeta_spread
 from hipgp.nonlinear.expectations import averaged_jit, matched_jit, spread_jit
 from hipgp.nonlinear.leave_out import left_out
 from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.observed import Observed, common_likelihood
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
-from hipgp.runtime.progress import Report, silent
 from hipgp.scores import LeaveOut, group_numbers
 
 if TYPE_CHECKING:
@@ -149,13 +149,14 @@ class LinearisedPosterior(FittedPosterior):
             if weights.size > FEW and np.all(self.grid.outside(places) == 0)
             else None
         )
-        mean = node_means(self.post, reader, places)
         if reader is None:
+            mean = node_means(self.post, None, places)
             std = self.post.at_points(places.reshape(-1, places.shape[2]), True)[1]
             assert std is not None
             std, error = std.reshape(weights.shape), None
         else:
-            draws = reader.draws(self.post, places)
+            rows = reader.rows(places)
+            mean, draws = reader.means(self.post, rows), reader.draws(self.post, rows)
             std = np.sqrt(draws.variance).reshape(weights.shape)
             error = 1 / np.sqrt(2 * (len(draws.values) - 1))
         value, slope = (np.asarray(a) for a in averaged_jit(self.link, mean, std))
@@ -172,39 +173,31 @@ class LinearisedPosterior(FittedPosterior):
         return Transformed.of(self.link, scale, zeta, spread, None if error is None else error * spread)
 
     @float64_available
-    def sample(
-        self,
-        count: int,
-        key: Any,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> np.ndarray:
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
         """Draws of the Gaussian posterior of f, passed through the link."""
         if self.link.identity:
-            return self.post.sample(count, key, functional, columns, report)
+            return self.post.sample(how, functional)
         if functional is None:
-            return np.asarray(self.link(self.post.sample(count, key, None, columns, report)), self.dtype)
+            return np.asarray(self.link(self.post.sample(how)), self.dtype)
         nodes = functional.nodes(self.grid.spacing)
         weights, flat = (
             np.asarray(nodes.weights, float),
             Points(np.asarray(nodes.x).reshape(-1, functional.ndim)),
         )
-        if count * weights.size > DRAWS_AT_ONCE:
-            on_grid = self.post.sample(count, key, None, columns, report)
-            return self._sums_of_draws(on_grid, nodes, weights).astype(self.dtype)
-        drawn = np.asarray(self.link(self.post.sample(count, key, flat, columns, report)), float)
-        return np.sum(weights * drawn.reshape(count, *weights.shape), axis=2).astype(self.dtype)
+        if how.count * weights.size > DRAWS_AT_ONCE:
+            return self._sums_of_draws(self.post.sample(how), nodes, weights).astype(self.dtype)
+        drawn = np.asarray(self.link(self.post.sample(how, flat)), float)
+        return np.sum(weights * drawn.reshape(how.count, *weights.shape), axis=2).astype(self.dtype)
 
     def _sums_of_draws(self, drawn: np.ndarray, nodes: Any, weights: np.ndarray) -> np.ndarray:
         """Sums over many nodes of draws on the grid, in chunks of functionals."""
         count, out = len(drawn), []
         flat = np.asarray(drawn, float).reshape(count, -1)
         size = max(1, DRAWS_AT_ONCE // (count * weights.shape[1]))
+        reader = NodeReader(self.kernel, self.grid, self.trend, count)
         for begin in range(0, len(weights), size):
             some = slice(begin, begin + size)
-            reader = NodeReader(self.kernel, self.grid, self.trend, 2)
-            f = reader.interpolated(flat, np.asarray(nodes.x[some]))
+            f = reader.interpolated(flat, reader.rows(np.asarray(nodes.x[some])))
             out.append(np.sum(weights[some] * np.asarray(self.link(f)), axis=2))
         return np.concatenate(out, axis=1)
 

@@ -35,7 +35,7 @@ ALONG = 25  # scenarios of one error, as far as PLACES_REACH
 PER_AXIS = {2: 7, 3: 5, 4: 3}  # of errors in several dimensions
 
 
-class Scenarios(NamedTuple):
+class _Scenarios(NamedTuple):
     """Places that are possible: eta of the k-th is factor_nk sum_q weights_nq seen_qk g(f(x_nq))."""
 
     x: Float[np.ndarray, "N Q D"]
@@ -47,7 +47,7 @@ class Scenarios(NamedTuple):
     step: float  # between neighbouring xi
 
 
-def scenarios(functional: Functional, spacing: Any) -> Scenarios:
+def _scenarios(functional: Functional, spacing: Any) -> _Scenarios:
     """Of lines whose ends, or points whose places, are uncertain."""
     if isinstance(functional, LineIntegrals):
         return _of_lines(functional, spacing)
@@ -62,7 +62,7 @@ def _along() -> tuple[np.ndarray, np.ndarray]:
     return xi, share / share.sum()
 
 
-def _of_lines(lines: LineIntegrals, spacing: Any) -> Scenarios:
+def _of_lines(lines: LineIntegrals, spacing: Any) -> _Scenarios:
     """A line to the nearest possible end, and a short piece to each farther one; no end is before the start."""
     xi, prior = _along()
     length = lines.length
@@ -85,12 +85,12 @@ def _of_lines(lines: LineIntegrals, spacing: Any) -> Scenarios:
     seen = (segment[:, None] <= np.arange(ALONG)).astype(float)
     tiny = np.finfo(float).tiny
     factor = 1 / np.maximum(ends, tiny) if lines.average else np.ones(ends.shape)
-    return Scenarios(
+    return _Scenarios(
         x, np.concatenate(weights, axis=1), seen, factor, xi[:, None], prior, float(xi[1] - xi[0])
     )
 
 
-def _of_points(points: Points) -> Scenarios:
+def _of_points(points: Points) -> _Scenarios:
     std, ndim = np.asarray(points.std, float), points.ndim
     if ndim == 1:
         one, share = _along()
@@ -102,13 +102,13 @@ def _of_points(points: Points) -> Scenarios:
     prior = np.prod(np.stack(np.meshgrid(*[share] * ndim, indexing="ij"), axis=-1).reshape(-1, ndim), axis=1)
     x = points.x[:, None, :] + std[:, None, :] * xi
     ones = np.ones(x.shape[:2])
-    return Scenarios(x, ones, np.eye(len(xi)), ones, xi, prior, step)
+    return _Scenarios(x, ones, np.eye(len(xi)), ones, xi, prior, step)
 
 
 class Uncertain(Nodal):
     """A block at uncertain places; `weights` are their means over the prior, `State.place` has p_nk, b_n E xi_n and a variance."""
 
-    each: Scenarios
+    each: _Scenarios
 
     def start(self, level: float) -> State:
         state = super().start(level)
@@ -128,7 +128,7 @@ class Uncertain(Nodal):
         assert reader is not None
         new = super().refreshed(state, post, reader)
         value, slope = (np.asarray(a) for a in averaged_jit(self.link, new.mean, new.std))
-        drawn = reader.draws(post, self.places).values.reshape(-1, *self.places.shape[:2])
+        drawn = reader.draws(post, reader.rows(self.places)).values.reshape(-1, *self.places.shape[:2])
         of, parts = self._seen(value), np.stack([self._seen(slope * draw) for draw in drawn])
         variance = np.sum(parts**2, axis=0) / (len(drawn) - 1)
         share = self._shares(of, variance)
@@ -191,7 +191,7 @@ def uncertain_block(
     given: Observations, link: Link, noise: np.ndarray, spacing: Any, likelihood: Likelihood
 ) -> Uncertain:
     """A block of observations at uncertain places."""
-    each = scenarios(given.functional, spacing)
+    each = _scenarios(given.functional, spacing)
     weights = each.weights * ((each.prior * each.factor) @ each.seen.T)
     outer, scale = link, weights.sum(axis=1)
     if link.identity:

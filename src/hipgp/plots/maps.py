@@ -118,8 +118,8 @@ def cuts(count: int, rows: int) -> np.ndarray:
 
 def _name_slice(ax: Any, labels: Labels, axis: int, place: float) -> None:
     unit = labels.axis_units[axis]
-    said = f"{labels.axes[axis]} = {dates.place(place, unit)} {'' if dates.origin(unit) else unit}".strip()
+    label = f"{labels.axes[axis]} = {dates.place(place, unit)} {'' if dates.origin(unit) else unit}".strip()
     ax.annotate(
-        said, (0.03, 0.96), xycoords="axes fraction", va="top", fontsize=9, fontweight="bold",
+        label, (0.03, 0.96), xycoords="axes fraction", va="top", fontsize=9, fontweight="bold",
         bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "alpha": 0.8, "edgecolor": "none"},
     )  # fmt: skip

@@ -33,7 +33,7 @@ def draw_observed(ax: Any, data: Data, labels: Labels, colours: dict[str, Any]) 
             across(c, u)
             for c, u in zip(seen.functional.places().mean(axis=1).T, labels.axis_units, strict=True)
         )
-        if colours and len(block.y) <= FEW and is_value(block):
+        if colours and len(block.y) <= FEW and _is_value(block):
             ax.scatter(x, y, c=seen.y, s=14, edgecolors=ink, linewidths=0.6, **colours)
         else:
             size = 9 if len(block.y) <= FEW else 2
@@ -48,7 +48,7 @@ def draw_series(ax: Any, data: Data, unit: str) -> None:
         places = across(seen.functional.places()[:, :, 0], unit)
         middle, half = places.mean(axis=1), np.ptp(places, axis=1) / 2
         wide = isinstance(seen.functional, BoxAverages)
-        if is_value(seen) or (wide and seen.likelihood is None):
+        if _is_value(seen) or (wide and seen.likelihood is None):
             bars = seen.noise if seen.noise is not None and len(block.y) <= WITH_BARS else None
             ax.errorbar(
                 middle, seen.y, bars, half if wide else None, fmt="." if not wide else "none", color=INK, ecolor=INK,
@@ -69,12 +69,10 @@ def draw_series(ax: Any, data: Data, unit: str) -> None:
 
 def thinned(block: Observations) -> Observations:
     """At most MOST of the observations, evenly chosen."""
-    rows = np.arange(0, len(block.y), max(1, -(-len(block.y) // MOST)))
-    noise = None if block.noise is None else block.noise[rows]
-    return Observations(block.functional.take(rows), block.y[rows], noise, block.likelihood, block.field_unit)
+    return block.taken(np.arange(0, len(block.y), max(1, -(-len(block.y) // MOST))))
 
 
-def is_value(block: Observations) -> bool:
+def _is_value(block: Observations) -> bool:
     """Whether y are values of the field itself, with noise."""
     additive = block.likelihood is None or block.likelihood.additive
     return isinstance(block.functional, Points) and additive

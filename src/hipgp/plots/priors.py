@@ -31,8 +31,8 @@ def draw_prior(
             distance, np.asarray(kernel(x, np.zeros((1, ndim))))[:, 0], color=colour, lw=1.8, label=label
         )
     named = [u.split()[0] if origin(u) else u for u in units[:1] if u]
-    said = f"distance [{named[0]}]" if named else "distance"
-    left.set(xlabel=said, ylabel="covariance", title="covariance of two values", xlim=(0, None))
+    label = f"distance [{named[0]}]" if named else "distance"
+    left.set(xlabel=label, ylabel="covariance", title="covariance of two values", xlim=(0, None))
     if left.get_legend_handles_labels()[0]:
         left.legend(fontsize=9)
     x = np.zeros((POINTS, ndim))
@@ -48,6 +48,6 @@ def draw_prior(
             x[at, 0], drawn[at, 0], noise, fmt="none", ecolor=INK, elinewidth=0.9, label="noise of a value"
         )
         right.legend(fontsize=9)
-    right.set(xlabel=said.replace("distance", "place"), ylabel="field", title=f"{DRAWS} draws of the prior")
+    right.set(xlabel=label.replace("distance", "place"), ylabel="field", title=f"{DRAWS} draws of the prior")
     fig.suptitle(describe(kernel, units), fontsize=10)
     return axes

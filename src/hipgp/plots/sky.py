@@ -35,8 +35,8 @@ def sky(
         ax.grid(color="white", alpha=0.25, lw=0.5)
         ax.set_xticks(np.deg2rad([-120, -60, 0, 60, 120]), ["120°", "60°", "0°", "300°", "240°"], fontsize=8)
         ax.tick_params(axis="x", colors="#e5e7eb")
-        for said in ax.get_xticklabels():  # legible on dark and on bright
-            said.set_path_effects([withStroke(linewidth=1.6, foreground=INK)])
+        for tick in ax.get_xticklabels():  # legible on dark and on bright
+            tick.set_path_effects([withStroke(linewidth=1.6, foreground=INK)])
         ax.tick_params(axis="y", labelsize=8)
         ax.set_title(name, pad=12)
         fig.colorbar(

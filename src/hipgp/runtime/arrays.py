@@ -14,3 +14,8 @@ def on_device(array: Any, dtype: Any = None) -> jax.Array:
     `jnp.asarray` would compile a copy for each new shape.
     """
     return jax.device_put(np.asarray(array, dtype))
+
+
+def on_cpu() -> bool:
+    """Whether JAX computes on a CPU."""
+    return jax.default_backend() == "cpu"

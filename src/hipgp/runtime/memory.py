@@ -45,10 +45,14 @@ def _limits() -> Iterator[float]:
                 continue
 
 
+def gpu_bytes() -> int | None:
+    """Return the bytes that JAX may use on the GPU; None on a CPU."""
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+
+
 def bytes_available() -> float:
     """Return the bytes of memory where JAX computes: the GPU's, or the host's."""
-    card = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
-    return min(float(card.get("bytes_limit", math.inf)), _host_bytes())
+    return min(float(gpu_bytes() or math.inf), _host_bytes())
 
 
 def torus_bytes(points: float) -> float:
@@ -71,8 +75,7 @@ def numbers_at_once() -> int:
 
     A GPU needs about a hundred million to be busy, and has the memory; on a CPU smaller arrays are as fast.
     """
-    card = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
-    return max(2**24, int(card) // 512)
+    return max(2**24, (gpu_bytes() or 0) // 512)
 
 
 def fits(needed: float) -> bool:

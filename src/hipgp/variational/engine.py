@@ -13,10 +13,9 @@ import equinox as eqx
 import numpy as np
 
 from hipgp.engines import Method
-from hipgp.engines import Problem as GPProblem
-from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import Problem as GPProblem
 from hipgp.runtime import memory
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
@@ -131,14 +130,13 @@ class Variational(Method):
         self, problem: GPProblem, progress: bool = True, checkpoint: Any = None
     ) -> VariationalPosterior:
         """The posterior of a problem without a trend. `checkpoint` names a file that mini-batch fits go on from."""
-        kernel, grid, data, noise, trend = problem
-        if trend.kind is not None:
+        if problem.trend.kind is not None:
             raise ValueError(
                 "trend: expected None with the variational engine; use method=Batch() for trends"
             )
-        check_torus(kernel, grid)
-        found = self.fit(kernel, grid, data, noise, progress, checkpoint)
-        warn_if_coarse(found.diagnostics, grid, data, self.residual, self.stencil)
+        check_torus(problem.kernel, problem.grid)
+        found = self.fit(problem, progress, checkpoint)
+        warn_if_coarse(found.diagnostics, problem.grid, problem.data, self.residual, self.stencil)
         return found
 
     def unpack(
@@ -152,28 +150,18 @@ class Variational(Method):
 
     @one_blas_thread
     @float64_available
-    def fit(
-        self,
-        kernel: Kernel,
-        grid: Grid,
-        data: Data,
-        noise: float | None,
-        progress: bool = True,
-        checkpoint: Any = None,
-    ) -> VariationalPosterior:
-        """q for `data` under `kernel` on `grid`; `noise` is the std of observations that came without one."""
-        self._check(kernel, grid, data)
-        keeper = Keeper(
-            checkpoint, "" if checkpoint is None else fingerprint(self, kernel, grid, data, noise)
-        )
+    def fit(self, given: GPProblem, progress: bool = True, checkpoint: Any = None) -> VariationalPosterior:
+        """The posterior of a problem without a trend, with no checks of its grid."""
+        self._check(given)
+        keeper = Keeper(checkpoint, "" if checkpoint is None else fingerprint(self, *given[:4]))
         with Progress("variational", progress) as bar:
             trace = None
             if self.learn:
-                kernel, noise, trace = self._learned(kernel, grid, data, noise, bar, keeper)
+                given, trace = self._learned(given, bar, keeper)
+            kernel, grid, data, noise, _ = given
             whitening = whiten(kernel, grid, self.whitening)
-            source, solves = self._source(kernel, grid, data, whitening)
-            std = data.noise_std(noise)
-            problem = Problem.of(source, kernel, whitening, data, std, self.residual, self.batch_size)
+            source, solves = self._source(given, whitening)
+            problem = self._problem(given, source, whitening)
             q, facts = self._optimum(self.blocks(whitening, grid), problem, bar, keeper)
             last = full_pass(q, problem, keeper=keeper)
         keeper.remove()
@@ -183,14 +171,15 @@ class Variational(Method):
             "mean_gap_nats": mean_gap(q, problem, last.gradient),
             "mean_gap_nats_bound": 0.5 * float(last.gradient @ last.gradient),  # rigorous, since Lambda >= I
         }
-        facts |= self._grid_facts(kernel, grid, data, noise)
+        facts |= self._grid_facts(given)
         facts |= {"engine": "variational", "family": self.family, "blocks": tuple(q.blocks.index.shape)}
         facts |= {} if trace is None else {"learning_trace": trace}
         facts |= sizes(len(data), grid.shape, whitening)
         facts |= verdict(facts, LARGEST_GAP, LARGEST_PCG_ERROR) | {"seconds": keeper.seconds}
         return VariationalPosterior(kernel, grid, noise, self, facts, data.dtype, whitening, q, problem)
 
-    def _check(self, kernel: Kernel, grid: Grid, data: Data) -> None:
+    def _check(self, given: GPProblem) -> None:
+        kernel, grid, data, _, _ = given
         kernel.check_dimension(grid.ndim)
         for block in data.blocks:
             self.check(kernel, grid, block.functional)
@@ -214,33 +203,37 @@ class Variational(Method):
         shape = self.block_shape or (max(1, round(100 ** (1 / grid.ndim))),)
         return tiling(whitening.shape, shape if len(shape) == grid.ndim else shape * grid.ndim)
 
-    def _source(
-        self, kernel: Kernel, grid: Grid, data: Data, whitening: Whitening
-    ) -> tuple[WeightSource, SolveSummary]:
+    def _problem(self, given: GPProblem, source: WeightSource, whitening: Whitening) -> Problem:
+        """The problem as the engine solves it, whitened and in minibatches."""
+        kernel, data = given.kernel, given.data
+        return Problem.of(source, kernel, whitening, data, given.noise_std, self.residual, self.batch_size)
+
+    def _source(self, given: GPProblem, whitening: Whitening) -> tuple[WeightSource, SolveSummary]:
         """All weights where they fit into memory, else what computes them batch by batch."""
+        kernel, grid, data, _, _ = given
         if self.weights == "local":
             return stored_local(kernel, grid, data, self.stencil, data.dtype), NO_SOLVES
-        source = self._on_demand(kernel, grid, data)
+        source = self._on_demand(given)
         if len(data) * grid.size > storage_limit():
             return source, NO_SOLVES
         counts = tuple(len(b.y) for b in data.blocks)
         return stored_exact(source, kernel, whitening, counts, max(1, -(-len(data) // self.batch_size)))
 
-    def _on_demand(self, kernel: Kernel, grid: Grid, data: Data) -> WeightSource:
-        functionals = data.functionals
+    def _on_demand(self, given: GPProblem) -> WeightSource:
+        grid, functionals = given.grid, given.data.functionals
         if self.weights == "local":
             return local_source(grid, functionals, self.stencil)
-        dtype = self.solve_dtype(data.dtype)
-        return exact_source(kernel, grid, functionals, self.tolerance, self.max_iterations, dtype)
+        dtype = self.solve_dtype(given.data.dtype)
+        return exact_source(given.kernel, grid, functionals, self.tolerance, self.max_iterations, dtype)
 
     def solve_dtype(self, dtype: Any) -> Any:
         """The dtype of the solves for exact weights, given the data's: a dense K is too ill-conditioned for float32."""
         return np.dtype(dtype if self.whitening == "toeplitz" else np.float64)
 
-    def _grid_facts(self, kernel: Kernel, grid: Grid, data: Data, noise: float | None) -> dict[str, Any]:
-        stencil = self.stencil if self.weights == "local" else wide_stencil(grid)
+    def _grid_facts(self, given: GPProblem) -> dict[str, Any]:
+        stencil = self.stencil if self.weights == "local" else wide_stencil(given.grid)
         seen = GridModel(None, None, stencil, residual_as_noise=self.residual == "noise", vecchia_std=False)
-        return grid_diagnostics(kernel, grid, data, data.noise_std(noise), seen)
+        return grid_diagnostics(given, seen)
 
     def _is_direct(self, problem: Problem) -> bool:
         held = isinstance(problem.source, StoredWeights)
@@ -270,14 +263,12 @@ class Variational(Method):
         keeper.leave("q", (q, np.asarray(trace)))
         return q, facts | {"elbo_trace": trace}
 
-    def _learned(
-        self, kernel: Kernel, grid: Grid, data: Data, noise: float | None, bar: Progress, keeper: Keeper
-    ) -> tuple[Kernel, float | None, list[float]]:
-        """Kernel, noise and the bound after each epoch of learning them."""
+    def _learned(self, given: GPProblem, bar: Progress, keeper: Keeper) -> tuple[GPProblem, list[float]]:
+        """The problem with kernel and noise as learned, and the bound after each epoch of learning them."""
+        kernel, grid, data, noise, _ = given
         first = noise if noise is not None else 0.3 * float(np.std(data.y)) or 1.0
         rewhiten = lambda kernel: whiten(kernel, grid, self.whitening)
-        source, std = self._on_demand(kernel, grid, data), data.noise_std(first)
-        problem = Problem.of(source, kernel, rewhiten(kernel), data, std, self.residual, self.batch_size)
+        problem = self._problem(given._replace(noise=first), self._on_demand(given), rewhiten(kernel))
         logs, trace = learn(
             LogParameters.of(kernel, first),
             problem,
@@ -291,7 +282,7 @@ class Variational(Method):
             keeper,
         )
         learned = noise if np.all(data.noise_known) else float(np.exp(logs.noise))
-        return logs.as_kernel(), learned, trace
+        return given._replace(kernel=logs.as_kernel(), noise=learned), trace
 
 
 def _reporter(bar: Progress, description: str) -> EpochReport:

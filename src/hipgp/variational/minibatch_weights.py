@@ -19,7 +19,8 @@ from hipgp.model.functionals import Functional, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments
-from hipgp.runtime.arrays import AnyArray, on_device
+from hipgp.runtime.arrays import AnyArray, on_cpu, on_device
+from hipgp.runtime.memory import gpu_bytes
 from hipgp.weights.exact import (
     ExactWeights,
     closed_form_or_nodes,
@@ -244,10 +245,7 @@ def local_source(grid: Grid, functionals: list[Functional], p: int) -> WeightSou
 
 def storage_limit() -> int:
     """The largest number of stored weights."""
-    device = jax.devices()[0]
-    if device.platform == "cpu":
-        return STORED // 8
-    return (device.memory_stats() or {}).get("bytes_limit", 3 * STORED) // 3 // 8
+    return STORED // 8 if on_cpu() else (gpu_bytes() or 3 * STORED) // 3 // 8
 
 
 def stored_exact(

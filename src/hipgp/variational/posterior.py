@@ -15,11 +15,10 @@ from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import check_shapes
-from hipgp.predictions import DEFAULT_STD, Prediction, StdOptions, check_std
+from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions, check_std
 from hipgp.runtime.memory import numbers_at_once
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
-from hipgp.runtime.progress import Report, silent
 from hipgp.variational.bound import Problem
 from hipgp.variational.families import Gaussian, gaussian, root_variances
 from hipgp.variational.full_pass import full_pass
@@ -96,23 +95,16 @@ class VariationalPosterior(FittedPosterior):
         return Prediction(mean.astype(self.dtype), std.astype(self.dtype))
 
     @float64_available
-    def sample(
-        self,
-        count: int,
-        key: Array,
-        functional: Functional | None = None,
-        columns: Any = None,
-        report: Report = silent,
-    ) -> Float[np.ndarray, "count ..."]:
+    def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
         """Draws of q on the grid, or of functionals, whose residuals given the grid are drawn independently."""
-        _check_options(StdOptions(columns=columns))
+        _check_options(StdOptions(columns=how.columns))
         if functional is not None:  # beyond the grid residuals depend on each other
             check_inside(functional, self.grid)
-        white_key, rest_key = jax.random.split(key)
-        draws = self.whitening.root(self.q.sample(white_key, count))
+        white_key, rest_key = jax.random.split(how.key)
+        draws = self.whitening.root(self.q.sample(white_key, how.count))
         if functional is None:
-            return np.asarray(draws, self.dtype).reshape(count, *self.grid.shape)
-        drawn = np.zeros((count, len(functional)))
+            return np.asarray(draws, self.dtype).reshape(how.count, *self.grid.shape)
+        drawn = np.zeros((how.count, len(functional)))
         rest = np.asarray(jax.random.normal(rest_key, drawn.shape, float))
         for at, mask, rows in self._weights(functional):
             residual_std = np.sqrt(np.asarray(rows.v)[mask])

@@ -30,7 +30,7 @@ from hipgp.model.differences import kernel_at_differences
 from hipgp.model.kernel_scales import typical_lengthscale
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments
-from hipgp.runtime.arrays import AnyArray, on_device
+from hipgp.runtime.arrays import AnyArray, on_cpu, on_device
 from hipgp.runtime.buckets import round_up, round_up_to_power_of_two
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
@@ -143,8 +143,8 @@ def _in_chunks(
 
     The last chunk is padded by repeating its last row. On a CPU several threads compute the chunks.
     """
-    (count, k), on_cpu = index.shape, jax.default_backend() == "cpu"
-    most = max(1, ENTRIES_AT_ONCE * (1 if on_cpu else 128) // k**2)
+    (count, k), cpu = index.shape, on_cpu()
+    most = max(1, ENTRIES_AT_ONCE * (1 if cpu else 128) // k**2)
     each = -(-count // -(-count // most))  # chunks of equal size
     size = min(round_up_to_power_of_two(each), round_up(each, 8)) if count < 16 * most else most
     room = round_up(len(nodes), 8)
@@ -154,10 +154,10 @@ def _in_chunks(
     def chunk(begin: int) -> tuple[Any, int]:
         at = np.minimum(np.arange(begin, begin + size), count - 1)
         found = function(kernel, nodes, noise, on_device(index[at]), on_device(used[at]))
-        return jax.block_until_ready(found) if on_cpu else found, min(size, count - begin)
+        return jax.block_until_ready(found) if cpu else found, min(size, count - begin)
 
     begins = range(0, count, size)
-    yield from map_in_threads(chunk, ((begin,) for begin in begins)) if on_cpu else map(chunk, begins)
+    yield from map_in_threads(chunk, ((begin,) for begin in begins)) if cpu else map(chunk, begins)
 
 
 @one_blas_thread
@@ -208,10 +208,10 @@ def choose_conditioning_sets(
     By default points, or clusters of noisy points (`vecchia/aggregation.py`), are in groups of one and have 20 neighbours.
     Functionals of several nodes are in groups of 32 with 96 neighbours, or on a GPU of 64 with 192.
     """
-    on_cpu = jax.default_backend() == "cpu"
-    nodes = coarse_data_quadrature(data, kernel, MOST_NODES if on_cpu else GPU_MOST_NODES)
+    cpu = on_cpu()
+    nodes = coarse_data_quadrature(data, kernel, MOST_NODES if cpu else GPU_MOST_NODES)
     single = nodes.per == 1
-    usual = group_sizes(nodes) if on_cpu or single else (GPU_GROUP, GPU_GROUP_NEIGHBOURS)
+    usual = group_sizes(nodes) if cpu or single else (GPU_GROUP, GPU_GROUP_NEIGHBOURS)
     group, k = usual[0] if group is None else group, usual[1] if k is None else k
     scale = typical_lengthscale(kernel, data.ndim)
     aggregates = group == 1 and are_point_values(nodes)

@@ -7,13 +7,13 @@ large, finer grids are tried until one is fine enough.
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from hipgp.model.data import Data
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import typical_lengthscale
 from hipgp.model.kernels import Kernel
+from hipgp.model.problem import Problem
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
@@ -42,13 +42,11 @@ class GridTooCoarse(UserWarning):
 
 @one_blas_thread
 @float64_available
-def grid_diagnostics(
-    kernel: Kernel, grid: Grid, data: Data, std: Float[np.ndarray, " N"], model: GridModel
-) -> dict[str, Any]:
+def grid_diagnostics(problem: Problem, model: GridModel) -> dict[str, Any]:
     """Return diagnostics: the errors of the posterior due to the grid and, if they are too large, a grid that would do."""
-    noise = np.maximum(np.asarray(std, float) ** 2, 1e-290)
+    kernel, grid = problem.kernel, problem.grid
     entries = None if model.rows is None else int(np.mean(model.rows.csr.row_lengths))
-    problems = local_problems(kernel, grid, data, noise, model.residual, model.stencil, entries, model.block)
+    problems = local_problems(problem, model.residual, model.stencil, entries, model.block)
     if model.rows is not None:
         approximation = GridApproximation.from_rows(model.rows, problems, model.residual_as_noise)
     else:

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from hipgp.model.differences import differences
-from hipgp.model.functionals import Functional, LineIntegrals, extents
+from hipgp.model.functional import Functional, extents
+from hipgp.model.functionals import LineIntegrals
 from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments, gauss

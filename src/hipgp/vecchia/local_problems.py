@@ -15,8 +15,8 @@ from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import typical_lengthscale
-from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
+from hipgp.model.problem import Problem
 from hipgp.vecchia.conditioning_sets import ordered_ends
 
 # (number of local problems, observations in each): the first pair within PAIRS kernel evaluations is taken
@@ -25,6 +25,7 @@ SIZES = (
     *((24, 20), (16, 16), (12, 16), (8, 16), (8, 12), (6, 10), (4, 8), (4, 6)),
 )
 PAIRS = 4e6
+LEAST_VARIANCE = 1e-290  # of noise, whose inverses then have a sum
 TABLE = 2**20  # grid points up to which covariances between them are tabulated
 LOOKUP_COST = 0.25  # the cost of looking up a covariance, relative to computing it
 DENSE = 11  # number of leading SIZES with nodes twice as dense as on the grid
@@ -58,10 +59,7 @@ class LocalProblems(NamedTuple):
 
 
 def local_problems(
-    kernel: Kernel,
-    grid: Grid,
-    data: Data,
-    noise: Float[np.ndarray, " N"],
+    problem: Problem,
     residual: Float[np.ndarray, " N"] | None,
     stencil: int,
     entries: int | None = None,
@@ -69,9 +67,11 @@ def local_problems(
 ) -> LocalProblems:
     """Choose some observations, half of them with the largest residuals, each with its nearest others.
 
-    `noise` and `residual` are variances, `entries` is the mean length of a row of W, if known, and `stencil` the stencil's
-    points per axis. Observations with the same `block` have jointly Gaussian residuals.
+    `residual` holds their residual variances, if known, `entries` is the mean length of a row of W, if known, and `stencil`
+    the stencil's points per axis. Observations with the same `block` have jointly Gaussian residuals.
     """
+    kernel, grid, data, _, _ = problem
+    noise = np.maximum(problem.noise_std**2, LEAST_VARIANCE)
     group = _merge_labels(data, grid)
     first = np.unique(group, return_index=True)[1]
     precision = np.bincount(group, 1 / noise)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.model.functionals import Functional
+from hipgp.model.functional import Functional
 from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import numpy as np
 import scipy.sparse
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from hipgp.linalg.csr import CSR, ranges
 from hipgp.linalg.sparse import SlicedEllpack, sliced_ellpack
 from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.runtime.buckets import round_up_to_power_of_two
 from hipgp.weights.stencil_geometry import stencil_offsets
 
 LARGEST_BLOCK = 32  # points in a block; the points of a cell with more are split in the order of the data
@@ -85,6 +86,23 @@ class CellBlocks(NamedTuple):
         """Return all blocks, grouped by size."""
         sizes = np.diff(self.starts)
         return [self._block(np.flatnonzero(sizes == size)) for size in np.unique(sizes)]
+
+    def padded_members(self, most: int) -> Iterator[tuple[Int[np.ndarray, "n s"], Bool[np.ndarray, "n s"]]]:
+        """Yield the points of the blocks, some `most` at a time, and which of them are no padding.
+
+        Numbers and sizes of blocks are padded to powers of two, to limit recompilation.
+        """
+        sizes = np.diff(self.starts)
+        widths = np.array([round_up_to_power_of_two(int(size)) for size in sizes])
+        for width in np.unique(widths):
+            some, step = np.flatnonzero(widths == width), max(1, most // int(width))
+            for begin in range(0, len(some), step):
+                part = some[begin : begin + step]
+                part = np.pad(part, (0, round_up_to_power_of_two(len(part)) - len(part)), mode="edge")
+                real = np.arange(len(part)) < len(some) - begin
+                place = np.arange(width) + np.zeros((len(part), 1), int)
+                used = (place < sizes[part][:, None]) & real[:, None]
+                yield self.order[self.starts[part][:, None] + np.where(used, place, 0)], used
 
     def _block(self, some: Int[np.ndarray, " n"]) -> _SameSizeBlocks:
         """Return the blocks numbered `some`, which have one size."""

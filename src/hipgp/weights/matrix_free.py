@@ -36,7 +36,7 @@ SMALLEST_BATCH = 64  # lines
 NODES_PER_ITERATION = 4  # of the loop along a line, unrolled
 
 
-class MatrixFreeWeights(Weights):
+class _MatrixFreeWeights(Weights):
     """W of straight lines in R batches of n lines, longest first; the last batch is padded with empty lines."""
 
     first: Float[Array, "R D n"]  # the first node, in cells from the grid's origin
@@ -138,7 +138,7 @@ def _interpolation_gain(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
 @float64_available
 def matrix_free_weights(
     kernel: Kernel, grid: Grid, functionals: Sequence[Functional], dtype: Any = np.float64
-) -> MatrixFreeWeights:
+) -> _MatrixFreeWeights:
     """Compute the matrix-free W of blocks that are all line integrals; a ValueError otherwise."""
     lines, gain = _lines(functionals), _interpolation_gain(kernel, grid)
     first, step, weight, counts = _midpoint_nodes(grid, lines)
@@ -153,7 +153,7 @@ def matrix_free_weights(
     pad = lambda a: np.pad(a[order], [(0, missing)] + [(0, 0)] * (a.ndim - 1)).reshape(
         batches, -1, *a.shape[1:]
     )
-    return MatrixFreeWeights(
+    return _MatrixFreeWeights(
         first=jnp.asarray(np.swapaxes(pad(first), 1, 2), dtype),
         step=jnp.asarray(np.swapaxes(pad(step), 1, 2), dtype),
         weight=jnp.asarray(pad(weight), dtype),

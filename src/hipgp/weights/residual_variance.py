@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from hipgp.model.differences import differences
 from hipgp.model.nodes import Nodes
-from hipgp.runtime.arrays import AnyArray
+from hipgp.runtime.arrays import AnyArray, on_cpu
 from hipgp.runtime.buckets import round_up_geometrically, round_up_to_power_of_two
 from hipgp.weights.covariance import (
     TransposedNodes,
@@ -26,7 +26,7 @@ from hipgp.weights.covariance import (
 )
 
 if TYPE_CHECKING:
-    from hipgp.model.functionals import Functional
+    from hipgp.model.functional import Functional
     from hipgp.model.grid import Grid
     from hipgp.model.kernels import Kernel
 
@@ -53,7 +53,7 @@ def residual_variances(
     cost = np.sum(2.0 * row_lengths.astype(float) ** 2)
     stride = max(1, int(np.ceil(cost / PAIR_BUDGET)))
     chosen = order[::stride] if stride > 1 else order
-    parts, most = [], ROWS_AT_ONCE[jax.default_backend() != "cpu"]
+    parts, most = [], ROWS_AT_ONCE[not on_cpu()]
     for begin in range(0, len(chosen), most):
         some = chosen[begin : begin + most]
         columns, values = rows(some)

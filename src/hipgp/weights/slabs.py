@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Complex, Float
 
 from hipgp.runtime import memory
-from hipgp.runtime.arrays import AnyArray
+from hipgp.runtime.arrays import AnyArray, on_cpu
 from hipgp.runtime.programs import bounded_jit
 
 LARGEST_TRANSFORM = 2**31 - 1  # elements
@@ -145,7 +145,7 @@ def in_slabs(grid: tuple[int, ...], torus: tuple[int, ...]) -> tuple[bool, str]:
     if len(grid) == 1:
         return False, "the whole torus at once: it has one axis"
     points = f"the torus has {size:,} points"
-    if jax.default_backend() == "cpu":
+    if on_cpu():
         if size < FEW:
             return False, f"the whole torus at once: {points}, and slabs pay from {FEW:,} on"
         return True, f"slab by slab: {points}, and slabs stay in the processor's cache"
@@ -170,7 +170,7 @@ def unfolded(orthant: AnyArray, torus: tuple[int, ...], axes: Iterable[int], xp:
 def slabs_of(grid: tuple[int, ...], torus: tuple[int, ...], most: int | None = None) -> Slabs:
     """Return slabs whose transforms have at most so many elements, or one plane or line where that has more."""
     if most is None:
-        most = CACHED if jax.default_backend() == "cpu" else ON_GPU
+        most = CACHED if on_cpu() else ON_GPU
     most = min(most, LARGEST_TRANSFORM)
     plane, lines = (int(np.prod(shape, dtype=np.int64)) for shape in (torus[1:], grid[1:]))
     frequencies = torus[0] // 2 + 1

@@ -22,7 +22,7 @@ from hipgp.model.functionals import Functional, Functionals, LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes, Segments, with_zeros
-from hipgp.runtime.arrays import AnyArray, on_device
+from hipgp.runtime.arrays import AnyArray, on_cpu, on_device
 from hipgp.runtime.buckets import round_up_geometrically, round_up_to_power_of_two
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import map_in_threads
@@ -152,10 +152,10 @@ def _local_block(kernel: Kernel, grid: Grid, functional: Functional, p: int) -> 
 
 def _merging_functions() -> tuple[Callable[..., tuple[Any, np.ndarray]], Callable[..., CSR]]:
     """Choose the functions that merge and concatenate rows of several nodes: on the host, or on the GPU."""
-    on_cpu = jax.default_backend() == "cpu"
+    cpu = on_cpu()
     return (
         (_merged_rows_on_host, _concatenate_on_host)
-        if on_cpu
+        if cpu
         else (_merged_rows_on_device, concatenate_on_device)
     )
 
@@ -331,4 +331,4 @@ def _concatenate_on_host(pieces: list[tuple[np.ndarray, Any]], count: int, size:
 
 def node_chunk_size() -> int:
     """Return the number of nodes whose weights are computed together: more on a GPU, to use it fully."""
-    return NODE_CHUNK if jax.default_backend() == "cpu" else 16 * NODE_CHUNK
+    return NODE_CHUNK if on_cpu() else 16 * NODE_CHUNK

@@ -17,7 +17,6 @@ import itertools
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy  # its submodules are imported when they are first used
@@ -27,7 +26,7 @@ from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats, spacing_in_step
 from hipgp.model.kernels import Kernel
-from hipgp.runtime.arrays import on_device
+from hipgp.runtime.arrays import on_cpu, on_device
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.slabs import Slabs, in_slabs, slabs_of, unfolded
 from hipgp.weights.torus import (
@@ -126,10 +125,6 @@ class Toeplitz(eqx.Module):
         """Return the square roots of the eigenvalues, with derivative zero, not NaN, where one was clipped."""
         positive = self.eigenvalues > 0
         return jnp.where(positive, jnp.sqrt(jnp.where(positive, self.eigenvalues, 1.0)), 0.0)
-
-    def first_row(self) -> Float[Array, "..."]:
-        """Return the covariances of the first grid point with all grid points, which determine K."""
-        return self._crop(jnp.fft.irfftn(self.eigenvalues, s=self.torus.shape))
 
     def filter(self, spectrum: Array, v: Array) -> Array:
         """Apply the circulant with eigenvalues `spectrum` to v, padded with zeros on the torus."""
@@ -256,7 +251,7 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
         torus=torus, orthant=on_device(np.maximum(eigenvalues, 0.0), dtype), clipped_mass=float(share)
     )
     toeplitz = toeplitz if in_slabs(grid.shape, torus.shape)[0] else toeplitz.whole()
-    if torus.size >= CHECKED_FROM or jax.default_backend() != "cpu":
+    if torus.size >= CHECKED_FROM or not on_cpu():
         check_first_column(kernel, toeplitz, dtype)
     return toeplitz
 

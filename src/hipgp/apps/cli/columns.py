@@ -127,7 +127,7 @@ def infer(
 ) -> Columns:  # fmt: skip
     """The columns that the user names, and otherwise those that their names suggest."""
     names = Names(sheet.frame.columns, path)
-    get = lambda told: tuple(names.find(n) for n in told)
+    get = lambda wanted: tuple(names.find(n) for n in wanted)
     if end:
         kind, first, second = "rays", get(start), get(end)
     elif lower or upper:

@@ -157,9 +157,9 @@ def _finish(
     std = None if s.std == "none" else post.std(s.std, progress=voice.progress)  # type: ignore[arg-type]
     draws = post.sample(s.samples, key=s.seed, progress=voice.progress) if s.samples else None
     post.save(output, std=std, samples=draws, overwrite=overwrite)
-    told = post.diagnostics
+    facts = post.diagnostics
     rows = {
-        k: told.get(k)
+        k: facts.get(k)
         for k in (
             "observations",
             "grid",

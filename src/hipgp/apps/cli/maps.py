@@ -121,23 +121,23 @@ def info(path: pathlib.Path, voice: Voice) -> None:
     record = io.read(path)
     post = hg.load(path)
     kept = [str(n) for n in record.fields.data_vars]
-    told = post.diagnostics
+    facts = post.diagnostics
     rows = {
         "field": post.labels.value(),
         "axes": ", ".join(post.labels.axis(i) for i in range(post.grid.ndim)),
         "grid": list(post.grid.shape),
         "lower": ", ".join(map(dates.place, post.grid.lower, post.labels.axis_units)),
         "upper": ", ".join(map(dates.place, post.grid.upper, post.labels.axis_units)),
-        "observations": told.get("observations"),
+        "observations": facts.get("observations"),
         "kernel": describe(post.kernel, post.labels.axis_units),
-        "link": told.get("link"),
+        "link": facts.get("link"),
         "noise": post.noise,
-        "engine": told.get("engine"),
-        "converged": told.get("converged"),
-        "kl_nats": told.get("kl_nats"),
-        "rounds": told.get("rounds"),
-        "change_nats": told.get("change_nats"),
-        "decisions": told.get("decisions"),
+        "engine": facts.get("engine"),
+        "converged": facts.get("converged"),
+        "kl_nats": facts.get("kl_nats"),
+        "rounds": facts.get("rounds"),
+        "change_nats": facts.get("change_nats"),
+        "decisions": facts.get("decisions"),
         "kept": ", ".join(kept),
         "created": record.model["provenance"]["created"],
         "hipgp": record.model["provenance"]["packages"]["hipgp"],

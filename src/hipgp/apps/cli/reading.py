@@ -32,8 +32,8 @@ def read_table(path: pathlib.Path) -> Sheet:
     except (BadInput, MemoryError):
         raise
     except Exception as error:  # readers raise all kinds; the user can do the same about each
-        said = str(error).splitlines() or [type(error).__name__]
-        raise BadInput(f"{path}: cannot be read as a table ({said[0]})") from None
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise BadInput(f"{path}: cannot be read as a table ({lines[0]})") from None
     if sheet.frame.empty:
         raise BadInput(f"{path}: has no rows")
     frame = sheet.frame.rename(columns=lambda c: str(c).strip())

@@ -67,17 +67,17 @@ class Settings(NamedTuple):
 
 def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
     """The file's settings, overruled by the flags that were given; None, () and False mean that a flag was not given."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if config is not None:
         try:
-            told = tomllib.loads(config.read_text())
+            values = tomllib.loads(config.read_text())
         except tomllib.TOMLDecodeError as error:
             raise BadInput(f"{config}: not valid TOML ({error})") from None
-    unknown = [k for k in told if k not in Settings._fields]
+    unknown = [k for k in values if k not in Settings._fields]
     if unknown:
         raise BadInput(f"{config}: unknown setting {unknown[0]!r}; there are {', '.join(Settings._fields)}")
-    told |= {k: v for k, v in flags.items() if v is not None and v != () and v is not False}
-    found = Settings(**{name: CHECKS[name](name, value) for name, value in told.items()})
+    values |= {k: v for k, v in flags.items() if v is not None and v != () and v is not False}
+    found = Settings(**{name: CHECKS[name](name, value) for name, value in values.items()})
     if found.engine == "variational" and found.std not in OWN_STD:
         raise BadInput(
             f"std: expected {' or '.join(OWN_STD)} with --engine variational, which has one way to standard deviations, "

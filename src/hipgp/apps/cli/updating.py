@@ -26,9 +26,9 @@ def update(
     post = post.update(data, progress=voice.progress)
     std = None if given["std"] == "none" else post.std(given["std"], progress=voice.progress)
     post.save(output, std=std, overwrite=overwrite)
-    told = post.diagnostics
+    facts = post.diagnostics
     rows = {
-        name: told.get(name) for name in ("observations", "iterations", "kl_nats", "converged", "started")
+        name: facts.get(name) for name in ("observations", "iterations", "kl_nats", "converged", "started")
     }
     voice.result(f"Map written to {output}", {"output": str(output), "added": len(data)} | rows)
 

@@ -32,15 +32,15 @@ def against_truth(mean: Any, std: Any, truth: Any) -> dict[str, float]:
 
 def facts(gp: hg.GP, post: hg.Posterior, seconds: float) -> dict[str, Any]:
     """What was computed, how far from exact it is, and how long it took."""
-    told = post.diagnostics
-    last = told.get("gaussian", told)  # with a link, the last of several solves
+    info = post.diagnostics
+    last = info.get("gaussian", info)  # with a link, the last of several solves
     return {
-        "observations": told["observations"],
+        "observations": info["observations"],
         "grid": " x ".join(str(n) for n in post.grid.shape),
         "kernel": describe(post.kernel),
         "noise_learned": None if post.noise is None else float(post.noise),
         "learning_seconds": None if gp.learned is None else gp.learned.seconds,
-        **({"rounds": told["rounds"], "change_nats": told["change_nats"]} if "rounds" in told else {}),
+        **({"rounds": info["rounds"], "change_nats": info["change_nats"]} if "rounds" in info else {}),
         "iterations": last["iterations"],
         "kl_nats": last["kl_nats"],
         "seconds": seconds,
