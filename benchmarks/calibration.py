@@ -57,7 +57,10 @@ CASES = {
 
 def simulated(name: str, sets: int, corrected: int) -> dict:
     link, likelihood, noise, draw = CASES[name]
-    rng, method = np.random.default_rng(0), hg.Linearised(hg.Exact(), corrected=corrected)
+    rng, method = (
+        np.random.default_rng(0),
+        hg.Linearised(hg.Batch() if corrected else hg.Exact(), corrected=corrected),
+    )
     gp, pit = hg.GP(KERNEL, GRID, link=link), []
     began = time.process_time()
     for _ in range(sets):

@@ -145,6 +145,10 @@ class FittedPosterior(eqx.Module):
         drawn = self.sample(SampleOptions(count, key)).reshape(count, -1)
         return np.asarray(drawn, float) - np.asarray(self.grid_mean(), float).ravel(), None
 
+    def reference(self) -> Any:
+        """Its mean and covariance as operators, for draws of another posterior that is near."""
+        raise ValueError(self._refusal("draws of the true posterior", "Batch()"))
+
     def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
         """The gradient of the log evidence in the logarithms of the kernel's parameters and the noise."""
         raise ValueError(self._refusal("the gradient of the log evidence", "Batch() or Exact()"))

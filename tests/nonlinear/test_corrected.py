@@ -71,7 +71,7 @@ def test_of_a_gaussian_posterior_every_step_is_accepted():
     gp = hg.GP(KERNEL, GRID, trend="linear")
     found = gp.condition(data, hg.Linearised(hg.Batch()), progress=False).engine
     with jax.enable_x64(True):
-        ratio = Ratio(found.post, found.blocks)
+        ratio = Ratio(found.post, found.trend, found.blocks)
         now = ratio.at(ratio.draws(4, jax.random.key(0)))
         moved, chance = _trajectory(ratio, now, ratio.draws(4, jax.random.key(1)), 0.7, rng)
     assert np.all(chance > 1 - 1e-3)
@@ -88,6 +88,8 @@ def test_chains_that_disagree_are_told():
 def test_what_cannot_be_is_refused(post):
     with pytest.raises(ValueError, match="corrected: expected 0, or at least 16 draws, got 3"):
         hg.Linearised(corrected=3)
+    with pytest.raises(ValueError, match=r"method: expected Batch\(...\) with corrected draws, got Exact"):
+        hg.Linearised(hg.Exact(), corrected=64)
     with pytest.raises(ValueError, match="count: expected at most the 256 draws that were made, got 300"):
         post.sample(300)
 

@@ -18,6 +18,7 @@ from hipgp.batch import beyond, decisions, estimates, evidence, exact_variances,
 from hipgp.batch.interpolation import Rows
 from hipgp.batch.least_squares import right_hand_sides, row_tolerances
 from hipgp.batch.leave_out import leave_out
+from hipgp.batch.reference import Reference
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
 from hipgp.batch.systems import System, draws_at_once, field_of, solve
 from hipgp.batch.updating import start_from
@@ -293,32 +294,20 @@ class BatchPosterior(FittedPosterior):
             values = at.draw(prior, residual, jax.random.fold_in(key, 2**30)) + at.mean(field, alpha)
         return np.asarray(values), self.beta + betas
 
+    @float64_available
     def deviations(
         self, count: int, key: Any, tolerance: float, start: Float[np.ndarray, "S N"] | None = None
     ) -> tuple[Float[np.ndarray, "S M"], Float[np.ndarray, "S N"] | None]:
-        field, beta, alpha = self.deviation_parts(count, key, tolerance, start)
-        return field + beta @ self.trend.on_grid(self.grid).T, alpha
+        own = Reference(self)
+        found = own.draws(count, key, tolerance, None if start is None else start[:, self.order])
+        return found.field + found.beta @ own.on_grid.T, found.alpha[:, np.argsort(self.order)]
 
-    @float64_available
-    def deviation_parts(
-        self, count: int, key: Any, tolerance: float, start: Float[np.ndarray, "S N"] | None = None
-    ) -> tuple[Float[np.ndarray, "S M"], Float[np.ndarray, "S p"], Float[np.ndarray, "S N"]]:
-        """Deviations of the field without the trend, of the trend's coefficients, and A^-1 times each draw's data."""
-        columns, of_columns = self.trend.of_data(self.data, self.grid), self.solved_columns()
-        y, parts = jnp.zeros(len(self.data), self.data.dtype), []
-        for begin in range(0, count, size := draws_at_once(self.system)):
-            some = slice(begin, min(begin + size, count))
-            prior, _, rhs = simulate(self.system, y, jax.random.fold_in(key, begin), some.stop - some.start)
-            known = None
-            if start is not None:
-                known = self.system.unknowns_of(jnp.asarray(start[some][:, self.order], rhs.dtype))
-            solved = solve(self.system, rhs, tolerance, self.method.max_iterations, start=known)
-            alpha = np.asarray(solved.alpha, float)
-            beta = alpha @ columns @ self.beta_covariance
-            field = np.asarray(prior + solved.field, float) - beta @ np.asarray(of_columns[1], float)
-            parts.append((field, beta, alpha[:, np.argsort(self.order)]))
-        field, beta, alpha = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return field, beta, alpha
+    def reference(self) -> Reference:
+        """This posterior's mean and covariance, with residual variances as independent noise."""
+        if self.diagnostics.get("residual") != "joint":
+            return Reference(self)
+        method = dataclasses.replace(self.method, residual="noise")
+        return Reference(method.refit(self.problem, self.method.tolerance))
 
     def solved_columns(self) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
         """A^-1 X and K W' A^-1 X."""

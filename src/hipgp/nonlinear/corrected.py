@@ -7,14 +7,9 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.batch.engine import Batch
-from hipgp.batch.posterior import BatchPosterior
-from hipgp.model.data import Data
 from hipgp.model.functionals import Functional
-from hipgp.model.problem import Problem
 from hipgp.nonlinear import hamiltonian
 from hipgp.nonlinear.blocks import of_one
-from hipgp.nonlinear.iteration import SOLVE
 from hipgp.nonlinear.nodes import NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior, Transformed
 from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
@@ -104,12 +99,8 @@ class CorrectedPosterior(LinearisedPosterior):
 
 def corrected(found: LinearisedPosterior, key: Any, report: Report) -> CorrectedPosterior:
     """The true posterior from a Gaussian one, by Hamiltonian draws; their acceptance is in the diagnostics."""
-    post = found.post
-    if not isinstance(post, BatchPosterior):
-        stand_ins = Data(tuple(s.observations for s in found.stand_ins))
-        problem = Problem(found.kernel, found.grid, stand_ins, None, found.trend)
-        post = Batch(residual="noise").refit(problem, SOLVE * found.method.tolerance)
-    drawn = hamiltonian.drawn(hamiltonian.reference(post), found.blocks, found.method.corrected, key, report)
+    ratio = hamiltonian.Ratio(found.post, found.trend, found.blocks)
+    drawn = hamiltonian.drawn(ratio, found.method.corrected, key, report)
     return with_draws(found, drawn.values, found.diagnostics | drawn.facts)
 
 

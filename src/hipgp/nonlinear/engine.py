@@ -24,7 +24,6 @@ from hipgp.model.packing import check_shapes, unpack_data
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of, of_one
-from hipgp.nonlinear.corrected import corrected, with_draws
 from hipgp.nonlinear.importance import pareto_facts
 from hipgp.nonlinear.iteration import (
     SOLVE,
@@ -87,6 +86,10 @@ class Linearised(Method):
                 raise ValueError(
                     f"{name}: expected a whole number of at least {least}, got {getattr(self, name)!r}"
                 )
+        if self.corrected and getattr(self.method, "name", "batch") != "batch":
+            raise ValueError(
+                f"method: expected Batch(...) with corrected draws, got {type(self.method).__name__}"
+            )
         if self.corrected and self.corrected < FEWEST_CORRECTED:
             raise ValueError(
                 f"corrected: expected 0, or at least {FEWEST_CORRECTED} draws, got {self.corrected}"
@@ -144,6 +147,8 @@ class Linearised(Method):
         found = self._posterior(problem, prepared, result.post, result.states, result.stand_ins, info)
         if not self.corrected:
             return found
+        from hipgp.nonlinear.corrected import corrected
+
         with Progress("draws of the true posterior", progress) as bar:
             return corrected(found, 0, bar.done)
 
@@ -262,6 +267,8 @@ class Linearised(Method):
         found = self._posterior(problem, prepared, post, states, stand_ins, model["diagnostics"])
         if not self.corrected:
             return found
+        from hipgp.nonlinear.corrected import with_draws
+
         check_shapes(arrays, {"drawn": (self.corrected, grid.size)})
         return with_draws(found, np.asarray(arrays["drawn"], float), model["diagnostics"])
 

@@ -13,7 +13,6 @@ change of H is computed without error. (Beskos and others 2011; Neal 2011, secti
 The field between grid points is its interpolation from the grid, here and in what is drawn.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,10 +22,9 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from hipgp.batch.posterior import BatchPosterior
-from hipgp.batch.systems import System, draws_at_once, solve
-from hipgp.engines import as_key
+from hipgp.engines import FittedPosterior, as_key
 from hipgp.model.functionals import Functional, Points
+from hipgp.model.trend import Trend
 from hipgp.nonlinear.blocks import Block, Direct, Nodal
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.programs import bounded_jit
@@ -77,77 +75,62 @@ class Dual(NamedTuple):
 class Ratio:
     """phi and its gradient, about the mean of q."""
 
-    def __init__(self, post: BatchPosterior, blocks: list[Block]):
-        self.post, self.blocks = post, blocks
-        self.system: System = post.system
-        self.columns = post.trend.of_data(post.data, post.grid)
-        self.of_columns = tuple(np.asarray(a, float) for a in post.solved_columns())
-        self.noise, self.alpha = np.asarray(post.noise_variance, float), np.asarray(post.alpha, float)
-        parts = [_rows(post, block) for block in blocks]
+    def __init__(self, post: FittedPosterior, trend: Trend, blocks: list[Block]):
+        self.q, self.blocks = post.reference(), blocks
+        parts = [_rows(post, trend, block) for block in blocks]
         self.nodes = scipy.sparse.vstack([scipy.sparse.hstack(part) for part in parts]).tocsr()
         self.nodes_transposed = self.nodes.T.tocsr()
         self.cuts = np.cumsum([part[0].shape[0] for part in parts])[:-1]
-        self.at_mean = self.nodes @ np.concatenate([np.asarray(post.field, float), post.beta])
+        self.at_mean = self.nodes @ np.concatenate([self.q.field, self.q.beta])
 
     @property
     def size(self) -> int:
         """The number of grid points."""
-        return self.system.grid_size
+        return len(self.q.field)
 
     @property
     def width(self) -> int:
         """The number of grid points and of the trend's coefficients."""
-        return self.size + len(self.post.beta)
+        return self.size + len(self.q.beta)
 
     def vector(self, field: np.ndarray, beta: np.ndarray) -> Float[np.ndarray, "B n"]:
         """The vector of deviations of field and coefficients."""
         x = np.concatenate([field, beta], axis=1)
-        seen = np.asarray(_seen(self.system, jnp.asarray(field))) + beta @ self.columns.T
-        return np.concatenate([x, seen, (self.nodes @ x.T).T], axis=1)
+        return np.concatenate([x, self.q.seen(field, beta), (self.nodes @ x.T).T], axis=1)
 
     def at(self, d: Float[np.ndarray, "B n"]) -> Moving:
-        m, n = self.width, len(self.noise)
-        left = self.alpha - d[:, m : m + n] / self.noise  # what the stand-ins leave, over their noise
-        phi = 0.5 * np.sum(self.noise * left**2, axis=1)
+        m, n = self.width, len(self.q.noise)
+        left = self.q.alpha - d[:, m : m + n] / self.q.noise  # what the stand-ins leave, over their noise
+        phi = 0.5 * np.sum(self.q.noise * left**2, axis=1)
         slopes = []
-        for block, values in zip(
-            self.blocks, np.split(self.at_mean + d[:, m + n :], self.cuts, 1), strict=True
-        ):
-            shape = (len(d), *_shape(block))
-            log, slope = _log_likelihood(block, values.reshape(shape))
+        seen = np.split(self.at_mean + d[:, m + n :], self.cuts, axis=1)
+        for block, values in zip(self.blocks, seen, strict=True):
+            log, slope = _log_likelihood(block, values.reshape(len(d), *_shape(block)))
             phi = phi + np.asarray(log, float)
             slopes.append(np.asarray(slope, float).reshape(len(d), -1))
         gradient = (self.nodes_transposed @ np.concatenate(slopes, axis=1).T).T
-        gradient[:, : self.size] -= np.asarray(_unseen(self.system, jnp.asarray(left)))
-        gradient[:, self.size :] -= left @ self.columns
+        gradient -= np.concatenate(self.q.unseen(left), axis=1)
         bad = ~(np.isfinite(phi) & np.all(np.isfinite(gradient), axis=1))
         gradient[bad], phi[bad] = 0.0, -np.inf
         return Moving(d, phi, *self._pushed(gradient))
 
     def _pushed(self, c: Float[np.ndarray, "B m"]) -> tuple[np.ndarray, Dual]:
         """S c, and S^-1 of it."""
-        size, system = self.size, self.system
-        field, seen = _prior_times(system, jnp.asarray(c[:, :size]))
-        solved = solve(system, seen, SOLVE, self.post.method.max_iterations)
-        alpha = np.asarray(solved.alpha, float)
-        beta = (c[:, size:] - alpha @ self.columns) @ self.post.beta_covariance
-        alpha = alpha + beta @ self.of_columns[0]
-        out = self.vector(np.asarray(field) - np.asarray(solved.field) - beta @ self.of_columns[1], beta)
-        m, n = c.shape[1], len(self.noise)
-        return out, Dual(c, out[:, m : m + n] / self.noise - alpha)
+        found = self.q.times(c[:, : self.size], c[:, self.size :], SOLVE)
+        out = self.vector(found.field, found.beta)
+        seen = out[:, self.width : self.width + len(self.q.noise)]
+        return out, Dual(c, seen / self.q.noise - found.alpha)
 
     def draws(self, count: int, key: Any) -> Float[np.ndarray, "S n"]:
         """Deviations drawn from q."""
-        field, beta, _ = self.post.deviation_parts(count, key, DRAW)
-        return self.vector(field, beta)
+        found = self.q.draws(count, key, DRAW)
+        return self.vector(found.field, found.beta)
 
 
-def drawn(
-    post: BatchPosterior, blocks: list[Block], count: int, key: Any, report: Callable[[int, int], None]
-) -> Drawn:
-    """At least `count` draws of the true posterior, from several chains."""
-    ratio, rng = Ratio(post, blocks), np.random.default_rng(0)
-    chains = min(CHAINS, count, draws_at_once(ratio.system))
+def drawn(ratio: Ratio, count: int, key: Any, report: Callable[[int, int], None]) -> Drawn:
+    """`count` draws of the true posterior, from several chains."""
+    rng = np.random.default_rng(0)
+    chains = min(CHAINS, count, ratio.q.at_once)
     sets = -(-count // chains)
     total, step, key = WARM_UP + BETWEEN * sets, FIRST, as_key(key)
     now = ratio.at(ratio.draws(chains, jax.random.fold_in(key, 0)))
@@ -173,9 +156,8 @@ def drawn(
     }
     _warn(facts)
     x = np.concatenate(kept)[:count]
-    on_grid = post.trend.on_grid(post.grid)
-    mean = np.asarray(post.field, float) + on_grid @ post.beta
-    return Drawn(mean + x[:, : ratio.size] + x[:, ratio.size :] @ on_grid.T, facts)
+    field, beta = ratio.q.field + x[:, : ratio.size], ratio.q.beta + x[:, ratio.size :]
+    return Drawn(field + beta @ ratio.q.on_grid.T, facts)
 
 
 def _trajectory(
@@ -222,20 +204,13 @@ def _warn(facts: dict[str, float]) -> None:
         )
 
 
-def reference(post: BatchPosterior) -> BatchPosterior:
-    """The Gaussian posterior with residual variances as independent noise, whose covariance is that of one system."""
-    if post.diagnostics.get("residual") != "joint":
-        return post
-    return dataclasses.replace(post.method, residual="noise").refit(post.problem, SOLVE)
-
-
-def _rows(post: BatchPosterior, block: Block) -> tuple[Any, Any]:
+def _rows(post: FittedPosterior, trend: Trend, block: Block) -> tuple[Any, Any]:
     """The weights of what a block sees on grid and trend: f at its nodes, or its functional."""
     seen = functional_of(block)
     p = STENCIL if post.grid.ndim <= 2 else 2
     columns = block.columns if isinstance(block, Direct) else None
     matrix = local_weight_rows(post.kernel, post.grid, [seen], p).matrix
-    return matrix, scipy.sparse.csr_array(post.trend.of(seen, post.grid, columns))
+    return matrix, scipy.sparse.csr_array(trend.of(seen, post.grid, columns))
 
 
 def functional_of(block: Block) -> Functional:
@@ -255,20 +230,3 @@ def _log_likelihood(block: Block, values: Any) -> tuple[Array, Array]:
     """The log-likelihood of each draw, (S,), and its derivative in every value."""
     log, back = jax.vjp(block.log_densities, jnp.asarray(values))
     return log.sum(axis=1), back(jnp.ones_like(log))[0]
-
-
-@bounded_jit()
-def _seen(system: System, field: Array) -> Array:
-    return system.weights.matmul(field)
-
-
-@bounded_jit()
-def _unseen(system: System, a: Array) -> Array:
-    return system.weights.transpose_matmul(a)
-
-
-@bounded_jit()
-def _prior_times(system: System, c: Array) -> tuple[Array, Array]:
-    """K c, and what the data see of it."""
-    field = system.toeplitz.flat_matmul(c)
-    return field, system.weights.matmul(field)
