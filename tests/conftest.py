@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+os.environ["HIPGP_CACHE"] = "off"  # compiled programs without optimisations are not for the user's cache
+
 import jax
 import pytest
 
@@ -52,14 +54,6 @@ def few_executables() -> Iterator[None]:
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > MANY_MAPS:
         jax.clear_caches()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_compilations_kept() -> Iterator[None]:
-    """The command keeps compiled code in the user's cache folder; its tests, in this process, do not."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hipgp.apps.cli.console.keep_compilations", lambda: None)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -106,3 +106,24 @@ def test_tables_that_do_not_fit_are_refused():
         hg.observe(hg.Points(x), y, covariates=x)
     with pytest.raises(ValueError, match=r"give observe\(\.\.\., covariates=table\)"):
         hg.GP(hg.Matern52(), trend=["slope"]).condition(hg.observe(hg.Points(x), y, 0.1))
+
+
+@pytest.mark.parametrize("kind", ["formula", "names"])
+def test_a_loaded_map_predicts_with_columns(kind, tmp_path):
+    """Centred columns, too: their centre is that of the data, whatever is predicted."""
+    x, table, y, _ = problem()
+    trend = terms(kind)
+    trend = trend if kind == "names" else "~ center(elevation) + slope + C(type)"
+    post = hg.GP(hg.Matern32(lengthscale=0.3), trend=trend).condition(
+        hg.observe(hg.Points(x), y, 0.1, covariates=table), progress=False
+    )
+    post.save(tmp_path / "map.hipgp")
+    again = hg.load(tmp_path / "map.hipgp")
+    few = table[:7].assign(x=x[:7, 0], y=x[:7, 1])
+    for found in (again.predict(few), again.predict(hg.Points(x[:7]), columns=few).to_frame()):
+        np.testing.assert_allclose(found["mean"], post.predict(few)["mean"], rtol=1e-12)
+    pd.testing.assert_frame_equal(again.coefficients, post.coefficients)
+    with pytest.raises(ValueError, match="expected type among clay, loam, sand"):
+        again.predict(few.assign(type="peat"))
+    more = hg.observe(hg.Points(x[:3] + 0.01), y[:3], 0.1, covariates=table[:3])
+    assert len(again.update(more).coefficients) == len(post.coefficients)

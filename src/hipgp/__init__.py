@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hipgp.model.likelihood import Likelihood
     from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
     from hipgp.model.links import Link
+    from hipgp.model.paths import PathIntegrals
     from hipgp.model.periodic import Periodic
     from hipgp.model.point_pattern import point_pattern
     from hipgp.model.polygons import PolygonAverages
@@ -60,6 +61,7 @@ _MODULES = {
     "hipgp.model.likelihood": ("Likelihood",),
     "hipgp.model.likelihoods": ("Beta", "Censored", "Gamma", "Gaussian", "LogNormal", "StudentT"),
     "hipgp.model.links": ("Link",),
+    "hipgp.model.paths": ("PathIntegrals",),
     "hipgp.model.periodic": ("Periodic",),
     "hipgp.model.point_pattern": ("point_pattern",),
     "hipgp.model.polygons": ("PolygonAverages",),
@@ -130,6 +132,7 @@ __all__ = [
     "Matern32",
     "Matern52",
     "NegativeBinomial",
+    "PathIntegrals",
     "Periodic",
     "Points",
     "Poisson",

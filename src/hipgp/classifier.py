@@ -21,9 +21,10 @@ from hipgp.engines import Method
 from hipgp.model.counts import Bernoulli
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.searches import KernelParameters
 
 
-class HIPGPClassifier(ClassifierMixin, BaseEstimator):
+class HIPGPClassifier(KernelParameters, ClassifierMixin, BaseEstimator):
     """Gaussian-process classification into two classes, for 1 to 4 columns and very many rows.
 
     The probability of the second class is a logistic function of a Gaussian process. Parameters are those of
@@ -71,7 +72,7 @@ class HIPGPClassifier(ClassifierMixin, BaseEstimator):
                 "more than two use sklearn.multiclass.OneVsRestClassifier(HIPGPClassifier()). Only binary classification "
                 "is supported."
             )
-        model = HIPGPRegressor(link="logistic", likelihood=Bernoulli(), **self.get_params())
+        model = HIPGPRegressor(link="logistic", likelihood=Bernoulli(), **self.get_params(deep=False))
         self.regressor_ = model.fit(X, number.astype(float))
         return self
 

@@ -123,6 +123,10 @@ class FittedPosterior(eqx.Module):
         """The trend, its coefficients and their covariance."""
         raise ValueError(self._refusal("a trend", "Batch() or Exact()"))
 
+    def covariance(self, functional: Functional) -> Float[np.ndarray, "T T"]:
+        """The joint covariance of functionals."""
+        raise ValueError(self._refusal("joint covariances", "Exact()"))
+
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Mean and, where asked for, standard deviation at points that may lie beyond the grid."""
         raise ValueError(self._refusal("predictions beyond the grid", "Batch() or Exact()"))
@@ -159,6 +163,28 @@ class FittedPosterior(eqx.Module):
 
     def _refusal(self, what: str, use: str) -> str:
         return f"method: expected an engine that gives {what}, got {type(self.method).__name__}; use method={use}"
+
+
+class DataPosterior(FittedPosterior):
+    """A posterior that keeps its data, and has coefficients of a trend."""
+
+    data: Data
+    trend: Trend
+    beta: Float[np.ndarray, " p"]
+    beta_covariance: Float[np.ndarray, "p p"]
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
+
+    def conditioned_on(self) -> Problem:
+        return self.problem
+
+    def observations(self) -> Data:
+        return self.data
+
+    def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
+        return self.trend, self.beta, self.beta_covariance
 
 
 class Method(eqx.Module):

@@ -22,11 +22,11 @@ import numpy as np
 from jaxtyping import Float
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from hipgp.batch.engine import Batch
 from hipgp.choices.domain import grown, in_step
 from hipgp.engines import Method
+from hipgp.exact import Exact
 from hipgp.gp import GP
 from hipgp.model.coordinates import Units, as_places, as_quantity, conversion
 from hipgp.model.data import Data, observe
@@ -37,13 +37,15 @@ from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.model.kernels import Kernel, Matern32
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.scaling import scaled_data
+from hipgp.model.searches import KernelParameters
 from hipgp.runtime.callers import warn_caller
 
 MOST_COLUMNS = 4
+MOST_EXACT = 4_000  # observations of which joint covariances are computed
 FEWEST_POINTS = 8  # per axis of an automatic grid
 
 
-class HIPGPRegressor(RegressorMixin, BaseEstimator):
+class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
     """Gaussian-process regression on inducing points on a grid, for 1 to 4 columns and very many rows.
 
     Parameters
@@ -66,11 +68,13 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
     max_grid_points : int
         The automatic grid is made coarser if it would have more points.
     method : Batch, Exact or None
-        Settings of the engine; None: Batch().
+        Settings of the engine; None: the exact engine up to a few thousand observations, the batch engine beyond.
     link : None, "exp", "softplus", "logistic" or Link(g)
         The field is g(f), such as exp(f), which is positive.
     likelihood : Likelihood or None
         How y scatters about the field: Poisson(), StudentT(), ...; None: Gaussian noise. Parameters are numbers, or learned.
+    alpha : float, array (N,) or None
+        The variance of the noise, of all observations or of each, as in GaussianProcessRegressor; in place of `noise`.
     random_state : int
         Seed of the random order of the data in learning.
 
@@ -98,6 +102,7 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         random_state: int = 0,
         link: Any = None,
         likelihood: Likelihood | None = None,
+        alpha: Any = None,
     ):
         self.kernel = kernel
         self.noise = noise
@@ -111,15 +116,23 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.link = link
         self.likelihood = likelihood
+        self.alpha = alpha
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn the kernel from X, (N, D), and y, (N,), and condition on them, all in float64.
 
-        Columns of dates become days since the first date; astropy quantities become numbers in their unit.
+        Columns of dates become days since the first date; astropy quantities become numbers in their unit. An observation of
+        weight w counts as w of them: its noise has variance noise^2 / w, or alpha / w; weight zero leaves it out.
         """
         X, self.units_ = _numbers(X, None)
         y = as_quantity("y", y)[0] if hasattr(y, "to_value") else y
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            if not np.any(sample_weight > 0):
+                raise ValueError(
+                    "sample_weight: expected some positive weights, got zero for every observation"
+                )
         columns = X.shape[1]
         if columns > MOST_COLUMNS:
             raise ValueError(
@@ -128,11 +141,15 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             )
         self._check_settings()
         kernel = Matern32(lengthscale=np.ones(columns)) if self.kernel is None else self.kernel
-        places = Points(X).given_in(self.units_)
-        data = observe(places, np.asarray(y, np.float64), self.noise, self.likelihood)
+        y, noise = np.asarray(y, np.float64), self._noise_std(y)
+        if sample_weight is not None:
+            X, y, noise = self._weighted(X, y, noise, sample_weight)
+        data = observe(Points(X).given_in(self.units_), y, noise, self.likelihood)
         parameters = {}
         if self.learn:
-            start = GP(kernel, self._learning_grid(X), trend=self.trend, link=self.link)
+            usual = self.method is None and self.link is None and self.likelihood is None
+            grid = None if usual else self._learning_grid(X)
+            start = GP(kernel, grid, trend=self.trend, link=self.link)
             learned = start.learn(data, key=self.random_state, progress=False)
             self.kernel_, self.noise_ = learned.kernel, self.noise if learned.noise is None else learned.noise
             parameters = learned.parameters
@@ -141,6 +158,37 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
         self.parameters_ = parameters
         self._condition(data, self._automatic_grid(X) if self.grid is None else self.grid, learned)
         return self
+
+    def _noise_std(self, y: np.ndarray) -> Any:
+        """The standard deviation of the noise: one, one for each observation, or None to learn it."""
+        if self.alpha is None:
+            return self.noise
+        if self.noise is not None:
+            raise ValueError(
+                f"alpha: expected None with a noise, got both; alpha = noise^2 = {self.noise**2:.4g}"
+            )
+        alpha = np.asarray(self.alpha, float)
+        if alpha.shape not in ((), y.shape) or not np.all(alpha > 0):
+            raise ValueError(
+                f"alpha: expected a positive variance, or one for each of {len(y)} observations, got shape {alpha.shape}"
+                + ("" if np.all(alpha > 0) else f" with {float(np.min(alpha)):g}")
+            )
+        return np.sqrt(alpha)
+
+    def _weighted(self, X: np.ndarray, y: np.ndarray, noise: Any, weight: np.ndarray) -> Any:
+        """The observations of positive weight, with noise that goes with the weights."""
+        if self.likelihood is not None or (noise is None and np.ptp(weight[weight > 0]) > 0):
+            raise ValueError(
+                "sample_weight: expected a noise, or alpha, that the weights divide, got none; give noise=..., or observe the "
+                "noise of each: alpha=variances"
+            )
+        used = weight > 0
+        std = (
+            None
+            if noise is None
+            else (np.broadcast_to(noise, y.shape) / np.sqrt(np.where(used, weight, 1)))[used]
+        )
+        return X[used], y[used], std
 
     def _condition(self, data: Data, grid: Grid, learned: GP | None) -> None:
         """Condition on the data; an automatic grid that proves too coarse is refined, up to `max_grid_points`."""
@@ -162,13 +210,35 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
     def _gp(self, grid: Grid) -> GP:
         return GP(self.kernel_, grid, self.noise_, self.trend, self.link, self.parameters_)
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The posterior mean at X and, with `return_std`, the standard deviation, both without observation noise."""
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """The posterior mean at X and, with `return_std`, the standard deviation, both without observation noise.
+
+        With `return_cov` it is the mean and the joint covariance, (N, N), which is computed exactly from up to 4,000
+        observations.
+        """
         check_is_fitted(self)
+        if return_std and return_cov:
+            raise RuntimeError(
+                "return_cov: expected return_std=False with it, got both; its diagonal has the variances"
+            )
         X = validate_data(self, _numbers(X, self.units_)[0], reset=False, dtype=np.float64)
         mean, std = self.posterior_.engine.at_points(X, return_std)
         unit = self.posterior_.unit
+        if return_cov:
+            return np.ldexp(mean, unit), self._covariance(X)
         return (np.ldexp(mean, unit), np.ldexp(std, unit)) if std is not None else np.ldexp(mean, unit)
+
+    def _covariance(self, X: np.ndarray) -> Float[np.ndarray, "N N"]:
+        engine: Any = self.posterior_.engine
+        if not isinstance(engine.method, Exact):
+            problem = engine.conditioned_on() if engine.method.linear else None
+            if problem is None or len(problem.data) > MOST_EXACT:
+                raise ValueError(
+                    f"return_cov: expected at most {MOST_EXACT:,} observations with Gaussian noise and no link, got others; "
+                    "use the covariance of draws: np.cov(model.sample_y(X, 500))"
+                )
+            engine = Exact().condition(problem, progress=False)
+        return np.ldexp(engine.covariance(Points(X)), 2 * self.posterior_.unit)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Float[np.ndarray, "N S"]:
         """`n_samples` joint draws of the field at X, (N, n_samples), without observation noise.
@@ -192,7 +262,9 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
 
     def _check_settings(self) -> None:
         additive = self.likelihood is None or getattr(self.likelihood, "additive", False)
-        if not self.learn and (self.kernel is None or (self.noise is None and additive)):
+        if not self.learn and (
+            self.kernel is None or (self.noise is None and self.alpha is None and additive)
+        ):
             raise ValueError(
                 "learn: expected True, or a kernel and a noise to use as they are, got False without"
             )
@@ -202,8 +274,8 @@ class HIPGPRegressor(RegressorMixin, BaseEstimator):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)!r}")
 
-    def _method(self) -> Method:
-        return Batch() if self.method is None else self.method
+    def _method(self) -> Method | Literal["auto"]:
+        return "auto" if self.method is None else self.method
 
     def _learning_grid(self, X: np.ndarray) -> Grid:
         """A grid whose spacing bounds the lengthscale from below; learning evaluates nothing on it."""

@@ -21,16 +21,15 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from hipgp.engines import Estimate, FittedPosterior, Gradient, Method
+from hipgp.engines import DataPosterior, Estimate, Gradient, Method
 from hipgp.learning.parameters import Layout
-from hipgp.model.data import Data, check_differentiable, check_dimension
+from hipgp.model.data import check_differentiable, check_dimension
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.model.packing import pack_observations, unpack_observations
 from hipgp.model.problem import Problem
-from hipgp.model.trend import Trend
 from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions, check_std
 from hipgp.runtime import memory
 from hipgp.runtime.plain import Arrays, Json
@@ -79,14 +78,11 @@ class Exact(Method):
         kernel, grid, data, noise, trend = problem
         n, began = len(data), time.perf_counter()
         what = f"{n:,} observations with covariance matrices of {n:,} x {n:,}"
-        memory.check(
-            "data", what, MATRICES_AT_PEAK * 8.0 * n**2, "use method=Batch(), which holds no such matrix"
-        )
-        x, std = trend.of_data(data, grid), np.asarray(data.noise_std(noise), float)
+        needed = memory.dense_bytes(n, MATRICES_AT_PEAK)
+        memory.check("data", what, needed, "use method=Batch(), which holds no such matrix")
+        x, std = trend.of_data(data, grid), problem.noise_std
         with Progress("factoring", progress) as bar:
-            found = [
-                dense.refine_quadrature(kernel, functional, self.accuracy) for functional in data.functionals
-            ]
+            found = [dense.refine_quadrature(kernel, f, self.accuracy) for f in data.functionals]
             nodes = [functional.nodes(spacing) for functional, spacing, _ in found]
             matrix = dense.covariance_matrix(kernel, nodes, nodes, bar.done)
             matrix[np.diag_indices(n)] += std**2
@@ -105,9 +101,8 @@ class Exact(Method):
             "seconds": time.perf_counter() - began,
         }
         given = kernel, grid, noise, self, info, data.dtype, data, trend
-        return ExactPosterior(
-            *given, nodes, factor, solve(y - x @ beta), beta, beta_covariance, solved_columns, std
-        )
+        alpha = solve(y - x @ beta)
+        return ExactPosterior(*given, beta, beta_covariance, nodes, factor, alpha, solved_columns, std)
 
     def unpack(
         self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
@@ -119,17 +114,13 @@ class Exact(Method):
         return dataclasses.replace(found, diagnostics=model["diagnostics"])
 
 
-class ExactPosterior(FittedPosterior):
+class ExactPosterior(DataPosterior):
     """The exact posterior, with the Cholesky factor of the data's covariance."""
 
     method: Exact
-    data: Data
-    trend: Trend
     nodes: list[Nodes]  # of each block of data
     factor: Float[np.ndarray, "N N"]
     alpha: Float[np.ndarray, " N"]
-    beta: Float[np.ndarray, " p"]
-    beta_covariance: Float[np.ndarray, "p p"]
     solved_columns: Float[np.ndarray, "N p"]  # A^-1 X
     noise_std: Float[np.ndarray, " N"]
 
@@ -148,8 +139,13 @@ class ExactPosterior(FittedPosterior):
         x = self.trend.of(functional, self.grid, how.columns)
         return Prediction(*self._moments(functional, x, True, how.report))
 
-    def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
-        return self.trend, self.beta, self.beta_covariance
+    @float64_available
+    def covariance(self, functional: Functional) -> Float[np.ndarray, "T T"]:
+        exact, spacing, _ = dense.refine_quadrature(self.kernel, functional, self.method.accuracy)
+        nodes, x = exact.nodes(spacing), self.trend.of(functional, self.grid)
+        prior = dense.covariance_matrix(self.kernel, [nodes], [nodes])
+        _, half, gap = self._given(nodes, x)
+        return prior - half.T @ half + gap @ self.beta_covariance @ gap.T
 
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         mean, deviation = self._moments(Points(x), self.trend.of(Points(x), self.grid), std)
@@ -165,7 +161,7 @@ class ExactPosterior(FittedPosterior):
         at = Points(self.grid.coordinates()) if functional is None else functional
         x = self.trend.on_grid(self.grid) if functional is None else self.trend.of(at, self.grid, columns)
         what = f"draws of {len(at):,} values, which are correlated"
-        needed = MATRICES_AT_PEAK * 8.0 * len(at) ** 2
+        needed = memory.dense_bytes(len(at), MATRICES_AT_PEAK)
         memory.check("at", what, needed, "draw at fewer places, or use method=Batch()")
         exact, spacing, _ = dense.refine_quadrature(self.kernel, at, self.method.accuracy)
         nodes = exact.nodes(spacing)
@@ -207,12 +203,6 @@ class ExactPosterior(FittedPosterior):
             error, std[rows] = without_group(inverse[np.ix_(rows, rows)], of_trend, self.alpha[rows], rows)
             mean[rows] = y[rows] - error
         return LeaveOut(y, mean, std, numbers, 0.0)
-
-    def observations(self) -> Data:
-        return self.data
-
-    def conditioned_on(self) -> Problem:
-        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray]:
         return self.noise_std**2 * self.alpha, self.noise_std  # y minus the fitted mean is N alpha

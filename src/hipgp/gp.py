@@ -16,7 +16,7 @@ import numpy as np
 
 from hipgp.averaging import Averaged
 from hipgp.batch.engine import Batch
-from hipgp.choices.domain import learning_grid
+from hipgp.choices.domain import learning_grid, linearised_grid
 from hipgp.choices.learn import learned_from, warn_if_undetermined
 from hipgp.choices.problem import settled_grid, settled_method
 from hipgp.engines import Method
@@ -129,7 +129,7 @@ class GP(Shown, eqx.Module):
         data = self._in_frame(data).without_covariates()
         check_periods(self.kernel)
         frame, data = data.frame, data.plain()
-        if isinstance(method, Linearised):
+        if isinstance(method, Method) and not method.linear:
             method = suited(method, Batch(), self.link, self.parameters)
         if not (self.link.identity and data.gaussian):
             return self._linearised(data, method, progress, checkpoint, frame, average)
@@ -188,7 +188,8 @@ class GP(Shown, eqx.Module):
         else:
             check_periods(self.kernel)
             method = Linearised(Batch(), self.link, self.parameters)
-            learned, parameters, begun = learn_linearised(method, self._problem_on_grid(data), how)
+            whole = self._problem_on_grid(data, start == "kernel")
+            learned, parameters, begun = learn_linearised(method, whole, how)
             warn_if_undetermined(learned.undetermined)
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
         return gp._changed(learned=learned._replace(frame=frame), begun=begun)
@@ -240,13 +241,10 @@ class GP(Shown, eqx.Module):
         begin = None if self.begun is None else self.begun.known(engine, problem)
         return Posterior(engine.condition(problem, progress, checkpoint, begin), self.learned, frame=frame)
 
-    def _problem_on_grid(self, data: Data) -> Problem:
-        if self.grid is None:
-            raise ValueError(
-                "grid: expected a Grid with a link, a likelihood or uncertain places, whose linearisation is read off a grid, got None; "
-                "give GP(kernel, grid, ...), for example with Grid.cover(lower, upper, shape=...)"
-            )
-        return Problem(self.kernel, self.grid, data, self.noise, self.trend)
+    def _problem_on_grid(self, data: Data, learned: bool = True) -> Problem:
+        """The problem on the grid, or on one that suits the data and, where it is known, the kernel."""
+        grid = linearised_grid(self.kernel, data, learned) if self.grid is None else self.grid
+        return Problem(self.kernel, grid, data, self.noise, self.trend)
 
     def _check(self, data: Data, method: Method) -> None:
         if self.grid is not None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import equinox as eqx
 import numpy as np
@@ -19,7 +19,8 @@ from hipgp.learning.learned import Learned
 from hipgp.model import scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
-from hipgp.model.covariates import Design, coefficient_table
+from hipgp.model.covariates import Design, coefficient_table, pack_design, unpack_design
+from hipgp.model.data import Data
 from hipgp.model.frames import Frame, plain_numbers
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.grid import Grid
@@ -28,9 +29,15 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.labels import Labels
 from hipgp.nonlinear.observed import new_observations, noise_of_all
 from hipgp.predictions import Prediction, SampleOptions, StdMethod, StdOptions
+from hipgp.runtime import compilations
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.shown import Shown
 from hipgp.scores import LeaveOut
+
+if TYPE_CHECKING:
+    from hipgp.model.geometry import Kind
+
+compilations.keep()  # every use of the library goes through this module
 
 
 class Posterior(Shown, eqx.Module):
@@ -66,6 +73,11 @@ class Posterior(Shown, eqx.Module):
     def units(self) -> Units:
         """The unit of each axis, such as "kpc" or "days since 2020-01-01"; empty where coordinates are plain numbers."""
         return self.frame.axes
+
+    @property
+    def crs(self) -> str:
+        """The plane of the coordinates, as PROJ names it, if the data are on the Earth; otherwise ""."""
+        return self.frame.crs
 
     def labelled(
         self, axes: Any = None, axis_units: Any = None, name: str | None = None, unit: str | None = None
@@ -112,7 +124,7 @@ class Posterior(Shown, eqx.Module):
         export.check_ending(path, self.grid.ndim)  # before the work
         io.check_free(path, overwrite)
         found = io.dataset(self.grid, self.labels, export.fields_of(self, std, samples, interval))
-        export.write(path, found, self.grid, self.labels, crs, overwrite)
+        export.write(path, found, self.grid, self.labels, crs or self.crs or None, overwrite)
 
     def to_fits(self, path: str | os.PathLike[str], std: Any = None, *, overwrite: bool = False) -> None:
         """Write a FITS cube with a linear WCS (needs astropy): the mean and, if given, std as an extension."""
@@ -128,6 +140,9 @@ class Posterior(Shown, eqx.Module):
         io.check_free(path, overwrite)  # before the work
         arrays, model = persistence.pack(self.engine, self.learned)
         model |= {"unit": self.unit, "frame": self.frame}
+        if self.design is not None:
+            of_columns, model["design"] = pack_design(self.design)
+            arrays |= of_columns
         io.write(path, io.Record(self.to_xarray(std, samples), arrays, model, self.labels), overwrite)
 
     @property
@@ -211,12 +226,14 @@ class Posterior(Shown, eqx.Module):
         columns: Any = None,
         noisy: Any = False,
         noise: Any = None,
+        kind: "Kind | None" = None,
         progress: bool = True,
     ) -> Any:
         """Mean and std of any functional, observed or not; an array of places means Points.
 
         On a DataFrame with the axes' columns it is a DataFrame with the columns mean and std more, on a grid of xarray, with
-        the axes' coordinates, a Dataset.
+        the axes' coordinates, a Dataset. On a GeoDataFrame it is a GeoDataFrame: of values at points, of integrals along
+        lines and averages over polygons, or what `kind` says ("averages", "totals").
 
         `std` chooses the algorithm for standard deviations: "vecchia" conditions on the nearest observations only and
         is deterministic, "samples" takes the mean square error over simulated data and reports its Monte Carlo error,
@@ -228,10 +245,12 @@ class Posterior(Shown, eqx.Module):
         With `noisy=True` the prediction is of new observations: how the data scatter is added, with the `noise` of the data
         or that which is given. A likelihood, as in `noisy=Poisson(exposure=2.0)`, says how the new ones do.
         """
-        at, shaped = places_and_shape(functional, self.labels)
+        at, shaped = places_and_shape(functional, self.labels, self.crs, kind)
+        columns = (
+            columns if self.design is None else self.design.matrix(functional if columns is None else columns)
+        )
         functional, longer = self._plain(at)
         estimates.check_places(functional)
-        columns = columns if self.design is None else self.design.matrix(columns)
         usual = isinstance(functional, Points) and std == "auto" and columns is None
         near = self.engine.method.linear and not repeats(self.kernel)
         if usual and near and beyond(self.engine, functional):
@@ -310,8 +329,12 @@ class Posterior(Shown, eqx.Module):
     def update(self, more: Any, *, columns: Any = None, progress: bool = True) -> "Posterior":
         """The certified posterior with `more` data, in a fraction of a new fit's steps; kernel and noise stay.
 
-        `columns` are the user's own trend columns of the new observations.
+        `columns` are the user's own trend columns of the new observations; of a trend in named columns, a table, or that
+        which came with them.
         """
+        if self.design is not None and isinstance(more, Data):
+            columns = self.design.matrix(more.covariates() if columns is None else columns)
+            more = more.without_covariates()
         engine = observations.with_more(self.engine, more, self.frame, self.unit, columns, progress)
         return dataclasses.replace(self, engine=engine, kept={})
 
@@ -322,7 +345,7 @@ class Posterior(Shown, eqx.Module):
 
     def _plain(self, at: Any) -> tuple[Functional, float]:
         """A functional in the units of the data, as plain numbers, and the factor by which that scales it (`in_units`)."""
-        return plain_numbers(as_functional(at), self.units, self.labels.axis_units)
+        return plain_numbers(as_functional(at), self.frame, self.labels.axis_units)
 
     def _in_unit(self, found: Prediction, functional: Functional, longer: float) -> Prediction:
         """The prediction in the unit of y, with the coordinates of its functionals."""
@@ -338,9 +361,10 @@ def load(path: str | os.PathLike[str]) -> Posterior:
     """
     record = io.read(path)
     with io.damaged(path):
+        design = unpack_design(record.model.get("design"), record.arrays)
         engine, learned = persistence.unpack(record.arrays, record.model)
         kept = {
             str(name): np.asarray(record.fields[name]) for name in record.fields.data_vars if name != "mean"
         }
         frame = persistence.frame_from_json(record.model.get("frame"))
-        return Posterior(engine, learned, record.labels, int(record.model["unit"]), kept, frame)
+        return Posterior(engine, learned, record.labels, int(record.model["unit"]), kept, frame, design)

@@ -147,7 +147,7 @@ def test_learning_sees_joint_residuals_as_conditioning_does():
 def coarse_points():
     """Points, crowded in some cells, on a grid that is too coarse for the kernel."""
     x = np.concatenate([problem.places(3, 30), 0.1 + 0.05 * problem.places(4, 5)])
-    kernel = hg.Matern32(variance=1.3, lengthscale=(0.2, 0.25))
+    kernel = hg.Matern32(variance=1.3, lengthscale=0.22)
     y = np.random.default_rng(5).normal(size=len(x))
     data = in_order(hg.observe(hg.Points(x), y, noise=0.3))[0]
     return Problem(kernel, GRID, data, None, hg.GP(kernel, GRID).trend)

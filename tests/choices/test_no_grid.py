@@ -269,3 +269,18 @@ def test_derivatives_of_a_kernel_without_them_are_refused_before_a_grid_is_chose
     data = hg.observe(hg.Derivatives([[0.1, 0.2]]), [1.0], noise=0.1)
     with pytest.raises(ValueError, match="whose draws have a derivative"):
         hg.GP(hg.Matern12()).condition(data)
+
+
+def test_counts_need_no_grid():
+    """Neither to learn nor to condition; the answer is that on a fine grid."""
+    x = np.linspace(0.0, 6.0, 60)
+    counts = np.random.default_rng(0).poisson(np.exp(1 + np.sin(x)))
+    data = hg.observe(hg.Points(x), counts, likelihood=hg.Poisson())
+    gp = hg.GP(hg.Matern52(0.6, 1.5), trend="constant", link="exp")
+    post = gp.condition(data, progress=False)
+    fine = hg.GP(gp.kernel, hg.Grid.cover(-1.0, 7.0, shape=100), trend="constant", link="exp").condition(
+        data, progress=False
+    )
+    at = np.array([1.0, 3.3, 5.9])
+    np.testing.assert_allclose(post.predict(at).mean, fine.predict(at).mean, rtol=0.02)
+    assert gp.learn(data, start="kernel", polish=False, progress=False).learned is not None

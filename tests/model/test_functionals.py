@@ -16,6 +16,7 @@ import dense
 from hipgp.model import kernels as hk
 from hipgp.model.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Points
 from hipgp.model.nodes import Nodes
+from hipgp.model.paths import PathIntegrals
 from hipgp.model.polygons import PolygonAverages
 from hipgp.weights import covariance as hc
 from hipgp.weights import exact
@@ -84,6 +85,15 @@ def make_polygons(d, dtype):
     return Made(PolygonAverages(rings), dense.polygon_averages(rings, order=8))
 
 
+def make_paths(d, dtype):
+    """Two pieces each, the first of them also with a line of its own."""
+    a, b, c = (uniform(seed, d, dtype) for seed in (12, 13, 14))
+    paths = [np.stack(three) for three in zip(a, b, c, strict=True)]
+    pieces = [dense.line_integrals(a, b), dense.line_integrals(b, c)]
+    x, weights = (np.concatenate([piece[i] for piece in pieces], axis=1) for i in (0, 1))
+    return Made(PathIntegrals(paths), dense.functionals(x, weights))
+
+
 def make_stencils(d, dtype):
     rng = np.random.default_rng(9)
     x, c = rng.uniform(0, 1, (COUNT, 4, d)).astype(dtype), rng.normal(size=(COUNT, 4)).astype(dtype)
@@ -104,6 +114,7 @@ MAKERS = {
     "averages from one start": make_shared_start,
     "boxes": make_boxes,
     "polygons": make_polygons,
+    "paths": make_paths,
     "weighted sums": make_stencils,
     "sums of slopes": make_slopes,
 }

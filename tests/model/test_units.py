@@ -160,3 +160,31 @@ def test_parameters_of_likelihoods_are_not_converted():
     fine = hg.observe(hg.Points(X), Y * u.mag, 0.1 * u.mag)
     with pytest.raises(ValueError, match=r"^y: expected values of a field in 'mag' .* likelihood"):
         fine + hg.observe(hg.Points(X), Y * u.mmag, 0.1 * u.mag, likelihood=hg.StudentT())
+
+
+def test_places_on_the_sky_are_cartesian_inside():
+    """Of any frame of the sky, with distances in any unit or parallaxes; zero is the Sun in any unit."""
+    coordinates = pytest.importorskip("astropy.coordinates")
+    sky = coordinates.SkyCoord(
+        l=[0, 90, 0] * u.deg, b=[0, 0, 90] * u.deg, distance=[1, 2, 3] * u.kpc, frame="galactic"
+    )
+    for given in (sky, sky.icrs):
+        assert hg.Points(given).units == ("kpc",) * 3
+        np.testing.assert_allclose(hg.Points(given).x, np.diag([1.0, 2.0, 3.0]), atol=1e-12)
+    rays = hg.LineIntegrals(np.zeros(3), sky.icrs)
+    np.testing.assert_allclose(rays.length, [1, 2, 3], rtol=1e-12)
+    parallax = coordinates.Distance(parallax=[1.0, 2.0] * u.mas)
+    stars = coordinates.SkyCoord(ra=[10, 20] * u.deg, dec=[0, 1] * u.deg, distance=parallax)
+    np.testing.assert_allclose(hg.LineIntegrals(np.zeros(3), stars).length, [1000, 500], rtol=1e-9)
+    kernel = hg.Matern32(lengthscale=2.0)
+    post = hg.GP(kernel).condition(
+        hg.observe(hg.Points(sky), [1.0, 2.0, 3.0], 0.1), hg.Exact(), progress=False
+    )
+    found = post.predict(sky.icrs)
+    assert list(found.to_frame().columns) == ["ra", "dec", "distance", "mean", "std"]
+    np.testing.assert_allclose(found.mean, post.predict(hg.Points(sky)).mean, rtol=1e-9)
+    with pytest.raises(ValueError, match="SkyCoord with distances, got directions alone"):
+        hg.Points(coordinates.SkyCoord(l=[0] * u.deg, b=[0] * u.deg, frame="galactic"))
+    far = coordinates.SkyCoord(ra=[10, 20] * u.deg, dec=[0, 1] * u.deg, distance=[1, np.nan] * u.kpc)
+    with pytest.raises(ValueError, match="finite distances, got nan kpc in row 1"):
+        hg.Points(far)

@@ -9,7 +9,7 @@ import dense
 from hipgp.model.data import observe
 from hipgp.model.functionals import Points
 from hipgp.model.kernels import Matern32
-from hipgp.variational.bound import Problem
+from hipgp.variational.bound import WhitenedProblem
 from hipgp.variational.engine import Variational
 from hipgp.variational.hyperparameters import LogParameters, expected_log_likelihood
 from hipgp.variational.minibatch_weights import exact_source, local_source
@@ -41,7 +41,9 @@ def differentiable_problem(dimension, residual="bound", weights="exact"):
         if weights == "exact"
         else local_source(grid, functionals, 4)
     )
-    problem = Problem.of(source, kernel, post.whitening, data, data.noise_std(0.25), residual, len(data))
+    problem = WhitenedProblem.of(
+        source, kernel, post.whitening, data, data.noise_std(0.25), residual, len(data)
+    )
     selection = next(problem.minibatches())
 
     def bound(logs):

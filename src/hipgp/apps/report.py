@@ -117,7 +117,7 @@ def kinds(data: Data) -> str:
     """How many observations there are of each kind."""
     names = {"Points": "values at points", "Derivatives": "slopes", "LineIntegrals": "line integrals",
              "BoxAverages": "averages over boxes", "Functionals": "weighted sums",
-             "PolygonAverages": "averages over polygons"}  # fmt: skip
+             "PolygonAverages": "averages over polygons", "PathIntegrals": "integrals along paths"}  # fmt: skip
     return " and ".join(
         f"{len(b.y):,} {names.get(type(b.functional).__name__, 'functionals')}" for b in data.blocks
     )

@@ -198,7 +198,7 @@ class Batch(Method):
         """A posterior from the solution of the system, which is built when it is needed, unless it is given."""
         kernel, grid, data, noise, trend = problem
         given = kernel, grid, noise, self, diagnostics, data.dtype, data, trend
-        return BatchPosterior(*given, later(problem, self, *built), **solved)
+        return BatchPosterior(*given, later=later(problem, self, *built), **solved)
 
     @float64_available
     def log_evidence_slope(self, problem: Problem, probes: int, key: Any) -> Slope:

@@ -22,12 +22,10 @@ from hipgp.batch.reference import Reference
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
 from hipgp.batch.systems import System, draws_at_once, field_of, solve
 from hipgp.batch.updating import start_from
-from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, as_key
-from hipgp.model.data import Data
+from hipgp.engines import EVIDENCE_PROBES, DataPosterior, Estimate, Gradient, as_key
 from hipgp.model.functionals import Functional, LineIntegrals, Points
 from hipgp.model.packing import pack_observations
 from hipgp.model.problem import Problem
-from hipgp.model.trend import Trend
 from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
@@ -55,24 +53,16 @@ class Target(NamedTuple):
         return len(self.functional)
 
 
-class BatchPosterior(FittedPosterior):
+class BatchPosterior(DataPosterior):
     """The posterior of the batch engine."""
 
     method: "Batch"
-    data: Data
-    trend: Trend
     later: "Later" = eqx.field(static=True)  # posteriors from files build the system only when they need it
     alpha: Float[Array, " N"]
     field: Float[Array, " M"]  # posterior mean on the grid, without the trend
-    beta: Float[np.ndarray, " p"]
-    beta_covariance: Float[np.ndarray, "p p"]
     noise_variance: Float[np.ndarray, " N"]  # includes the residual variance if the method adds it
     order: Int[np.ndarray, " N"]  # the number of each observation of `data` in the user's data
     alpha_of_columns: Float[np.ndarray, "p N"]  # A^-1 X, which an update starts from
-
-    @property
-    def problem(self) -> Problem:
-        return Problem(self.kernel, self.grid, self.data, self.noise, self.trend)
 
     @property
     def system(self) -> System:
@@ -196,9 +186,6 @@ class BatchPosterior(FittedPosterior):
     def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
         return self.method.log_evidence_slope(self.problem, probes, key).gradient
 
-    def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
-        return self.trend, self.beta, self.beta_covariance
-
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         inside = self.grid.outside(x) == 0
         mean = np.empty(len(x))
@@ -220,14 +207,8 @@ class BatchPosterior(FittedPosterior):
             return 0, 0
         return QUICK_POINTS, QUICK_POINTS
 
-    def observations(self) -> Data:
-        return self.data
-
     def leave_out(self, groups: Any = None) -> LeaveOut:
         return leave_out(self, groups)
-
-    def conditioned_on(self) -> Problem:
-        return self.problem
 
     def user_numbers(self) -> Int[np.ndarray, " N"]:
         return self.order

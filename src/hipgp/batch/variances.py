@@ -35,12 +35,18 @@ from hipgp.model.problem import Problem
 from hipgp.predictions import DEFAULT_STD
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Report, silent
-from hipgp.vecchia import conditioning_sets as neighbours
-from hipgp.vecchia import factor as vecchia
-from hipgp.vecchia import group_covariances as coarse
 from hipgp.vecchia.aggregation import cluster_means, cluster_points, clusters_as_points
-from hipgp.vecchia.conditioning_sets import Groups, Neighbours
-from hipgp.vecchia.factor import Conditionals
+from hipgp.vecchia.conditioning_sets import (
+    Groups,
+    Neighbours,
+    append_targets,
+    bisected_groups,
+    location_features,
+    share_one_end,
+    target_groups,
+)
+from hipgp.vecchia.factor import Conditionals, conditionals
+from hipgp.vecchia.group_covariances import are_point_values, coarse_data_nodes, coarse_nodes
 
 if TYPE_CHECKING:
     from hipgp.batch.posterior import BatchPosterior
@@ -74,31 +80,31 @@ def _local_conditional(post: "BatchPosterior", functional: Functional) -> _Local
 
     Crowded noisy points are aggregated first (`vecchia/aggregation.py`), since thirty of them cover a small region.
     """
-    nodes, noise = coarse.coarse_data_nodes(post.data, post.kernel), np.asarray(post.noise_variance, float)
-    targets = coarse.coarse_nodes(functional, post.kernel)
+    nodes, noise = coarse_data_nodes(post.data, post.kernel), np.asarray(post.noise_variance, float)
+    targets = coarse_nodes(functional, post.kernel)
     scale = typical_lengthscale(post.kernel, post.grid.ndim)
     clusters, spread = None, noise
-    if coarse.are_point_values(nodes) and targets.x.shape[1] == 1:
+    if are_point_values(nodes) and targets.x.shape[1] == 1:
         x = np.asarray(nodes.x)[:, 0]
         share = CLUSTER_SHARE if post.kernel.differentiable else CLUSTER_SHARE_ROUGH
         clusters = cluster_points(post.kernel, x, noise, scale, share, CLUSTER_MOST)
         if clusters is not None:
             nodes, spread = clusters_as_points(x, clusters, noise)
     near = _near(nodes, targets, post.kernel)
-    return _LocalConditional(vecchia.conditionals(post.kernel, nodes, spread, targets, near), clusters, noise)
+    return _LocalConditional(conditionals(post.kernel, nodes, spread, targets, near), clusters, noise)
 
 
 def _near(nodes: Nodes, targets: Nodes, kernel: Kernel) -> Groups:
     """Observations near the targets: by place for points, by ends for lines given lines, by closest node otherwise."""
     many, of_targets = nodes.x.shape[1] > 1, targets.x.shape[1] > 1
     if many == of_targets:
-        both = neighbours.location_features(Nodes.concatenate([nodes, targets]), kernel)
+        both = location_features(Nodes.concatenate([nodes, targets]), kernel)
         sizes = _sizes(len(nodes), len(targets)) if many else ALONE
-        return neighbours.target_groups(both[: len(nodes)], both[len(nodes) :], *sizes)
+        return target_groups(both[: len(nodes)], both[len(nodes) :], *sizes)
     n, q, d = nodes.x.shape
     middle = metric_coordinates(kernel, np.asarray(targets.x[:, targets.x.shape[1] // 2]))
     size, k = _sizes(n, len(middle))
-    groups = neighbours.bisected_groups(middle, size)
+    groups = bisected_groups(middle, size)
     tree = scipy.spatial.KDTree(metric_coordinates(kernel, np.asarray(nodes.x).reshape(-1, d)))
     count = min(n * q, 4 * k)
     centres = np.array([middle[rows].mean(axis=0) for rows in groups])
@@ -106,7 +112,7 @@ def _near(nodes: Nodes, targets: Nodes, kernel: Kernel) -> Groups:
     first = np.sort(np.where(_first_seen(owner), np.arange(count), count), axis=1)[:, : min(k, n)]
     used = first < count
     near = Neighbours(np.take_along_axis(owner, np.minimum(first, count - 1), axis=1), used)
-    return neighbours.append_targets(near, groups, n)
+    return append_targets(near, groups, n)
 
 
 def _sizes(observations: int, targets: int) -> tuple[int, int]:
@@ -228,4 +234,4 @@ def automatic_on_grid(problem: Problem, system: System, iterations: int) -> Deci
 
 def _from_one_place(lines: list[Any]) -> bool:
     start, end = (np.concatenate([getattr(f, name) for f in lines]) for name in ("start", "end"))
-    return neighbours.share_one_end(start, end)
+    return share_one_end(start, end)

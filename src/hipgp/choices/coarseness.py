@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from hipgp.learning.learned import Learned
+from hipgp.learning.parameters import SHORTEST
 from hipgp.model.grid import Grid
-
-SHORTEST = 0.3  # the shortest lengthscale that learning tries on a grid, in units of its spacing
 
 
 def at_grid_bound(learned: Learned, grid: Grid, user_bounds: dict[str, Any] | None) -> list[str]:

@@ -16,6 +16,7 @@ from hipgp.runtime.progress import Progress
 # prior, so a wider margin shows nothing new.
 LEAST_MARGIN, MOST_MARGIN = 0.05, 0.25
 SHOWN = 2_500  # points of a map without a grid: the cost of a joint draw grows with their cube
+LINEARISED = 0.7  # spacing of a grid with a link, in mean distances of observations
 FEWEST, MOST_ACROSS = 8, 500  # points along an axis
 MOST_POINTS = 2.0**19  # a solve of a hundred steps then takes about half a minute on two cores
 LEARNED_ON = 20_000  # places whose distances to the nearest others are measured
@@ -92,6 +93,19 @@ def learning_grid(data: Data) -> Grid:
     lower = np.where(flat, lower - whole / 2, lower)
     spacing = min(0.5 / count ** (1 / data.ndim), _apart(data, lower, size))
     return covering(lower, lower + size, spacing * size, MOST_LEARNED)
+
+
+def linearised_grid(kernel: Kernel, data: Data, learned: bool) -> Grid:
+    """The grid of a field with a link or a likelihood where none is given.
+
+    Its spacing is a fraction of that of equally many observations on a lattice, and of the lengthscale where that is known,
+    but never so fine that rounds take minutes.
+    """
+    lower, upper = domain(kernel, data, margin=None if learned else 2 * LEAST_MARGIN)
+    step = LINEARISED * (upper - lower) / len(data) ** (1 / data.ndim)
+    if learned:
+        step = np.minimum(step, np.broadcast_to(shortest_lengthscale(kernel, data.ndim) / 2, step.shape))
+    return in_step(kernel, covering(lower, upper, step, max(SHOWN, 4.0 * len(data))))
 
 
 def _apart(data: Data, lower: np.ndarray, size: np.ndarray) -> float:

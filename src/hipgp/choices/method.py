@@ -38,7 +38,7 @@ def method_for(batch: Method, problem: OpenProblem, checkpoint: Any = None) -> D
     if count > MOST_OBSERVATIONS:
         reason = f"batch: {count:,} observations, and the exact engine is slower beyond {MOST_OBSERVATIONS:,}"
         return Decision(batch, reason)
-    needed = MATRICES_AT_PEAK * 8.0 * count**2
+    needed = memory.dense_bytes(count, MATRICES_AT_PEAK)
     if not memory.fits(needed):
         reason = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
         return Decision(batch, reason)

@@ -107,10 +107,10 @@ def frame_from_json(packed: Any) -> Frame:
     """The units of a map's axes and field; none where it says nothing of them."""
     if packed is None:
         return Frame()
-    axes, field = packed
-    if not all(isinstance(unit, str) for unit in (*axes, field)):
+    axes, field, *crs = packed
+    if not all(isinstance(word, str) for word in (*axes, field, *crs)) or len(crs) > 1:
         raise ValueError("frame: expected units in words, got something else")
-    return Frame(tuple(axes), field)
+    return Frame(tuple(axes), field, *crs)
 
 
 def _provenance() -> Json:

@@ -7,24 +7,51 @@ import numpy as np
 
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.labels import Labels
+from hipgp.model.sky import angles, is_sky
 
 if TYPE_CHECKING:
+    from hipgp.model.geometry import Kind
     from hipgp.predictions import Prediction
 
 Shaped = Callable[["Prediction"], Any]
 
 
-def places_and_shape(at: Any, labels: Labels) -> tuple[Functional, Shaped]:
+def places_and_shape(
+    at: Any, labels: Labels, crs: str = "", kind: "Kind | None" = None
+) -> tuple[Functional, Shaped]:
     """The functional that `at` describes, and what turns its prediction into the shape of `at`.
 
-    DataFrames and xarray's Datasets and DataArrays have a column or a coordinate for each axis, by its name; all else gives
-    a prediction as it is.
+    DataFrames and xarray's Datasets and DataArrays have a column or a coordinate for each axis, by its name; GeoDataFrames
+    have geometries, which are placed on the plane `crs`. The prediction at a SkyCoord names its angles and distances; all
+    else gives a prediction as it is.
     """
+    if all(hasattr(at, name) for name in ("crs", "geometry")):
+        return _of_geometry(at, crs, kind)
+    if is_sky(at):
+        return Points(at), lambda p: p.placed(angles(at))
+    if kind is not None:
+        raise ValueError(f"kind: expected None but for a GeoDataFrame, got {kind!r}; the functional says it")
     if hasattr(at, "iloc") and hasattr(at, "columns"):
         return _of_frame(at, labels)
     if hasattr(at, "coords") and hasattr(at, "dims"):
         return _of_xarray(at, labels)
     return as_functional(at), lambda p: p
+
+
+def _of_geometry(frame: Any, crs: str, kind: "Kind | None") -> tuple[Functional, Shaped]:
+    if not crs:
+        raise ValueError(
+            "functional: expected plain coordinates like the data, got a GeoDataFrame; observe the data as a GeoDataFrame, "
+            "or give Points or PolygonAverages(frame.geometry) on their plane"
+        )
+    from hipgp.model.geometry import of_geometry
+
+    def shaped(p: "Prediction") -> Any:
+        table = frame if hasattr(frame, "columns") else frame.to_frame("geometry")
+        taken = [name for name in _columns(p) if name in table.columns]
+        return table.drop(columns=taken).assign(**_columns(p))
+
+    return of_geometry("functional", frame, kind, crs), shaped
 
 
 def _of_frame(frame: Any, labels: Labels) -> tuple[Functional, Shaped]:

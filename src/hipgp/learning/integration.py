@@ -96,7 +96,7 @@ def weighted_kernels(learned: Learned, problem: Problem) -> WeightedKernels:
         return value if np.isfinite(value) else -np.inf
 
     centre = task.box.clip(np.log(learned.values))
-    found = importance_sampled(log_density, centre, _spread(learned, task.box), task.box)
+    found = importance_sampled(log_density, centre, _finite_covariance(learned, task.box), task.box)
     chosen, weights = evenly_chosen(found.points, found.weights, POINTS)
     kernels, noises = _unpacked(learned, found.points[chosen])
     reason = (
@@ -177,7 +177,7 @@ def _fitted(found: Weighted, covariance: Float[np.ndarray, "q q"]) -> Student:
     return Student(mean, np.linalg.cholesky(scatter + 1e-3 * np.diag(np.diag(covariance))))
 
 
-def _spread(learned: Learned, box: Bounds) -> Float[np.ndarray, "q q"]:
+def _finite_covariance(learned: Learned, box: Bounds) -> Float[np.ndarray, "q q"]:
     """The covariance of what was learned, finite along what the data leave open: that of a flat prior in the box."""
     known = np.isfinite(np.diag(learned.log_covariance))
     precision = np.diag(12.0 / (box.upper - box.lower) ** 2)

@@ -28,17 +28,18 @@ from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.arrays import on_cpu, on_device
-from hipgp.runtime.buckets import round_up_to_power_of_two
+from hipgp.runtime.buckets import round_up, round_up_to_power_of_two
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads
-from hipgp.vecchia import conditioning_sets as neighbours
-from hipgp.vecchia import factor as vecchia
-from hipgp.vecchia import group_covariances as coarse
+from hipgp.vecchia.conditioning_sets import location_features, ordered_groups
+from hipgp.vecchia.factor import group_sizes
+from hipgp.vecchia.group_covariances import coarse_data_nodes, group_covariances
 
 LOG_2PI = float(np.log(2 * np.pi))
 ENTRIES_AT_ONCE = (
     2**15
 )  # entries of small matrices in a chunk; one matrix for each parameter stays in the cache
+BUCKETS = 4  # numbers of observations from one power of two to the next
 CHUNKS_AT_ONCE = 16  # chunks in one call of the compiled program
 TIE = (
     1e-7  # relative to the data's extent: places this close are ordered at random, and not by rounding errors
@@ -66,19 +67,20 @@ class Terms(eqx.Module):
 
 def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: int, seed: int) -> Terms:
     """Choose about `count` observations at random, in groups, with the nearest predecessors of each among all."""
-    nodes = coarse.coarse_data_nodes(data, kernel)
-    size, k = vecchia.group_sizes(nodes)
-    places = neighbours.location_features(nodes, kernel)
+    nodes = coarse_data_nodes(data, kernel)
+    size, k = group_sizes(nodes)
+    places = location_features(nodes, kernel)
     chance = np.random.default_rng((seed, 2)).uniform(size=places.shape)
     places = places + TIE * np.ptp(places, axis=0) * chance
-    groups = neighbours.ordered_groups(nodes, places, size, k, seed, most=max(1, round(count / size)))
+    groups = ordered_groups(nodes, places, size, k, seed, most=max(1, round(count / size)))
     known = data.noise_known
     std = np.asarray(data.noise_std(1.0), float)
-    return Terms(
-        jax.tree.map(on_device, nodes),
-        on_device(np.column_stack([_without_trend(np.asarray(data.y, float), trend), trend]), float),
-        on_device(np.where(known, std**2, 0.0)),
-        on_device(~known, float),
+    padded = lambda a: np.pad(a, ((0, round_up(len(a), BUCKETS) - len(a)), *[(0, 0)] * (np.ndim(a) - 1)))
+    return Terms(  # padded with observations that are in no group: a program serves for similar numbers
+        jax.tree.map(lambda a: on_device(padded(np.asarray(a))), nodes),
+        on_device(padded(np.column_stack([_without_trend(np.asarray(data.y, float), trend), trend])), float),
+        on_device(padded(np.where(known, std**2, 0.0))),
+        on_device(padded(~known), float),
         _in_parts(groups.index),
         _in_parts(groups.used),
         groups.group_size,
@@ -139,8 +141,8 @@ def _sums(
     """The sums of one part: log-determinants, products of whitened y and trend columns, and the derivatives of both."""
 
     def of_chunk(chunk: tuple[Array, Array]) -> tuple[Array, ...]:
-        spread = lambda std: noise + (0.0 if std is None else unknown * std**2)
-        matrix = lambda kernel, std: coarse.group_covariances(kernel, nodes, spread(std), *chunk)
+        variances = lambda std: noise + (0.0 if std is None else unknown * std**2)
+        matrix = lambda kernel, std: group_covariances(kernel, nodes, variances(std), *chunk)
         sides = jnp.where(chunk[1][..., None], values[chunk[0]], 0.0)
         return _of_groups(*layout.with_slopes(matrix, vector), sides, own)
 

@@ -13,6 +13,7 @@ from hipgp.model.kernels import Kernel, Product, Stationary
 from hipgp.model.periodic import Periodic
 from hipgp.runtime.arrays import AnyArray
 
+SHORTEST = 0.3  # the shortest lengthscale that is tried, in units of the grid's spacing
 WIDE = 100.0  # bounds of other kinds of parameters, as a factor of their starting values
 
 
@@ -138,26 +139,25 @@ class Bounds(NamedTuple):
 
 def bounds(
     layout: Layout,
-    spread: float,
+    field_std: float,
     spacing: np.ndarray,
     extent: np.ndarray,
     user: dict[str, Any],
-    data_spread: float | None = None,
+    data_std: float,
 ) -> Bounds:
     """Wide bounds, unless `user` gives (low, high) by name, e.g. "Matern32.lengthscale".
 
-    They follow from the standard deviations of the field, `spread`, and of the data, `data_spread` (equal for points), and
+    They follow from the standard deviations of the field, `field_std`, and of the data, `data_std`, which are equal for points, and
     from the grid. Other parameters stay within a factor of WIDE of the values given.
     """
-    noise = spread if data_spread is None else data_spread
     wide = {
-        "variance": (1e-8 * spread**2, 1e4 * spread**2),
-        "lengthscale": (0.3 * float(np.min(spacing)), 10 * float(np.max(extent))),
+        "variance": (1e-8 * field_std**2, 1e4 * field_std**2),
+        "lengthscale": (SHORTEST * float(np.min(spacing)), 10 * float(np.max(extent))),
         "alpha": (1e-2, 1e2),
-        "noise": (1e-4 * noise, 3 * noise),
+        "noise": (1e-4 * data_std, 3 * data_std),
     }
     for axis, (h, e) in enumerate(zip(spacing, extent, strict=True)):
-        wide[f"lengthscale[{axis}]"] = (0.3 * float(h), 10 * float(e))
+        wide[f"lengthscale[{axis}]"] = (SHORTEST * float(h), 10 * float(e))
     rows, known = [], set()
     values = np.exp(layout.pack(layout.template, 1.0))
     for name, value, between in zip(layout.names(), values, layout.periods(), strict=True):

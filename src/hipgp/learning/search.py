@@ -94,7 +94,7 @@ class Task(NamedTuple):
     seed: int
     layout: Layout
     columns: Float[np.ndarray, "N p"]
-    spread: float
+    data_std: float
     box: Bounds
     user: dict[str, Any]  # bounds that the user gave
     periods: list[list[float]]  # to start from, for each part of the kernel
@@ -106,11 +106,11 @@ class Task(NamedTuple):
         periods = periods_to_try(kernel, data, columns)
         kernel = _rebuilt(kernel, map(begun, kernel.parts, periods))
         layout = Layout.of(kernel, not np.all(data.noise_known))
-        spread = _spread(data, columns)
+        data_std = _std_about_trend(data, columns)
         extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
-        box = bounds(layout, _field_spread(data, spread), spacing, extent, user, spread)
+        box = bounds(layout, _field_std(data, data_std), spacing, extent, user, data_std)
         problem = problem._replace(kernel=kernel)
-        return Task(problem, start, seed, layout, columns, spread, box, user, periods)
+        return Task(problem, start, seed, layout, columns, data_std, box, user, periods)
 
     def terms(self, count: int, best: np.ndarray | None) -> Terms:
         """The likelihood of about `count` observations, with neighbours chosen by the `best` parameters so far."""
@@ -122,7 +122,7 @@ class Task(NamedTuple):
     def starts(self, terms: Terms) -> list[np.ndarray]:
         """The values given, or the starts of highest likelihood."""
         if self.start == "kernel":
-            return [self.layout.pack(self.problem.kernel, self.problem.noise or 0.3 * self.spread)]
+            return [self.layout.pack(self.problem.kernel, self.problem.noise or 0.3 * self.data_std)]
         starts = _starts(self)
         values = np.array([evaluate(self.box.clip(start), self.layout, terms).value for start in starts])
         ranked = np.argsort(np.round(np.nan_to_num(values, nan=np.inf), 9), kind="stable")
@@ -226,7 +226,7 @@ def _neutral(kernel: Kernel, extent: np.ndarray) -> Kernel:
     return _rebuilt(kernel, iter(parts))
 
 
-def _spread(data: Data, columns: np.ndarray) -> float:
+def _std_about_trend(data: Data, columns: np.ndarray) -> float:
     """The standard deviation of the data about the trend."""
     y = np.asarray(data.y, float)
     design = np.concatenate([columns, np.ones((len(y), 1 if columns.shape[1] == 0 else 0))], axis=1)
@@ -234,10 +234,10 @@ def _spread(data: Data, columns: np.ndarray) -> float:
     return float(np.std(rest)) or 1.0
 
 
-def _field_spread(data: Data, spread: float) -> float:
+def _field_std(data: Data, data_std: float) -> float:
     """The field's standard deviation from that of the data: the integral along a ray of length L has about L times it."""
     sizes = [np.mean(np.abs(np.sum(b.functional.nodes(1e9).weights, axis=1))) for b in data.blocks]
-    return spread / float(np.median(sizes))
+    return data_std / float(np.median(sizes))
 
 
 def _starts(task: Task) -> list[np.ndarray]:
@@ -266,12 +266,12 @@ def _starts(task: Task) -> list[np.ndarray]:
         mixtures = [
             mixtures[i] for i in np.random.default_rng(task.seed).permutation(len(mixtures))[: LADDER**2]
         ]
-    scale = _field_spread(task.problem.data, task.spread) ** 2
+    scale = _field_std(task.problem.data, task.data_std) ** 2
     out = []
     for lengths, factor in itertools.product(mixtures, (0.1, 1.0, 10.0) if len(parts) == 1 else (1.0,)):
         variance = factor * scale / len(parts)
         sized = [_sized(part, variance, *length) for part, length in zip(parts, lengths, strict=True)]
-        out.append(layout.pack(_rebuilt(layout.template, iter(sized)), 0.3 * task.spread))
+        out.append(layout.pack(_rebuilt(layout.template, iter(sized)), 0.3 * task.data_std))
     return out
 
 

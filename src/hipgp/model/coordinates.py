@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hipgp.model import dates
+from hipgp.model import dates, sky
 from hipgp.model.arguments import as_float, check_not_empty
 
 Units = tuple[str, ...]
@@ -28,7 +28,10 @@ def as_places(name: str, value: Any, ndim: tuple[int, ...] = (1, 2)) -> tuple[np
         return _together(name, [(f"{name}[{str(label)!r}]", value[label]) for label in value.columns])
     if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 2:
         return _together(name, [(name, value[:, i]) for i in range(value.shape[1])])
-    if dates.are_dates(value):
+    if sky.is_sky(value):
+        array, unit = sky.cartesian(name, value)
+        as_float(name, array, ndim)
+    elif dates.are_dates(value):
         array, unit = dates.as_days(name, value)
         as_float(name, array, ndim)
     else:
@@ -70,6 +73,10 @@ def as_pair(first: str, a: Any, second: str, b: Any) -> tuple[np.ndarray, np.nda
             f"{second}: expected (N, D) like {first} (or one point shared by all), got {y.shape} beside {x.shape}"
         )
     units, others = (u * x.shape[1] if len(u) == 1 else u for u in (units, others))
+    units, others = (
+        (units or others * (not np.any(x))),
+        (others or units * (not np.any(y))),
+    )  # zero in any unit
     factor, shift = conversion(second, others, units)
     y = y if units == others else factor * y + shift
     dtype = np.result_type(x, y)

@@ -18,6 +18,7 @@ from scipy.special import ndtri
 
 from hipgp.model.grid import Grid
 from hipgp.model.trend import Trend
+from hipgp.runtime.plain import Arrays, Json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +44,11 @@ class Formula:
     def __repr__(self) -> str:
         return self.text or ", ".join(self.columns)
 
+    @property
+    def terms(self) -> str | list[str]:
+        """The formula, or the names of columns: a valid argument of Formula."""
+        return self.text or list(self.columns)
+
     def of(self, table: Any) -> "Design":
         """The columns of the trend that these observations determine."""
         return Design(self, table)
@@ -64,6 +70,7 @@ class Design:
         else:
             self.variables, marked = formula.columns, set[str]()
         _check_there(self.variables, table)
+        self.table = table[list(self.variables)]  # for files: scales and splines follow from it
         self.levels = {
             name: sorted(set(table[name]), key=str)
             for name in self.variables
@@ -114,6 +121,43 @@ class Design:
                 "such rows out"
             )
         return found
+
+
+def pack_design(design: Design) -> tuple[Arrays, Json]:
+    """The formula, and the columns that it was made for: numbers as arrays, categories as their numbers and a list."""
+    arrays: Arrays = {}
+    columns: list[Json] = []
+    for number, name in enumerate(design.variables):
+        values, levels = design.table[name], None
+        if not _numeric(values):
+            levels = sorted(set(values), key=str)
+            odd = [level for level in levels if not isinstance(level, str | bool | np.bool_)]
+            if odd:
+                raise ValueError(
+                    f"trend: expected categories of {name} that are words, which can be saved, got {odd[0]!r}; convert "
+                    "them with .astype(str)"
+                )
+            values = np.array([levels.index(value) for value in values])
+            levels = [level if isinstance(level, str) else bool(level) for level in levels]
+        arrays[f"covariate{number}"] = np.asarray(values, float)
+        whole = getattr(values.dtype, "kind", "f") in "iu"
+        columns.append({"name": name, "levels": levels, "whole": levels is None and whole})
+    return arrays, {"terms": design.formula.terms, "columns": columns}
+
+
+def unpack_design(packed: Json | None, arrays: Arrays) -> Design | None:
+    """The columns of a trend that `pack_design` described; its arrays are taken from `arrays`."""
+    if packed is None:
+        return None
+    import pandas as pd
+
+    table = {}
+    for number, column in enumerate(packed["columns"]):
+        values, levels = arrays.pop(f"covariate{number}"), column["levels"]
+        if levels is not None:
+            values = np.array(levels, object)[values.astype(int)]
+        table[column["name"]] = values.astype(int) if column["whole"] else values
+    return Design(Formula(packed["terms"]), pd.DataFrame(table))
 
 
 def coefficient_table(

@@ -10,20 +10,23 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hipgp.model.coordinates import Units, as_quantity, factor
-from hipgp.model.frames import Frame, field_unit, in_units
+from hipgp.model.frames import Frame, field_unit, in_units, on_plane
 from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.shown import Shown, between
+
+if TYPE_CHECKING:
+    from hipgp.model.geometry import Kind
 
 
 class Observations(eqx.Module):
@@ -43,7 +46,10 @@ class Observations(eqx.Module):
 
     def in_frame(self, frame: Frame) -> "Observations":
         """These observations converted to other units of the axes and of the field."""
-        functional, scale = in_units(self.functional, frame.axes)
+        if self.functional.crs or frame.crs:
+            functional, scale = on_plane(self.functional, frame.crs, frame.axes)
+        else:
+            functional, scale = in_units(self.functional, frame.axes)
         by = scale * factor("y", self.field_unit, frame.field)
         if by == 1:
             return dataclasses.replace(self, functional=functional, field_unit=frame.field)
@@ -108,7 +114,7 @@ class Data(Shown, eqx.Module):
     @property
     def frame(self) -> Frame:
         """The units of the axes and of the field, set by the first block; the others are converted to them."""
-        return Frame(self.units, self.blocks[0].field_unit)
+        return Frame(self.units, self.blocks[0].field_unit, self.blocks[0].functional.crs)
 
     @property
     def units(self) -> Units:
@@ -208,22 +214,32 @@ class Data(Shown, eqx.Module):
 
 
 def observe(
-    functional: Functional,
-    y: Any,
+    functional: Any,
+    y: Any = None,
     noise: Any = None,
     likelihood: Likelihood | None = None,
     covariates: Any = None,
+    *,
+    kind: "Kind | None" = None,
 ) -> Data:
     """Measured values `y` of `functional`; `noise`: a standard deviation, one per observation, or None to learn it.
+
+    In place of a functional may stand a GeoDataFrame, whose points are values, whose lines are integrals (`kind="averages"`:
+    averages) and whose polygons are averages (`kind="totals"`: totals); an array of xarray, whose cells are values in their
+    middles or with `kind="averages"` averages over cells; or a DataFrame of coordinates. `y` and `noise` may then be names
+    of columns. Empty cells of an array are left out.
 
     `likelihood` is the distribution of y if the noise is not Gaussian: `Poisson(exposure=...)`, `StudentT()` and others.
     With additive noise `noise` is its scale; counts take no `noise`. Astropy quantities keep their unit, and `noise` is
     converted to the unit of y.
 
-    `covariates` is a DataFrame with a row for each, for trends in named columns: `GP(..., trend="~ elevation")`.
+    `covariates` is a DataFrame with a row for each, for trends in named columns: `GP(..., trend="~ elevation")`. With a
+    GeoDataFrame they are its other columns.
     """
-    if not isinstance(functional, Functional):
-        raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
+    if kind is not None or not isinstance(functional, Functional):
+        from hipgp.model.tables import described
+
+        functional, y, noise, covariates = described(functional, y, noise, covariates, kind)
     values, unit = as_quantity("y", y, ndim=(1,))
     if values.shape != (len(functional),):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Units of functionals, and the unit of the field that follows from them."""
+"""Units and planes of functionals, and the unit of the field that follows from them."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -13,13 +13,59 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Functional")
 PLACES = ("x", "start", "end", "lower", "upper", "positions", "vertices")  # the fields that hold coordinates
+SHORT = {"metre": "m", "kilometre": "km", "US survey foot": "US survey ft", "foot": "ft"}
 
 
 class Frame(NamedTuple):
-    """The unit of each axis (an empty tuple for plain numbers) and the unit of the field ("" for plain numbers)."""
+    """The unit of each axis (an empty tuple for plain numbers) and the unit of the field ("" for plain numbers).
+
+    `crs` is the coordinate reference system of the plane, "" for coordinates that are not said to be on the Earth.
+    """
 
     axes: Units = ()
     field: str = ""
+    crs: str = ""
+
+
+def plane_units(crs: str) -> Units:
+    """The units of the two axes of a plane, such as ("km", "km")."""
+    return tuple(SHORT.get(axis.unit_name, str(axis.unit_name)) for axis in _axes(crs))
+
+
+def _axes(crs: str) -> Any:
+    from pyproj import CRS  # type: ignore[import-not-found]
+
+    return CRS.from_user_input(crs).axis_info[:2]
+
+
+def on_plane(functional: F, crs: str, units: Units) -> tuple[F, float]:
+    """The functional on the plane `crs`, and the factor by which that scales its values, as in `in_units`.
+
+    Coordinates without a plane count as on it if they are in its `units`.
+    """
+    if functional.crs == crs or (not functional.crs and functional.units == units):
+        return functional.with_fields({"crs": crs}), 1.0
+    if not functional.crs or not crs:
+        expected, got = (
+            f"places on the plane {one!r}" if one else "plain coordinates" for one in (crs, functional.crs)
+        )
+        raise ValueError(
+            f"functional: expected {expected} like the data, got {got}; give both as GeoDataFrames, or write "
+            "hg.Points(x).given_in(post.units) for numbers on the plane of the data"
+        )
+    if functional.derivative:
+        raise ValueError(
+            f"functional: expected derivatives on the plane {crs!r} like the data, got some on another"
+        )
+    from pyproj import Transformer  # type: ignore[import-not-found]
+
+    over, found = Transformer.from_crs(functional.crs, crs, always_xy=True), {"crs": crs, "units": units}
+    for name in PLACES:
+        if (values := getattr(functional, name, None)) is not None:
+            x, y = over.transform(values[..., 0], values[..., 1])
+            found[name] = np.stack([x, y], axis=-1).astype(values.dtype)
+    metres = [axes[0].unit_conversion_factor for axes in map(_axes, (functional.crs, crs))]
+    return functional.with_fields(found), float(metres[0] / metres[1]) ** functional.measure
 
 
 def in_units(functional: F, units: Units) -> tuple[F, float]:
@@ -48,13 +94,17 @@ def in_units(functional: F, units: Units) -> tuple[F, float]:
     return functional.with_fields(found), float(by[0])
 
 
-def plain_numbers(functional: "Functional", units: Units, names: Units) -> "tuple[Functional, float]":
+def plain_numbers(functional: "Functional", frame: Frame, names: Units) -> "tuple[Functional, float]":
     """A functional as plain numbers in the units of the data, and the factor by which that scales it (`in_units`).
 
-    Where the data have no `units`, those that the axes are said to have, `names`, are taken.
+    Where the data have no units, those that the axes are said to have, `names`, are taken.
     """
+    units = frame.axes
     if not (functional.units or any(units)):
         return functional, 1.0
+    if functional.crs or frame.crs:
+        moved, longer = on_plane(functional, frame.crs, units)
+        return moved.given_in(()), longer
     if not functional.units:
         raise ValueError(
             f"functional: expected places in {', '.join(map(repr, units))} like the data, got plain numbers; give "

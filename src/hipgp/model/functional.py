@@ -20,10 +20,12 @@ class Functional(eqx.Module):
     """N linear functionals of one kind.
 
     Subclasses give their nodes at a given resolution, and places that bound their support. `units` holds the unit of
-    each axis if coordinates are dates or quantities, and is empty for plain numbers.
+    each axis if coordinates are dates or quantities, and is empty for plain numbers. `crs` names the plane on which the
+    coordinates are, if they are on the Earth.
     """
 
     units: "Units" = eqx.field(static=True, default=(), kw_only=True)
+    crs: str = eqx.field(static=True, default="", kw_only=True)
 
     @abc.abstractmethod
     def nodes(self, spacing: Any) -> "Nodes":
@@ -45,7 +47,8 @@ class Functional(eqx.Module):
         """These functionals with their coordinates taken to be in `units`, one for each axis, such as `post.units`."""
         if units and len(units) != self.ndim:
             raise ValueError(f"units: expected one for each of {self.ndim} axes, got {len(units)}")
-        return self.with_fields({"units": tuple(units) if any(units) else ()})
+        crs = self.crs if any(units) else ""
+        return self.with_fields({"units": tuple(units) if any(units) else (), "crs": crs})
 
     def with_fields(self, values: dict[str, Any]) -> Self:
         """A copy with other values in some fields, without checking again."""

@@ -13,6 +13,7 @@ explicit derivatives (`_profile`), so that they are correct at distance zero, wh
 import abc
 import dataclasses
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable
@@ -74,6 +75,30 @@ class Kernel(eqx.Module):
 
     def __mul__(self, other: "Kernel") -> "Kernel":
         return Product(self, _kernel(other))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The kernel's parameters by name; those of the parts of a sum or product as left__lengthscale and so on."""
+        found = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        if deep:
+            for name, part in list(found.items()):
+                if isinstance(part, Kernel):
+                    found |= {f"{name}__{own}": value for own, value in part.get_params().items()}
+        return found
+
+    def set_params(self, **values: Any) -> "Kernel":
+        """A new kernel with other values of some parameters, by the names of `get_params`; this one stays as it is."""
+        known, own = self.get_params(), self.get_params(deep=False)
+        for name in values:
+            if name not in known:
+                raise ValueError(f"kernel: expected parameters among {', '.join(known)}, got {name!r}")
+        own |= {name: value for name, value in values.items() if "__" not in name}
+        for part in own:
+            inside = {n.partition("__")[2]: v for n, v in values.items() if n.startswith(f"{part}__")}
+            own[part] = own[part].set_params(**inside) if inside else own[part]
+        return type(self)(**own)
+
+    def __sklearn_clone__(self) -> "Kernel":
+        return self  # nothing changes it
 
     def check_dimension(self, ndim: int) -> None:
         """Raise a ValueError if the kernel has lengthscales for other than `ndim` axes, or no covariance there."""

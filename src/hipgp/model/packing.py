@@ -12,6 +12,7 @@ from hipgp.model.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
 from hipgp.model.data import Data, observe
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
+from hipgp.model.paths import PathIntegrals
 from hipgp.model.periodic import Periodic
 from hipgp.model.polygons import PolygonAverages
 from hipgp.model.sphere import GreatCircles
@@ -26,11 +27,13 @@ FUNCTIONALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "BoxAverages": (("lower", "upper"), ("nodes_per_box", "rule", "seed")),
     "Functionals": (("nodes", "weights", "direction"), ()),
     "PolygonAverages": (("polygons",), ("total",)),
+    "PathIntegrals": (("paths",), ("average",)),
     "GreatCircles": (("start", "end"), ("average",)),
 }
 STORED_AS = {
     "nodes": "positions",
     "polygons": "table",
+    "paths": "table",
 }  # attribute names of arguments that are stored under another
 KINDS: dict[str, Any] = {
     kind.__name__: kind
@@ -40,6 +43,7 @@ KINDS: dict[str, Any] = {
         hf.LineIntegrals,
         hf.BoxAverages,
         hf.Functionals,
+        PathIntegrals,
         PolygonAverages,
         GreatCircles,
     )

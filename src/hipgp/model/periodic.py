@@ -47,6 +47,9 @@ class Periodic(Stationary):
             )
         self.axis = axis
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return super().get_params(deep) | {"period": self.between or self.period}
+
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         return jnp.exp(-s / 2)
 

@@ -8,6 +8,7 @@ from matplotlib.collections import LineCollection
 from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import BoxAverages, Functional, LineIntegrals, Points
 from hipgp.model.labels import Labels
+from hipgp.model.paths import PathIntegrals
 from hipgp.model.polygons import PolygonAverages
 from hipgp.plots.images import SIGNED, across
 from hipgp.plots.style import INK
@@ -88,6 +89,9 @@ def _outlines(functional: Functional, labels: Labels) -> list[np.ndarray] | None
     elif isinstance(functional, PolygonAverages):
         starts = np.flatnonzero(np.any(np.diff(functional.rings, axis=0) != 0, axis=1)) + 1
         rings = [np.concatenate([r, r[:1]]) for r in np.split(functional.vertices, starts)]
+    elif isinstance(functional, PathIntegrals):
+        starts = np.flatnonzero(np.any(np.diff(functional.lines, axis=0) != 0, axis=1)) + 1
+        rings = np.split(functional.vertices, starts)
     else:
         return None
     return [

@@ -31,7 +31,7 @@ from hipgp.variational.whitening import Whitening
 LOG_2PI = float(np.log(2 * np.pi))
 
 
-class Problem(eqx.Module):
+class WhitenedProblem(eqx.Module):
     """A whitened prior, observations, and the source of their weights; `variance` is the noise variance."""
 
     source: WeightSource
@@ -52,11 +52,11 @@ class Problem(eqx.Module):
         noise_std: Float[np.ndarray, " N"],
         residual: str,
         batch_size: int,
-    ) -> "Problem":
+    ) -> "WhitenedProblem":
         y, variance = jnp.asarray(data.y, float), jnp.asarray(noise_std, float) ** 2
         counts = tuple(len(b.y) for b in data.blocks)
         batches = max(1, -(-len(data) // batch_size))
-        return Problem(source, kernel, whitening, y, variance, counts, batches, residual)
+        return WhitenedProblem(source, kernel, whitening, y, variance, counts, batches, residual)
 
     def minibatches(self, rng: np.random.Generator | None = None) -> Iterator[Selection]:
         """Minibatches of all observations, in order, or shuffled by `rng`."""
@@ -91,7 +91,7 @@ class Terms(NamedTuple):
         return (self.precision * (self.y - self.k @ mean)) @ self.k
 
 
-def terms(problem: Problem, selection: Selection) -> tuple[Terms, SolveSummary]:
+def terms(problem: WhitenedProblem, selection: Selection) -> tuple[Terms, SolveSummary]:
     """The terms of the selected observations, and a summary of the solves for their weights."""
     rows = problem.source.weights(problem.kernel, problem.whitening, selection.index)
     where = problem.numbers(selection)

@@ -15,14 +15,14 @@ import numpy as np
 from hipgp.engines import Method
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.problem import Problem as GPProblem
+from hipgp.model.problem import Problem
 from hipgp.runtime import memory
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
-from hipgp.variational.bound import Problem
+from hipgp.variational.bound import WhitenedProblem
 from hipgp.variational.families import Blocks, Gaussian, standard, tiling
 from hipgp.variational.fitting import EpochReport, closed_form, dual_ascent, mean_gap, natural_gradient
 from hipgp.variational.full_pass import full_pass
@@ -127,7 +127,7 @@ class Variational(Method):
         self.learn, self.direct, self.seed = bool(learn), direct, whole("seed", seed, least=0)
 
     def condition(
-        self, problem: GPProblem, progress: bool = True, checkpoint: Any = None
+        self, problem: Problem, progress: bool = True, checkpoint: Any = None
     ) -> VariationalPosterior:
         """The posterior of a problem without a trend. `checkpoint` names a file that mini-batch fits go on from."""
         if problem.trend.kind is not None:
@@ -150,7 +150,7 @@ class Variational(Method):
 
     @one_blas_thread
     @float64_available
-    def fit(self, given: GPProblem, progress: bool = True, checkpoint: Any = None) -> VariationalPosterior:
+    def fit(self, given: Problem, progress: bool = True, checkpoint: Any = None) -> VariationalPosterior:
         """The posterior of a problem without a trend, with no checks of its grid."""
         self._check(given)
         keeper = Keeper(checkpoint, "" if checkpoint is None else fingerprint(self, *given[:4]))
@@ -178,7 +178,7 @@ class Variational(Method):
         facts |= verdict(facts, LARGEST_GAP, LARGEST_PCG_ERROR) | {"seconds": keeper.seconds}
         return VariationalPosterior(kernel, grid, noise, self, facts, data.dtype, whitening, q, problem)
 
-    def _check(self, given: GPProblem) -> None:
+    def _check(self, given: Problem) -> None:
         kernel, grid, data, _, _ = given
         kernel.check_dimension(grid.ndim)
         for block in data.blocks:
@@ -203,12 +203,14 @@ class Variational(Method):
         shape = self.block_shape or (max(1, round(100 ** (1 / grid.ndim))),)
         return tiling(whitening.shape, shape if len(shape) == grid.ndim else shape * grid.ndim)
 
-    def _problem(self, given: GPProblem, source: WeightSource, whitening: Whitening) -> Problem:
+    def _problem(self, given: Problem, source: WeightSource, whitening: Whitening) -> WhitenedProblem:
         """The problem as the engine solves it, whitened and in minibatches."""
         kernel, data = given.kernel, given.data
-        return Problem.of(source, kernel, whitening, data, given.noise_std, self.residual, self.batch_size)
+        return WhitenedProblem.of(
+            source, kernel, whitening, data, given.noise_std, self.residual, self.batch_size
+        )
 
-    def _source(self, given: GPProblem, whitening: Whitening) -> tuple[WeightSource, SolveSummary]:
+    def _source(self, given: Problem, whitening: Whitening) -> tuple[WeightSource, SolveSummary]:
         """All weights where they fit into memory, else what computes them batch by batch."""
         kernel, grid, data, _, _ = given
         if self.weights == "local":
@@ -219,7 +221,7 @@ class Variational(Method):
         counts = tuple(len(b.y) for b in data.blocks)
         return stored_exact(source, kernel, whitening, counts, max(1, -(-len(data) // self.batch_size)))
 
-    def _on_demand(self, given: GPProblem) -> WeightSource:
+    def _on_demand(self, given: Problem) -> WeightSource:
         grid, functionals = given.grid, given.data.functionals
         if self.weights == "local":
             return local_source(grid, functionals, self.stencil)
@@ -230,12 +232,12 @@ class Variational(Method):
         """The dtype of the solves for exact weights, given the data's: a dense K is too ill-conditioned for float32."""
         return np.dtype(dtype if self.whitening == "toeplitz" else np.float64)
 
-    def _grid_facts(self, given: GPProblem) -> dict[str, Any]:
+    def _grid_facts(self, given: Problem) -> dict[str, Any]:
         stencil = self.stencil if self.weights == "local" else wide_stencil(given.grid)
         seen = GridModel(None, None, stencil, residual_as_noise=self.residual == "noise", vecchia_std=False)
         return grid_diagnostics(given, seen)
 
-    def _is_direct(self, problem: Problem) -> bool:
+    def _is_direct(self, problem: WhitenedProblem) -> bool:
         held = isinstance(problem.source, StoredWeights)
         if self.direct and not held and self.family != "full":
             raise ValueError(
@@ -246,7 +248,7 @@ class Variational(Method):
         return small if self.direct is None else self.direct
 
     def _optimum(
-        self, blocks: Blocks, problem: Problem, bar: Progress, keeper: Keeper
+        self, blocks: Blocks, problem: WhitenedProblem, bar: Progress, keeper: Keeper
     ) -> tuple[Gaussian, dict[str, Any]]:
         """q for fixed hyperparameters, and how it was found."""
         if self._is_direct(problem):
@@ -263,7 +265,7 @@ class Variational(Method):
         keeper.leave("q", (q, np.asarray(trace)))
         return q, facts | {"elbo_trace": trace}
 
-    def _learned(self, given: GPProblem, bar: Progress, keeper: Keeper) -> tuple[GPProblem, list[float]]:
+    def _learned(self, given: Problem, bar: Progress, keeper: Keeper) -> tuple[Problem, list[float]]:
         """The problem with kernel and noise as learned, and the bound after each epoch of learning them."""
         kernel, grid, data, noise, _ = given
         first = noise if noise is not None else 0.3 * float(np.std(data.y)) or 1.0

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.linalg.krylov import Solution, conjugate_gradients
-from hipgp.variational.bound import Problem, Terms, epoch_bound, terms
+from hipgp.variational.bound import Terms, WhitenedProblem, epoch_bound, terms
 from hipgp.variational.families import (
     Blocks,
     Gaussian,
@@ -36,7 +36,7 @@ EpochReport = Callable[[int, int, float], None]  # epochs done, of how many, and
 # --- in closed form ---------------------------------------------------------------------------------------------------
 
 
-def closed_form(blocks: Blocks, problem: Problem, keeper: Keeper) -> tuple[Gaussian, int]:
+def closed_form(blocks: Blocks, problem: WhitenedProblem, keeper: Keeper) -> tuple[Gaussian, int]:
     """The optimum, and the conjugate-gradient steps that its mean took (none where there is one block)."""
     found = full_pass(standard(blocks), problem, blocks=True, keeper=keeper)
     assert found.precision is not None
@@ -47,7 +47,7 @@ def closed_form(blocks: Blocks, problem: Problem, keeper: Keeper) -> tuple[Gauss
     return _with_mean(q, solution.value[0]), int(solution.iterations[0])
 
 
-def mean_gap(q: Gaussian, problem: Problem, gradient: Array) -> float:
+def mean_gap(q: Gaussian, problem: WhitenedProblem, gradient: Array) -> float:
     """What the bound would gain from the best mean, (b - Lambda m)' Lambda^-1 (b - Lambda m) / 2, estimated.
 
     By a few conjugate-gradient steps where the weights are stored; otherwise with the blocks of Lambda alone, which may
@@ -59,7 +59,7 @@ def mean_gap(q: Gaussian, problem: Problem, gradient: Array) -> float:
 
 
 @eqx.filter_jit
-def _solve_mean(q: Gaussian, problem: Problem, b: Array, iterations: Any) -> Solution:
+def _solve_mean(q: Gaussian, problem: WhitenedProblem, b: Array, iterations: Any) -> Solution:
     """Lambda^-1 b by conjugate gradients, with the blocks of Lambda as preconditioner."""
     assert isinstance(problem.source, StoredWeights)
     stored, whitening = problem.source.stored, problem.whitening
@@ -97,7 +97,7 @@ class _Natural(NamedTuple):
 
 def natural_gradient(
     blocks: Blocks,
-    problem: Problem,
+    problem: WhitenedProblem,
     epochs: int,
     step: float,
     rng: np.random.Generator,
@@ -132,7 +132,7 @@ def natural_gradient(
 
 @eqx.filter_jit
 def _natural_update(
-    q: Gaussian, problem: Problem, selection: Selection, step: Array
+    q: Gaussian, problem: WhitenedProblem, selection: Selection, step: Array
 ) -> tuple[Gaussian, Array]:
     """The paper's step by one minibatch; also its expected log-likelihood at the q it began with."""
     t, _ = terms(problem, selection)
@@ -172,7 +172,7 @@ class _Ascent(NamedTuple):
 
 def dual_ascent(
     blocks: Blocks,
-    problem: Problem,
+    problem: WhitenedProblem,
     epochs: int,
     rng: np.random.Generator,
     report: EpochReport,
@@ -198,7 +198,7 @@ def dual_ascent(
 
 
 @eqx.filter_jit
-def _dual_update(now: _Dual, problem: Problem, selection: Selection) -> tuple[_Dual, Terms, Array]:
+def _dual_update(now: _Dual, problem: WhitenedProblem, selection: Selection) -> tuple[_Dual, Terms, Array]:
     """The best mean in one minibatch's alpha_n; also its terms and its expected log-likelihood before the step."""
     t, _ = terms(problem, selection)
     where = problem.numbers(selection)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hipgp.variational.bound import Problem, divergence, terms
+from hipgp.variational.bound import WhitenedProblem, divergence, terms
 from hipgp.variational.families import Gaussian
 from hipgp.variational.minibatch_weights import NO_SOLVES, Selection, SolveSummary
 from hipgp.variational.resuming import Keeper, run
@@ -34,7 +34,9 @@ class _Sums(NamedTuple):
     solves: SolveSummary
 
 
-def full_pass(q: Gaussian, problem: Problem, blocks: bool = False, keeper: Keeper = NOWHERE) -> _FullPass:
+def full_pass(
+    q: Gaussian, problem: WhitenedProblem, blocks: bool = False, keeper: Keeper = NOWHERE
+) -> _FullPass:
     """The bound and its gradient exactly, minibatch by minibatch; with `blocks` also those of Lambda."""
 
     def add(now: _Sums, selection: Selection, epoch: int, number: int) -> _Sums:
@@ -58,7 +60,7 @@ def _plain(solves: SolveSummary) -> SolveSummary:
 
 @eqx.filter_jit
 def _sums(
-    q: Gaussian, problem: Problem, selection: Selection, blocks: Array
+    q: Gaussian, problem: WhitenedProblem, selection: Selection, blocks: Array
 ) -> tuple[Array, Array, Array, SolveSummary]:
     t, solves = terms(problem, selection)
     gram = jax.lax.cond(blocks, lambda: q.blocks.gram(t.k, t.precision), lambda: jnp.zeros_like(q.precision))

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from hipgp.model.kernels import Kernel
-from hipgp.variational.bound import Problem, Terms, epoch_bound, terms
+from hipgp.variational.bound import Terms, WhitenedProblem, epoch_bound, terms
 from hipgp.variational.families import Blocks, Gaussian, standard
 from hipgp.variational.fitting import EpochReport, minibatch_step
 from hipgp.variational.minibatch_weights import Selection
@@ -41,7 +41,7 @@ class LogParameters(NamedTuple):
 
 
 def expected_log_likelihood(
-    logs: LogParameters, q: Gaussian, problem: Problem, known: Bool[Array, " N"], selection: Selection
+    logs: LogParameters, q: Gaussian, problem: WhitenedProblem, known: Bool[Array, " N"], selection: Selection
 ) -> tuple[Array, Terms]:
     """The part of the bound that depends on `logs`, which the KL divergence of the whitened q does not.
 
@@ -70,7 +70,7 @@ class _State(NamedTuple):
 
 def learn(
     logs: LogParameters,
-    problem: Problem,
+    problem: WhitenedProblem,
     known: Bool[np.ndarray, " N"],
     blocks_of: Callable[[Whitening], Blocks],
     whiten: Callable[[Kernel], Whitening],
@@ -117,7 +117,7 @@ def _begin(logs: LogParameters, blocks: Blocks, trace: np.ndarray) -> _State:
 
 
 def _minibatch(
-    now: _State, problem: Problem, known: Array, selection: Selection, number: int, rate: float
+    now: _State, problem: WhitenedProblem, known: Array, selection: Selection, number: int, rate: float
 ) -> _State:
     """One minibatch. While q is new the hyperparameters wait, or they would be fitted to the prior's errors.
 
@@ -137,7 +137,7 @@ def _update(
     logs: LogParameters,
     moments: Any,
     q: Gaussian,
-    problem: Problem,
+    problem: WhitenedProblem,
     known: Array,
     selection: Selection,
     mean_step: Array,

@@ -19,7 +19,7 @@ from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.memory import numbers_at_once
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
-from hipgp.variational.bound import Problem
+from hipgp.variational.bound import WhitenedProblem
 from hipgp.variational.families import Gaussian, gaussian, root_variances
 from hipgp.variational.full_pass import full_pass
 from hipgp.variational.minibatch_weights import (
@@ -44,7 +44,7 @@ class VariationalPosterior(FittedPosterior):
     method: "Variational"
     whitening: Whitening
     q: Gaussian
-    problem: Problem | None  # None in a map read from a file
+    problem: WhitenedProblem | None  # None in a map read from a file
 
     @property
     def whitened_mean(self) -> Float[np.ndarray, "..."]:

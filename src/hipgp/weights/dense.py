@@ -12,12 +12,14 @@ from hipgp.model.functional import Functional
 from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
+from hipgp.runtime.buckets import round_up
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.progress import Report, silent
 from hipgp.weights.covariance import elementwise_covariance, prior_variances, transposed_nodes
 
 ENTRIES_AT_ONCE = 2**20  # covariances computed together
+BUCKETS = 4  # sizes of blocks from one power of two to the next
 TESTED = 12  # number of functionals on which the accuracy of the quadrature is measured
 MOST_NODES = 2**10  # nodes of one functional
 FINEST = 64  # refinement that shows whether the number of nodes depends on the resolution at all
@@ -61,9 +63,16 @@ def _matrix(block: Any, a: list[Nodes], b: list[Nodes], report: Report) -> Float
     for part in a:
         for begin in range(0, len(part), size):
             some = part[begin : begin + size]
-            out.append(np.concatenate([np.asarray(block(some, other)) for other in b], axis=1))
+            rows = _padded(some)
+            blocks = [np.asarray(block(rows, _padded(other)))[: len(some), : len(other)] for other in b]
+            out.append(np.concatenate(blocks, axis=1))
             report(sum(map(len, out)), count)
     return np.concatenate(out)
+
+
+def _padded(nodes: Nodes) -> Nodes:
+    """The functionals with the last one repeated, so that programs serve for similar numbers of them."""
+    return nodes[np.minimum(np.arange(round_up(len(nodes), BUCKETS)), len(nodes) - 1)]
 
 
 def covariance_matrix(kernel: Kernel, a: list[Nodes], b: list[Nodes], report: Report = silent) -> np.ndarray:
@@ -93,9 +102,13 @@ def _covariance_block_derivative(
     return jax.jvp(lambda v: _covariance_block(kernel_of(v), a, b), (vector,), (direction,))[1]
 
 
-@bounded_jit(most=64)
-def compiled_prior_variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
+def compiled_prior_variances(kernel: Kernel, nodes: Nodes) -> Float[np.ndarray, " N"]:
     """Return the variance of every functional under the prior, by a compiled program."""
+    return np.asarray(_prior_variances(kernel, _padded(nodes)))[: len(nodes)]
+
+
+@bounded_jit(most=64)
+def _prior_variances(kernel: Kernel, nodes: Nodes) -> Float[Array, " N"]:
     return prior_variances(kernel, nodes)
 
 

@@ -20,9 +20,8 @@ Names = Annotated[str, typer.Option(help="Columns, separated by commas.", show_d
 
 
 def _voice(quiet: bool, as_json: bool) -> Any:
-    from hipgp.apps.cli.console import Voice, keep_compilations
+    from hipgp.apps.cli.console import Voice
 
-    keep_compilations()
     return Voice(quiet, as_json)
 
 
@@ -68,7 +67,7 @@ def demo(
 
 @app.command()
 def fit(
-    tables: Annotated[list[Path], typer.Argument(help="CSV, Parquet, FITS, ECSV or VOTable.", show_default=False)],
+    tables: Annotated[list[Path], typer.Argument(help="CSV, Parquet, FITS, ECSV, VOTable, NetCDF, GeoJSON or GeoPackage.", show_default=False)],
     config: Annotated[Path | None, typer.Option(help="Settings in TOML; flags overrule them.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The map to write.")] = Path("map.hipgp"),
     coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
@@ -85,10 +84,10 @@ def fit(
     upper_limit: Annotated[str | None, typer.Option(help="Values there mean 'at least'.")] = None,
     average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
     drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
-    kernel: Annotated[str | None, typer.Option(help="Such as Matern32, or 'Matern12 + Matern52' [Matern32].")] = None,
+    kernel: Annotated[str | None, typer.Option(help="Such as 'Matern12 + Matern52', or 'Matern32 * Periodic(period=1)' [Matern32].")] = None,
     lengthscale: Annotated[str, typer.Option(help="With --variance: fixed, nothing is learned.")] = "",
     variance: Annotated[float | None, typer.Option(help="Of the field.")] = None,
-    trend: Annotated[str | None, typer.Option(help="none, constant or linear [constant].")] = None,
+    trend: Annotated[str | None, typer.Option(help="none, constant, linear, or a formula such as '~ height + C(type)' [constant].")] = None,
     spacing: Annotated[str, typer.Option(help="Of the grid; otherwise from the lengthscale and memory.")] = "",
     shape: Annotated[str, typer.Option(help="Points of the grid per axis.")] = "",
     engine: Annotated[str | None, typer.Option(help="batch or variational [batch].")] = None,
@@ -124,8 +123,13 @@ def fit(
 @app.command()
 def predict(
     map: MapFile,
-    table: Annotated[Path, typer.Argument(help="Places, rays or boxes to predict.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", "-o", help=".csv or .parquet.")] = Path("predictions.csv"),
+    table: Annotated[Path | None, typer.Argument(help="Places, rays or boxes to predict.", show_default=False)] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help=".csv or .parquet; of shapes also .geojson or .gpkg.")
+    ] = Path("predictions.csv"),
+    begin: Annotated[str, typer.Option("--from", help="In place of a table: the first date or place of an axis.")] = "",
+    end_at: Annotated[str, typer.Option("--to", help="The last one.")] = "",
+    step: Annotated[str, typer.Option(help="Between them, such as 6h or 0.5 [200 places].")] = "",
     coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
     average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
     drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
@@ -146,6 +150,7 @@ def predict(
         names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
         columns: dict[str, Any] = {k: _split(v) for k, v in names.items()}
         columns |= {"drop_nan": drop_nan, "average": average, "noisy": noisy, "scale": exposure}
+        columns["ends"] = begin, end_at, step
         maps.predict(map, table, output, columns, std, voice)
 
 

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from hipgp.apps.cli.console import BadInput
 from hipgp.apps.cli.reading import Sheet
+from hipgp.model.geometry import has_geometry
 
 AXES = [("x", "y", "z", "t"), ("x", "y", "z"), ("x", "y"), ("easting", "northing"), ("longitude", "latitude"),
         ("lon", "lat"), ("x",), ("time",), ("t",), ("date",), ("datetime",), ("timestamp",)]  # fmt: skip
+DEGREES = (("longitude", "latitude"), ("lon", "lat"), ("lng", "lat"), ("long", "lat"))
 VALUES = (
     "value",
     "values",
@@ -37,7 +39,7 @@ PAIRS = (("rays", "{}0", "{}1"), ("rays", "start_{}", "end_{}"), ("rays", "{}_st
 class Columns(NamedTuple):
     """The columns of coordinates, values and errors, and the kind of functional that they describe."""
 
-    kind: str  # points, rays, averages, sky
+    kind: str  # points, rays, averages, sky, geometry, whose shapes have no columns
     first: tuple[
         str, ...
     ]  # coordinates; starts of rays; lower corners; the sky's two angles and the distance
@@ -49,12 +51,19 @@ class Columns(NamedTuple):
 
     @property
     def ndim(self) -> int:
-        return 3 if self.kind == "sky" else len(self.second or self.first)
+        return {"sky": 3, "geometry": 2}.get(self.kind) or len(self.second or self.first)
 
     def integrates(self, average: bool) -> bool:
         return self.kind in ("rays", "sky") and not average
 
+    @property
+    def degrees(self) -> bool:
+        """Whether the coordinates are longitude and latitude by their names."""
+        return tuple(name.lower() for name in self.first) in DEGREES
+
     def described(self) -> str:
+        if self.kind == "geometry":
+            return f"{self.value or 'places'}{f' ± {self.error}' if self.error else ''}: of the shapes in the file"
         what = {"points": "values at", "rays": "integrals from", "averages": "averages over boxes from",
                 "sky": "integrals from the Sun to"}[self.kind]  # fmt: skip
         to = f" to ({', '.join(self.second)})" if self.second else ""
@@ -124,9 +133,11 @@ def infer(
     sheet: Sheet, *, coordinates: Sequence[str] = (), start: Sequence[str] = (), end: Sequence[str] = (),
     lower: Sequence[str] = (), upper: Sequence[str] = (), value: str | None = None, error: str | None = None,
     need_value: bool = True, with_error: bool = True, scale: str | None = None, limits: Sequence[str] = (), path: Any = "table",
+    others: Sequence[str] = (),
 ) -> Columns:  # fmt: skip
-    """The columns that the user names, and otherwise those that their names suggest."""
+    """The columns that the user names, and otherwise those that their names suggest; `others` hold no values."""
     names = Names(sheet.frame.columns, path)
+    shapes = has_geometry(sheet.frame)
     get = lambda wanted: tuple(names.find(n) for n in wanted)
     if end:
         kind, first, second = "rays", get(start), get(end)
@@ -134,13 +145,15 @@ def infer(
         kind, first, second = "averages", get(lower), get(upper)
     elif coordinates:
         kind, first, second = "points", get(coordinates), ()
+    elif shapes:
+        kind, first, second = "geometry", (), ()
     else:
         kind, first, second = _by_name(names)
     if kind in ("rays", "averages") and first and len(first) != len(second):
         raise BadInput(f"{path}: expected as many columns for both ends, got {first} and {second}")
     times = names.find(scale) if scale else None
     found = get(limits)
-    taken = {*first, *second, *found} | ({times} if times else set())
+    taken = {*first, *second, *found, *others} | ({times} if times else set())
     chosen = names.find(value) if value else _value(sheet, names, taken, need_value)
     noise = names.find(error) if error else names.first(_errors(chosen)) if with_error else None
     return Columns(kind, first, second, chosen, noise if chosen else None, times, found)

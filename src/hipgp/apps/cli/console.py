@@ -132,15 +132,3 @@ def check_output(path: pathlib.Path, overwrite: bool) -> None:
         probe.unlink()
     except OSError:
         raise BadInput(f"{folder}: may not be written to; choose another --output") from None
-
-
-def keep_compilations() -> None:
-    """Keep compiled code between runs of the command, in the user's cache folder."""
-    import jax
-
-    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    folder = pathlib.Path(base) / "hipgp" / "jax"
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -1,6 +1,7 @@
 """`hipgp fit`: from tables to a map."""
 
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 import hipgp as hg
 from hipgp.apps.cli import grids, tables
 from hipgp.apps.cli.console import BadInput, Voice, check_output
+from hipgp.apps.cli.kernels import kernel_of
 from hipgp.apps.cli.settings import (
     LIKELIHOODS,
     Settings,
@@ -15,7 +17,6 @@ from hipgp.apps.cli.settings import (
     limit_columns,
     limits_of,
     link_of,
-    parse_kernel,
     scale_of,
 )
 from hipgp.model.labels import Labels
@@ -31,9 +32,9 @@ class _Loaded(NamedTuple):
     units: tables.Units
 
     def labels(self, s: Settings) -> Labels:
-        kind = self.columns.kind
+        kind = "plane" if self.data.frame.crs else self.columns.kind
         names = ("X", "Y", "Z") if kind == "sky" else self.columns.first if kind == "points" else None
-        axis, field = self.units
+        axis, field, _ = self.units
         axes = [unit or axis for unit in self.data.units or ("",) * self.data.ndim]
         return Labels.of(self.data.ndim, names, axes, s.name or self.columns.value, field)
 
@@ -45,9 +46,11 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
         sheet = tables.read_table(path)
         columns = tables.infer(
             sheet, coordinates=s.coordinates, start=s.start, end=s.end, lower=s.lower, upper=s.upper, value=s.value,
-            error=s.error, with_error=additive(s), scale=scale_of(s), limits=limit_columns(s), path=path,
+            error=s.error, with_error=additive(s), scale=scale_of(s), limits=limit_columns(s), path=path, others=_in_trend(s),
         )  # fmt: skip
         voice.note(f"{path}: {columns.described()}")
+        if columns.degrees and not units.axis:
+            voice.note(f"{path}: distances are in degrees; give --axis-unit km to have them in kilometres")
         units = units.completed(sheet, columns, s.average, path)
         functional, rest, good = tables.functional(sheet, columns, s.drop_nan, s.average, path, units)
         if not np.all(good):
@@ -63,10 +66,16 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
         begin = 2 if columns.error else 1
         limits = _limits(s, rest[:, begin : begin + len(columns.limits)])
         likelihood = _likelihood(s, rest[:, -1] if columns.scale else None, limits)
-        one = hg.observe(functional, rest[:, 0], noise, likelihood)
+        covariates = sheet.frame.loc[good].reset_index(drop=True) if "~" in s.trend else None
+        one = hg.observe(functional, rest[:, 0], noise, likelihood, covariates)
         data = one if data is None else data + one
     assert data is not None and columns is not None
     return _Loaded(data, columns, units)
+
+
+def _in_trend(s: Settings) -> tuple[str, ...]:
+    """The columns that the trend's formula names, which hold no measured values."""
+    return tuple(re.findall(r"[^\W\d]\w*", s.trend)) if "~" in s.trend else ()
 
 
 def _likelihood(s: Settings, scale: np.ndarray | None, limits: dict[str, Any]) -> hg.Likelihood | None:
@@ -103,7 +112,8 @@ def fit(
     loaded = load_data(paths, s, voice)
     data = loaded.data
     loaded.labels(s)  # a name that no map can have is refused before the work
-    kernel = parse_kernel(s.kernel, data.ndim, s)
+    kernel = kernel_of(s.kernel, s.lengthscale, 1.0 if s.variance is None else s.variance)
+    kernel.check_dimension(data.ndim)
     trend = None if s.trend == "none" else s.trend
     given = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
     link = None if link_of(s) == "none" else link_of(s)

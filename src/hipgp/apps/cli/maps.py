@@ -1,6 +1,7 @@
 """The commands that read a map: predict, sample, plot and info."""
 
 import pathlib
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -8,26 +9,30 @@ import pandas as pd
 
 import hipgp as hg
 from hipgp import display, plots
-from hipgp.apps.cli import tables
+from hipgp.apps.cli import forecasts, tables
 from hipgp.apps.cli.console import BadInput, Voice
+from hipgp.apps.cli.reading import GEOGRAPHIC
 from hipgp.files import export as files
 from hipgp.files import io
 from hipgp.model import dates
+from hipgp.model.geometry import has_geometry
 from hipgp.model.kernel_words import describe
 
 
 def predict(
     path: pathlib.Path,
-    table: pathlib.Path,
+    table: pathlib.Path | None,
     output: pathlib.Path,
     columns: dict[str, Any],
     std: str,
     voice: Voice,
 ) -> None:
     """Write the table again, with the mean and std of each row's functional in two more columns."""
-    _check_ending(output, (".csv", ".parquet", ".pq"))
+    _check_ending(output, (".csv", ".parquet", ".pq", *GEOGRAPHIC[:2]))
+    ends = columns.pop("ends")
+    _check_asked(table, ends)
     post = hg.load(path)
-    sheet = tables.read_table(table)
+    sheet = tables.read_table(table) if table is not None else forecasts.places(post, *ends)
     if not any(columns[k] for k in ("coordinates", "end", "lower")):
         known = {c.lower() for c in sheet.frame.columns}
         if all(a.lower() in known for a in post.labels.axes):
@@ -37,10 +42,13 @@ def predict(
         raise BadInput("exposure: expected --noisy with it, as only new measurements have one, got none")
     found = tables.infer(sheet, need_value=False, path=table, **columns)
     voice.note(f"{table}: {found.described()}")
-    units = tables.Units(next((u for u in post.labels.axis_units if dates.origin(u) is None), ""))
+    units = tables.Units(
+        next((u for u in post.labels.axis_units if dates.origin(u) is None), ""), crs=post.crs
+    )
     functional, rest, good = tables.functional(sheet, found, drop, average, table, units)
     scatter = False if not noisy else _scatter(post, rest[:, -1] if found.scale else None)
-    p = post.predict(functional, std=std, noisy=scatter, progress=voice.progress)  # type: ignore[arg-type]
+    own = None if post.design is None else sheet.frame.loc[good].reset_index(drop=True)
+    p = post.predict(functional, std=std, noisy=scatter, columns=own, progress=voice.progress)  # type: ignore[arg-type]
     frame = sheet.frame.loc[good].reset_index(drop=True)
     frame["mean"], frame["std"] = p.mean, p.std
     if type(p) is not hg.Prediction:  # skewed: mean and std do not say enough
@@ -53,6 +61,14 @@ def predict(
         "mean_std": float(np.mean(p.std)),
     }
     voice.result(f"{len(frame)} predictions written to {output}", summary)
+
+
+def _check_asked(table: pathlib.Path | None, ends: tuple[str, str, str]) -> None:
+    """Raise BadInput, before any work is done, unless there is a table of places, or an interval."""
+    if (table is None) != all(ends[:2]) or (table is not None and any(ends)):
+        raise BadInput(
+            "expected a table of places, or --from and --to along a single axis; give one of the two"
+        )
 
 
 def _scatter(post: hg.Posterior, scale: np.ndarray | None) -> Any:
@@ -68,11 +84,26 @@ def _scatter(post: hg.Posterior, scale: np.ndarray | None) -> Any:
 
 
 def _write_table(frame: pd.DataFrame, output: pathlib.Path) -> None:
+    shapes, ending = has_geometry(frame), output.suffix.lower()
+    if ending in GEOGRAPHIC and not shapes:
+        raise BadInput(f"{output}: expected .csv or .parquet for a table without shapes, got {ending}")
+    if shapes and ending not in GEOGRAPHIC:
+        frame = pd.DataFrame(frame.drop(columns=frame.geometry.name))
     with io.atomic(output) as file:
-        if output.suffix.lower() in (".parquet", ".pq"):
+        if ending in (".parquet", ".pq"):
             frame.to_parquet(file)
+        elif ending in GEOGRAPHIC:
+            file.write(_shapes(frame, ending))
         else:
             frame.to_csv(file, index=False)
+
+
+def _shapes(frame: Any, ending: str) -> bytes:
+    """A GeoDataFrame as GeoJSON or a GeoPackage, which geopandas writes to a file of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / f"shapes{ending}"
+        frame.to_file(path)
+        return path.read_bytes()
 
 
 def _check_ending(output: pathlib.Path, endings: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 from hipgp.apps.cli.console import BadInput
 
 ASTROPY = (".fits", ".fit", ".ecsv", ".vot", ".votable")  # endings of the files that astropy reads
+GEOGRAPHIC = (".geojson", ".gpkg", ".shp")  # of those that geopandas reads
 PARQUET = (".parquet", ".pq")
 
 
@@ -20,13 +21,17 @@ class Sheet(NamedTuple):
 
 
 def read_table(path: pathlib.Path) -> Sheet:
-    """CSV, Parquet, FITS, ECSV or VOTable, by the file's ending."""
+    """CSV, Parquet, FITS, ECSV, VOTable, NetCDF, GeoJSON, GeoPackage or a shapefile, by the file's ending."""
     if not path.exists():
         raise BadInput(f"{path}: no such file")
     ending = path.suffix.lower()
     try:
         if ending in ASTROPY:
             sheet = _through_astropy(path)
+        elif ending == ".nc":
+            sheet = Sheet(_cells(path), {})
+        elif ending in GEOGRAPHIC:
+            sheet = Sheet(_through_geopandas(path), {})
         else:
             sheet = Sheet(pd.read_parquet(path) if ending in PARQUET else _read_csv(path), {})
     except (BadInput, MemoryError):
@@ -52,6 +57,22 @@ def _through_astropy(path: pathlib.Path) -> Sheet:
     own = {name: getattr(table[name], "unit", None) for name in table.colnames}
     units = {name.strip(): str(unit) for name, unit in own.items() if unit is not None}
     return Sheet(table.to_pandas(), units)  # masked cells become missing ones
+
+
+def _cells(path: pathlib.Path) -> pd.DataFrame:
+    """The cells of a NetCDF file that hold numbers, a row each with their middles."""
+    import xarray as xr
+
+    with xr.open_dataset(path) as found:
+        return found.to_dataframe().reset_index().dropna()
+
+
+def _through_geopandas(path: pathlib.Path) -> pd.DataFrame:
+    try:
+        import geopandas  # type: ignore[import-not-found]
+    except ModuleNotFoundError:
+        raise BadInput(f"{path}: files of geometries need geopandas: pip install 'hipgp[geo]'") from None
+    return geopandas.read_file(path)
 
 
 def _read_csv(path: pathlib.Path) -> pd.DataFrame:

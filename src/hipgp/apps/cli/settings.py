@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hipgp.apps.cli.console import BadInput
-from hipgp.model.kernel_words import elementary
-from hipgp.model.kernels import Kernel
+from hipgp.apps.cli.kernels import kernel_of
 
 TRENDS = ("none", "constant", "linear")
+FORMULA = 'a formula such as "~ elevation + C(type)"'
 ENGINES = ("batch", "variational")
 OWN_STD = ("auto", "none")  # what an engine with one way to standard deviations can be told
 LINKS = ("none", "exp", "softplus", "logistic")
@@ -83,6 +83,8 @@ def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
             f"std: expected {' or '.join(OWN_STD)} with --engine variational, which has one way to standard deviations, "
             f"got {found.std!r}; leave out --engine to choose how they are computed"
         )
+    if found.engine == "variational" and "~" in found.trend:
+        raise BadInput("trend: expected no formula with --engine variational; leave out --engine")
     _check_likelihood(found)
     return found
 
@@ -138,28 +140,6 @@ def limit_columns(s: Settings) -> tuple[str, ...]:
     return tuple(getattr(s, name) for name in limits_of(s) if isinstance(getattr(s, name), str))
 
 
-def parse_kernel(text: str, ndim: int, s: Settings) -> Kernel:
-    """The kernel that `text` names, such as "Matern12 + Matern32"; case does not matter."""
-    lengths: Any = s.lengthscale if len(s.lengthscale) > 1 else (s.lengthscale or (1.0,))[0]
-    variance = 1.0 if s.variance is None else s.variance
-    total: Kernel | None = None
-    for cls in _kernels(text):
-        part = cls(variance=variance, lengthscale=lengths)
-        total = part if total is None else total + part
-    assert total is not None
-    total.check_dimension(ndim)
-    return total
-
-
-def _kernels(text: str) -> list[Any]:
-    known = {name.lower(): cls for name, cls in elementary().items()}
-    words = [word.strip() for word in text.split("+")]
-    for word in words:
-        if word.lower().replace("/", "") not in known:
-            raise BadInput(f"kernel: expected {', '.join(elementary())} or a sum of them, got {word!r}")
-    return [known[word.lower().replace("/", "")] for word in words]
-
-
 def one_of(name: str, value: Any, options: Sequence[str]) -> str:
     """`value`, if it is one of the options."""
     if value not in options:
@@ -209,8 +189,12 @@ def _listed(value: Any) -> tuple[Any, ...]:
 
 
 def _kernel_name(name: str, value: Any) -> str:
-    _kernels(_word(name, value))
+    kernel_of(_word(name, value))
     return value
+
+
+def _trend(name: str, value: Any) -> str:
+    return value if isinstance(value, str) and "~" in value else one_of(name, value, (*TRENDS, FORMULA))
 
 
 _names = lambda name, value: tuple(_word(name, v) for v in _listed(value))
@@ -226,7 +210,7 @@ CHECKS: dict[str, Any] = {
     **dict.fromkeys(("samples", "seed"), _whole),
     "shape": lambda name, value: tuple(_whole(name, v, 2) for v in _listed(value)),
     "kernel": _kernel_name,
-    "trend": lambda name, value: one_of(name, value, TRENDS),
+    "trend": _trend,
     "engine": lambda name, value: one_of(name, value, ENGINES),
     "link": lambda name, value: one_of(name, value, LINKS),
     "likelihood": lambda name, value: one_of(name, value, tuple(LIKELIHOODS)),

@@ -12,6 +12,7 @@ from hipgp.apps.cli.columns import Columns, infer
 from hipgp.apps.cli.console import BadInput
 from hipgp.apps.cli.reading import Sheet, read_table
 from hipgp.model import dates
+from hipgp.model.geometry import from_degrees, of_geometry
 
 __all__ = ["NO_UNITS", "Columns", "Sheet", "Units", "functional", "infer", "numbers", "read_table"]
 
@@ -21,10 +22,13 @@ class Units(NamedTuple):
 
     axis: str = ""
     field: str = ""
+    crs: str = ""  # of a map to predict from
 
     def completed(self, sheet: Sheet, columns: Columns, average: bool, path: Any = "table") -> "Units":
         """These units, with those of the file where one is empty."""
         places = columns.first + columns.second
+        if columns.kind == "geometry":
+            return self
         if not self.axis and columns.kind != "sky":
             _check_all_or_none(sheet, places, "--axis-unit", path)
         if not self.field and columns.value not in sheet.units and columns.error in sheet.units:
@@ -33,7 +37,7 @@ class Units(NamedTuple):
         value = sheet.units.get(columns.value or "", "")
         if value and columns.integrates(average):  # a field times a length
             value = f"{value}/{axis}" if axis else ""
-        return Units(axis, self.field or value)
+        return Units(axis, self.field or value, self.crs)
 
     def of_values(self, columns: Columns, average: bool) -> tuple[str, ...]:
         """The units whose product is that of the measured values."""
@@ -41,6 +45,10 @@ class Units(NamedTuple):
 
 
 NO_UNITS = Units()
+ANGLES, LENGTHS = (
+    ("deg", "degree", "degrees"),
+    ("km", "m"),
+)  # what --axis-unit may say of longitude and latitude
 
 
 def _check_all_or_none(sheet: Sheet, names: Sequence[str], flag: str, path: Any) -> None:
@@ -62,6 +70,8 @@ def numbers(
     BadInput names the rows whose cells are no numbers. The first `places` columns are coordinates and may hold dates, which
     become days since the first of them.
     """
+    if not names:
+        return np.empty((len(sheet.frame), 0)), np.ones(len(sheet.frame), bool), {}
     cells = [_moments(sheet, name, path) for name in names[:places]]
     cells += [None] * (len(names) - len(cells))
     table = np.stack(
@@ -169,7 +179,8 @@ def functional(
     n = len(columns.first)
     values = slice(len(places), len(places) + len(extra))
     table[:, values] = _converted(sheet, extra, table[:, values], units.of_values(columns, average), path)
-    if columns.kind != "sky":  # the sky has units of its own
+    flat = columns.degrees and (bool(units.crs) or units.axis not in ("", *ANGLES))
+    if columns.kind != "sky" and not flat:  # the sky has units of its own
         plain = [i for i, name in enumerate(places) if name not in dated]
         table[:, plain] = _converted(sheet, [places[i] for i in plain], table[:, plain], (units.axis,), path)
     one, two, rest = table[:, :n], table[:, n : n + len(columns.second)], table[:, n + len(columns.second) :]
@@ -179,8 +190,27 @@ def functional(
             f"{path}: errors must be positive, but column {columns.error!r} has {len(rows)} that are not "
             f"(first: row {rows[0]})"
         )
+    if flat:
+        return _on_plane(columns, one, path, units), rest, good
+    if columns.kind == "geometry":
+        kind: Any = "averages" if average else None
+        return of_geometry(str(path), sheet.frame.loc[good], kind, units.crs), rest, good
     made = _made(sheet, columns, one, two, average, path, units)
     return made.given_in(_of_axes(columns, dated, path)), rest, good
+
+
+def _on_plane(columns: Columns, degrees: np.ndarray, path: Any, units: Units) -> Any:
+    """Longitudes and latitudes on a plane, whose unit of length is that of the axes."""
+    if columns.kind != "points":
+        raise BadInput(
+            f"{path}: expected points by longitude and latitude with a unit of length, got {columns.kind}; give "
+            "--axis-unit deg for plain degrees"
+        )
+    if not units.crs and units.axis not in LENGTHS:
+        raise BadInput(
+            f"axis_unit: expected {', '.join(LENGTHS)} or deg for longitude and latitude, got {units.axis!r}"
+        )
+    return from_degrees(degrees[:, 0], degrees[:, 1], units.crs, units.axis)
 
 
 def _made(

@@ -1,0 +1,149 @@
+"""Tables, GeoDataFrames and arrays of xarray as observations: what is measured where, of columns and coordinates by name.
+
+>>> import pandas as pd
+>>> table = pd.DataFrame({"x": [0.0, 1.0], "depth": [2.0, 3.0], "error": [0.1, 0.2]})
+>>> read = described(table, "depth", "error", None, None)
+>>> read.functional.x.ravel().tolist(), read.y.tolist(), read.noise.tolist()
+([0.0, 1.0], [2.0, 3.0], [0.1, 0.2])
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hipgp.model.functional import Functional
+from hipgp.model.functionals import BoxAverages, Points
+from hipgp.model.geometry import Kind, has_geometry, of_geometry
+
+
+class Described(NamedTuple):
+    """The arguments of `observe` with columns and coordinates read: a functional, and numbers for each."""
+
+    functional: Functional
+    y: Any
+    noise: Any
+    covariates: Any
+
+
+def described(given: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None) -> Described:
+    """What a functional, a table, a GeoDataFrame or an array of xarray says of the measurements `y`."""
+    if has_geometry(given):
+        return _of_geometry(given, y, noise, covariates, kind)
+    if hasattr(given, "dims") and hasattr(given, "coords"):
+        return _of_array(given, y, noise, covariates, kind)
+    if kind is not None:
+        raise ValueError(
+            f"kind: expected None but for a GeoDataFrame or an array of xarray, got {kind!r}; the functional itself says "
+            "what was measured"
+        )
+    if hasattr(given, "iloc") and hasattr(given, "columns"):
+        places = [c for c in given.columns if not any(isinstance(n, str) and c == n for n in (y, noise))]
+        own = _column("y", given, y), _column("noise", given, noise)
+        return Described(Points(given[places]), *own, covariates)
+    if not isinstance(given, Functional):
+        raise ValueError(
+            f"functional: expected Points, LineIntegrals, ..., a table of coordinates, a GeoDataFrame or an array of xarray, "
+            f"got {type(given).__name__}"
+        )
+    return Described(given, y, noise, covariates)
+
+
+def _column(name: str, table: Any, value: Any) -> Any:
+    """The column that is named, or what was given."""
+    if not isinstance(value, str):
+        return value
+    if value not in table.columns:
+        raise ValueError(
+            f"{name}: expected a column among {', '.join(map(str, table.columns))}, got {value!r}"
+        )
+    return table[value].to_numpy()
+
+
+def _of_geometry(frame: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None) -> Described:
+    functional = of_geometry("functional", frame, kind)
+    if not hasattr(frame, "columns"):  # a GeoSeries
+        return Described(functional, y, noise, covariates)
+    own = _column("y", frame, y), _column("noise", frame, noise)
+    if covariates is None:
+        import pandas as pd
+
+        covariates = pd.DataFrame(frame.drop(columns=frame.geometry.name))
+    return Described(functional, *own, covariates)
+
+
+def _of_array(given: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None) -> Described:
+    """The cells of an array that hold numbers, as values in their middles or as averages over them."""
+    if kind not in (None, "points", "averages"):
+        raise ValueError(f'kind: expected "points" or "averages" for cells of an array, got {kind!r}')
+    values = _variable(given, y)
+    missing = [dim for dim in values.dims if dim not in values.coords]
+    if missing:
+        raise ValueError(
+            f"functional: expected coordinates along every dimension, got none of {missing[0]!r}"
+        )
+    std = noise
+    if isinstance(noise, str):
+        std = _variable(given, noise)
+    if hasattr(std, "dims"):
+        std = std.transpose(*values.dims).values.ravel()
+    numbers = np.asarray(values.values, float).ravel()
+    good = np.isfinite(numbers)
+    if not np.any(good):
+        raise ValueError(
+            f"y: expected some cells with numbers, got {len(numbers)} that are empty (NaN) or infinite"
+        )
+    std = std[good] if np.ndim(std) == 1 and len(std) == len(good) else std
+    functional = _cells(given, values, kind == "averages", good)
+    return Described(functional, numbers[good], std, covariates)
+
+
+def _variable(given: Any, name: Any) -> Any:
+    """The array of values: a variable of a Dataset by its name, or the array itself."""
+    if not hasattr(given, "data_vars"):
+        if name is not None and not hasattr(name, "dims"):
+            raise ValueError(
+                f"y: expected None with a DataArray, whose values are measured, got {type(name).__name__}"
+            )
+        return given if name is None else name.transpose(*given.dims)
+    if not isinstance(name, str) or name not in given.data_vars:
+        raise ValueError(
+            f"y: expected a variable of the Dataset, {', '.join(map(str, given.data_vars))}, got {name!r}"
+        )
+    return given[name]
+
+
+def _cells(given: Any, values: Any, averages: bool, good: np.ndarray) -> Functional:
+    """The cells marked `good` of an array with coordinates: their middles, or the boxes between the middles."""
+    import pandas as pd
+
+    def crossed(each: list[Any]) -> Any:
+        """A row for each cell, of one value along each dimension."""
+        parts = np.meshgrid(*[np.arange(len(v)) for v in each], indexing="ij")
+        return pd.DataFrame({i: v[p.ravel()[good]] for i, (v, p) in enumerate(zip(each, parts, strict=True))})
+
+    middles = [np.asarray(values.coords[dim].values) for dim in values.dims]
+    if averages:
+        edges = [_edges(given, values.coords[dim]) for dim in values.dims]
+        functional: Functional = BoxAverages(*(crossed([e[i] for e in edges]) for i in (0, 1)))
+    else:
+        functional = Points(crossed(middles))
+    told = [str(values.coords[dim].attrs.get("units", "")) for dim in values.dims]
+    dated = functional.units or ("",) * len(told)
+    return functional.given_in(tuple(one or other for one, other in zip(dated, told, strict=True)))
+
+
+def _edges(given: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The lower and upper edge of every cell: its bounds by the CF conventions, or halfway to the next ones."""
+    named = axis.attrs.get("bounds")
+    if named is not None and named in getattr(given, "variables", given.coords):
+        ends = np.sort(np.asarray(given[named].values), axis=1)
+        return ends[:, 0], ends[:, 1]
+    x = np.asarray(axis.values)
+    if len(x) < 2:
+        raise ValueError(
+            f"functional: expected at least two cells along {axis.name!r}, between which their edges lie, got one; add "
+            'bounds as in the CF conventions, or give kind="points"'
+        )
+    half = np.diff(x) / 2
+    below, above = x - np.append(half[:1], half), x + np.append(half, half[-1:])
+    return np.minimum(below, above), np.maximum(below, above)

@@ -1,0 +1,165 @@
+"""Every kind of data through Python and through the shell: the same answer."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from typer.testing import CliRunner
+
+import hipgp as hg
+from hipgp.apps.cli import app
+from hipgp.apps.cli.kernels import kernel_of
+
+# on grids as coarse as these both ways say so, and must still agree
+pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
+RNG = np.random.default_rng(3)
+COUNT = 24
+X, FAR = RNG.uniform(0, 1, (COUNT, 2)), RNG.uniform(0, 1, (COUNT, 2))
+Y = np.sin(4 * X[:, 0]) + X[:, 1]
+PLANE = pd.DataFrame({"x": X[:, 0], "y": X[:, 1], "value": Y, "error": 0.05})
+WHEN = pd.date_range("2021-05-01", periods=COUNT, freq="12h")
+SERIES = pd.DataFrame({"time": WHEN, "value": Y, "error": 0.05})
+FLAGS = ("--lengthscale", "0.4", "--variance", "1", "--shape", "12", "--std", "none")
+KERNEL = hg.Matern32(1.0, 0.4)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def hipgp(*arguments, code=0):
+    found = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert found.exit_code == code, found.output
+    return found.output.replace("\n", " ")
+
+
+def check_same(name, functional, *flags, kernel=KERNEL, trend="constant", at=None, covariates=None, y=Y):
+    """Fit and predict the file `name` by the shell, and the same in Python."""
+    hipgp("fit", name, *FLAGS, *flags, "-o", "map.hipgp", "-q", "--overwrite")
+    hipgp("predict", "map.hipgp", name, "-o", "p.csv", "-q", "--overwrite")
+    places = functional.places().reshape(-1, functional.ndim)
+    grid = hg.Grid.cover(places.min(axis=0), places.max(axis=0), shape=12)
+    data = hg.observe(functional, y, 0.05, covariates=covariates)
+    post = hg.GP(kernel, grid, trend=trend).condition(data, hg.Batch(), progress=False)
+    expected = post.predict(functional, columns=covariates, progress=False)
+    found = pd.read_csv("p.csv")
+    np.testing.assert_allclose(found["mean"], expected.mean, atol=1e-6)
+    np.testing.assert_allclose(found["std"], expected.std, rtol=1e-4)
+    return hg.load("map.hipgp")
+
+
+def test_points():
+    PLANE.to_csv("t.csv", index=False)
+    check_same("t.csv", hg.Points(X))
+
+
+def test_rays():
+    table = PLANE.rename(columns={"x": "x0", "y": "y0"}).assign(x1=FAR[:, 0], y1=FAR[:, 1])
+    table.to_csv("t.csv", index=False)
+    check_same("t.csv", hg.LineIntegrals(X, FAR))
+
+
+def test_boxes():
+    table = PLANE.rename(columns={"x": "lower_x", "y": "lower_y"})
+    table.assign(upper_x=X[:, 0] + 0.1, upper_y=X[:, 1] + 0.2).to_csv("t.csv", index=False)
+    check_same("t.csv", hg.BoxAverages(X, X + np.array([0.1, 0.2])))
+
+
+def test_dates_with_a_periodic_kernel_and_a_forecast():
+    SERIES.to_csv("t.csv", index=False)
+    words = "Matern32(lengthscale=5) * Periodic(period=3, lengthscale=1)"
+    post = check_same("t.csv", hg.Points(WHEN), "--kernel", words, kernel=kernel_of(words))
+    hipgp("predict", "map.hipgp", "--from", "2021-05-12", "--to", "2021-05-20", "--step", "1D", "-o", "f.csv")
+    ahead = pd.date_range("2021-05-12", periods=9)
+    found = pd.read_csv("f.csv")
+    assert pd.to_datetime(found["time"], utc=True).dt.tz_localize(None).tolist() == ahead.tolist()
+    np.testing.assert_allclose(found["mean"], post.predict(hg.Points(ahead)).mean, atol=1e-6)
+    for flags, told in (
+        (("--from", "2021-05-12"), "a table of places, or --from and --to"),
+        (("--from", "2021-05-12", "--to", "noon"), "to: expected a date such as 2020-02-01"),
+        (("--from", "2021-05-12", "--to", "2021-05-11"), "an end after 2021-05-12"),
+        (
+            ("--from", "2021-05-12", "--to", "2021-05-13", "--step", "no"),
+            "step: expected a duration such as 6h",
+        ),
+    ):
+        assert told in hipgp("predict", "map.hipgp", *flags, "-o", "g.csv", code=2)
+
+
+def test_a_trend_in_named_columns():
+    pytest.importorskip("formulaic")
+    table = PLANE.assign(height=np.arange(COUNT) / COUNT, rock=np.where(np.arange(COUNT) % 3, "clay", "sand"))
+    table.to_csv("t.csv", index=False)
+    formula = "~ height + C(rock)"
+    post = check_same("t.csv", hg.Points(X), "--trend", formula, trend=formula, covariates=table)
+    assert list(post.coefficients.index) == ["constant", "height", "C(rock)[T.sand]"]
+    PLANE.to_csv("without.csv", index=False)
+    assert "height, rock, of which the trend" in hipgp("predict", "map.hipgp", "without.csv", code=2)
+    table.assign(rock="slate").to_csv("unseen.csv", index=False)
+    told = hipgp("predict", "map.hipgp", "unseen.csv", "-o", "q.csv", code=2)
+    assert "expected rock among clay, sand" in told and "'slate' in row 0" in told
+
+
+def test_cells_of_an_array():
+    array = xr.DataArray(
+        Y.reshape(4, 6), dims=("x", "y"), coords={"x": np.arange(4) / 4, "y": np.arange(6) / 6}
+    )
+    array.to_dataset(name="value").to_netcdf("t.nc")
+    functional = hg.observe(array).functionals[0]
+    check_same("t.nc", functional, "--noise", "0.05")
+
+
+def test_the_sky():
+    pytest.importorskip("astropy")
+    import astropy.units as u
+    from astropy.coordinates import SkyCoord
+
+    angles = {"ra": 40 + 9 * X[:, 0], "dec": 20 + 9 * X[:, 1], "distance": 1 + FAR[:, 0]}
+    pd.DataFrame(angles | {"value": Y, "error": 0.05}).to_csv("t.csv", index=False)
+    ends = SkyCoord(angles["ra"] * u.deg, angles["dec"] * u.deg, distance=angles["distance"] * u.kpc)
+    rays = hg.LineIntegrals(np.zeros(3), ends).given_in(())
+    check_same("t.csv", rays)
+
+
+def test_shapes_and_degrees():
+    """Of districts in degrees, and of places by longitude and latitude with --axis-unit km: one plane for both."""
+    gpd = pytest.importorskip("geopandas")
+    shapely = pytest.importorskip("shapely")
+    corners = [(-75 + 0.1 * i, 42 + 0.1 * j) for i in range(6) for j in range(4)]
+    squares = gpd.GeoDataFrame(
+        {"value": Y, "error": 0.05},
+        geometry=[shapely.box(a, b, a + 0.1, b + 0.1) for a, b in corners],
+        crs=4326,
+    )
+    squares.to_file("t.geojson")
+    own = hg.observe(squares, "value", 0.05).functionals[0]
+    km = ("--lengthscale", "20")
+    post = check_same("t.geojson", own, *km, kernel=hg.Matern32(1.0, 20.0))
+    hipgp("predict", "map.hipgp", "t.geojson", "-o", "p.geojson", "-q")
+    np.testing.assert_allclose(gpd.read_file("p.geojson")["mean"], post.predict(squares)["mean"], atol=1e-9)
+    middles = squares.centroid if squares.crs is None else squares.to_crs(post.crs).centroid.to_crs(4326)
+    PLANE.assign(lon=middles.x, lat=middles.y).drop(columns=["x", "y"]).to_csv("places.csv", index=False)
+    hipgp("predict", "map.hipgp", "places.csv", "-o", "q.csv", "-q")
+    np.testing.assert_allclose(pd.read_csv("q.csv")["mean"], post.predict(middles)["mean"], atol=1e-9)
+    points = hg.observe(gpd.GeoSeries(middles), Y, 0.05).functionals[0]
+    check_same("places.csv", points, "--axis-unit", "km", *km, kernel=hg.Matern32(1.0, 20.0))
+    told = hipgp("fit", "places.csv", "--axis-unit", "pc", "-o", "r.hipgp", code=2)
+    assert "expected km, m or deg for longitude and latitude, got 'pc'" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Matern33", "got 'Matern33'"),
+        ("Periodic(1)", "got 'Periodic\\(1\\)'"),
+        ("Periodic(perod=1)", "expected options among"),
+        ("Matern32(period=1)", "has no option period"),
+        ("Matern32 +", "expected Matern12"),
+        ("__import__('os')", "expected Matern12"),
+    ],
+)
+def test_words_that_are_no_kernel_are_refused(text, told):
+    with pytest.raises(Exception, match=told):
+        kernel_of(text)
