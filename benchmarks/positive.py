@@ -1,6 +1,6 @@
 """Positive fields: dust from extinctions, and point patterns as log-Gaussian Cox processes.
 
-    python benchmarks/positive.py rays [--seed 0] [--learn]
+    python benchmarks/positive.py rays [--seed 0] [--learn] [--corrected 64]
     python benchmarks/positive.py bei --data DIR
     python benchmarks/positive.py clmfires --data DIR
 
@@ -48,7 +48,7 @@ def by_quantiles(prediction: hg.Prediction, truth: np.ndarray, count: int = 200)
     return scores(prediction.quantile((np.arange(count) + 0.5) / count), truth)
 
 
-def rays(seed: int, learn: bool, max_rounds: int) -> dict:
+def rays(seed: int, learn: bool, max_rounds: int, corrected: int = 0) -> dict:
     sky, sun = simulate.dust(stars=3000, seed=seed), np.zeros(3)
     grid = hg.Grid.cover((-1, -1, -0.4), (1, 1, 0.4), shape=(45, 45, 18), margin=0.02)
     held = np.arange(3000) % 10 == 0
@@ -68,7 +68,23 @@ def rays(seed: int, learn: bool, max_rounds: int) -> dict:
     draws = post.sample(DRAWS, key=1).reshape(DRAWS, -1)
     truth = simulate.interpolate(sky.axes, sky.density, grid.coordinates())
     of_lines = post.sample(DRAWS, key=1, at=lines)
-    return {
+    found_by_steps = {}
+    if corrected:
+        began = clock()
+        exact = gp.condition(data, method=hg.Linearised(corrected=corrected))
+        spent = clock() - began
+        found_by_steps = {
+            "corrected": {
+                "draws": corrected,
+                "field": scores(exact.sample(corrected).reshape(corrected, -1), truth),
+                "held_out": by_quantiles(exact.predict(lines), sky.extinction[held]),
+                "held_out_by_draws": scores(exact.sample(corrected, at=lines), sky.extinction[held]),
+                "seconds": spent,
+                "diagnostics": {k: v for k, v in exact.diagnostics.items() if k not in ("gaussian", "trace")},
+            }
+        }
+        print(found_by_steps, flush=True)
+    return found_by_steps | {
         "kernel": describe(gp.kernel),
         "field": scores(draws, truth),
         "held_out": found,
@@ -156,12 +172,13 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=100, help="of a point pattern, along its longer side")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learn", action="store_true")
+    parser.add_argument("--corrected", type=int, default=0, help="draws of the true posterior")
     parser.add_argument("--max-rounds", type=int, default=40)
     args = parser.parse_args()
     if args.problem == "rays":
         found, name = (
-            rays(args.seed, args.learn, args.max_rounds),
-            f"positive-rays-seed{args.seed}" + "-learned" * args.learn,
+            rays(args.seed, args.learn, args.max_rounds, args.corrected),
+            f"positive-rays-seed{args.seed}" + "-learned" * args.learn + "-corrected" * bool(args.corrected),
         )
     else:
         found, name = pattern(args.problem, args.data, args.cells), f"positive-{args.problem}-{args.cells}"

@@ -12,11 +12,15 @@ TUTORIALS = sorted((Path(__file__).parents[1] / "docs" / "tutorials").glob("*.py
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
 def test_tutorial(path, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # for their pictures
+    monkeypatch.chdir(tmp_path)  # where pictures go
+    monkeypatch.setenv("MPLBACKEND", "agg")
     assert len(path.read_text().splitlines()) < 65
     runpy.run_path(str(path), run_name="__main__")
     said = capsys.readouterr().out
     assert len(said.splitlines()) >= 3 and "nan" not in said
+    pictures = list(tmp_path.glob("*.png"))
+    assert len(pictures) == path.read_text().count("savefig(")
+    assert all(picture.stat().st_size > 10_000 for picture in pictures)
 
 
 def test_they_are_numbered_without_a_gap():

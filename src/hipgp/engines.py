@@ -139,6 +139,20 @@ class FittedPosterior(eqx.Module):
         """At how many points `at_points` gives means, and standard deviations, in a few seconds; 0 where it does not."""
         return 0, 0
 
+    def deviations(
+        self, count: int, key: Any, tolerance: float, start: Float[np.ndarray, "S N"] | None = None
+    ) -> tuple[Float[np.ndarray, "S M"], Float[np.ndarray, "S N"] | None]:
+        """Draws on the grid less the mean, each within `tolerance` nats, and what the next call may start from.
+
+        That is A^-1 times each draw's data; the same draws of a slightly different problem are then found sooner.
+        """
+        drawn = self.sample(SampleOptions(count, key)).reshape(count, -1)
+        return np.asarray(drawn, float) - np.asarray(self.grid_mean(), float).ravel(), None
+
+    def reference(self) -> Any:
+        """Its mean and covariance as operators, for draws of another posterior that is near."""
+        raise ValueError(self._refusal("draws of the true posterior", "Batch()"))
+
     def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
         """The gradient of the log evidence in the logarithms of the kernel's parameters and the noise."""
         raise ValueError(self._refusal("the gradient of the log evidence", "Batch() or Exact()"))

@@ -36,7 +36,7 @@ from hipgp.model.problem import OpenProblem, Problem
 from hipgp.model.trend import Trend
 from hipgp.model.undecided import Undecided
 from hipgp.nonlinear.engine import Linearised, suited
-from hipgp.nonlinear.learning import learn_linearised
+from hipgp.nonlinear.learning import Begun, learn_linearised
 from hipgp.posterior import Posterior
 from hipgp.runtime.shown import Shown
 
@@ -59,6 +59,9 @@ class GP(Shown, eqx.Module):
     parameters: dict[str, float]
     learned: Learned | None
     formula: Formula | None = eqx.field(static=True)
+    begun: Begun | None = eqx.field(
+        static=True
+    )  # what learning knew of the field, with a link or a likelihood
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class GP(Shown, eqx.Module):
         self.formula = Formula(trend) if named else None
         self.trend = trend if isinstance(trend, Trend) else Trend(None if named else trend)
         self.link, self.parameters = as_link(link), dict(parameters or {})
-        self.learned = None
+        self.learned = self.begun = None
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         noise = "as given with the data, or to be learned" if self.noise is None else f"{self.noise:.4g}"
@@ -193,18 +196,16 @@ class GP(Shown, eqx.Module):
             scaling.warn_if_repeated(data)
             asked = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
             learned = learned_from(asked, Batch(), how)
-            parameters: dict[str, float] = {}
+            parameters, begun = {}, None
         else:
             _check_decided(self.kernel)
             check_periods(self.kernel)
             method = Linearised(Batch(), self.link, self.parameters)
-            learned, parameters = learn_linearised(
-                method, self._problem_on_grid(data, start == "kernel"), how
-            )
+            whole = self._problem_on_grid(data, start == "kernel")
+            learned, parameters, begun = learn_linearised(method, whole, how)
             warn_if_undetermined(learned.undetermined)
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
-        learned = learned._replace(frame=frame)
-        return eqx.tree_at(lambda g: g.learned, gp, learned, is_leaf=lambda a: a is None)
+        return gp._changed(learned=learned._replace(frame=frame), begun=begun)
 
     def _with_columns(self, data: Data) -> tuple[Design, "GP"]:
         """The columns of a trend in named columns, and the same model with these as a matrix."""
@@ -248,8 +249,10 @@ class GP(Shown, eqx.Module):
         problem = self._problem_on_grid(data)
         self._check(data, engine)
         if average:
-            engine = _averaged(engine, self.learned, problem)
-        return Posterior(engine.condition(problem, progress, checkpoint), self.learned, frame=frame)
+            averaged = _averaged(engine, self.learned, problem)
+            return Posterior(averaged.condition(problem, progress, checkpoint), self.learned, frame=frame)
+        begin = None if self.begun is None else self.begun.known(engine, problem)
+        return Posterior(engine.condition(problem, progress, checkpoint, begin), self.learned, frame=frame)
 
     def _problem_on_grid(self, data: Data, learned: bool = True) -> Problem:
         """The problem on the grid, or on one that suits the data and, where it is known, the kernel."""

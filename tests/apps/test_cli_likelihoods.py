@@ -128,3 +128,52 @@ def test_what_does_not_go_together_is_refused(flags, message):
     TABLE.assign(few=1, none=0).to_csv("table.csv", index=False)
     found = hipgp("fit", "table.csv", *FIXED, *flags, "-q", code=2)
     assert message in found.output.replace("\n", " ")
+
+
+def test_limits_of_detection_are_a_number_or_a_column():
+    """Both tell the same, and more than the values taken as they are."""
+    faint = pd.DataFrame({"x": np.linspace(0, 1, 40), "limit": 0.5})
+    faint["flux"] = np.maximum(np.exp(np.sin(6 * faint["x"]) - 0.5), 0.5)
+    faint.to_csv("faint.csv", index=False)
+    flags = (
+        "--coordinates",
+        "x",
+        "--value",
+        "flux",
+        "--noise",
+        "0.05",
+        "--lengthscale",
+        "0.3",
+        "--variance",
+        "1",
+        "--shape",
+        "24",
+    )
+    for name, limit in (
+        ("one", ("--lower-limit", "0.5")),
+        ("column", ("--lower-limit", "limit")),
+        ("none", ()),
+    ):
+        told = hipgp("fit", "faint.csv", "-o", name, *flags, *limit, "--link", "exp")
+        assert ("up to the limits limit" in told.output) == (name == "column")
+    one, column, none = (hg.load(name) for name in ("one", "column", "none"))
+    np.testing.assert_allclose(one.mean, column.mean, rtol=1e-6)
+    lowest = hg.Points([0.78])
+    assert one.predict(lowest).mean[0] < 0.4 < none.predict(lowest).mean[0]
+
+
+def test_limits_that_do_not_go_are_refused():
+    TABLE.to_csv("table.csv", index=False)
+    for flags, message in (
+        (
+            ("--likelihood", "poisson", "--lower-limit", "1"),
+            "limits go with gaussian, student-t, gamma, log-normal",
+        ),
+        (
+            ("--lower-limit", "nan", "--noise", "1"),
+            "lower_limit: expected a finite number or the name of a column",
+        ),
+        (("--lower-limit", "3", "--upper-limit", "2", "--noise", "1"), "check whether they are swapped"),
+    ):
+        found = hipgp("fit", "table.csv", *FIXED, *flags, "-q", code=2)
+        assert message in found.output.replace("\n", " ")

@@ -86,3 +86,28 @@ def test_cells_at_the_edge_of_a_polygon_have_their_area_inside():
 def test_polygons_that_do_not_fit_are_refused(x, window, message):
     with pytest.raises(ValueError, match=message):
         hg.point_pattern(x, window=window)
+
+
+def test_marks_are_a_further_axis():
+    x, sizes = np.array([[0.2, 0.1], [0.9, 0.1], [0.95, 0.9]]), np.array([1.0, 3.0, 2.0])
+    triangle = [[0, 0], [1, 0], [1, 1]]
+    for window, area in ((((0, 0), (1, 1)), 1.0), (triangle, 0.5)):
+        data = hg.point_pattern(x, window, cells=4, marks=sizes, mark_range=(0.0, 4.0))
+        places, exposure = data.functionals[0].x, data.blocks[0].likelihood.exposure
+        np.testing.assert_allclose(np.sum(exposure), area * 4.0)
+        found = places[data.y > 0]
+        assert data.y.sum() == 3 and np.all(np.abs(np.sort(found[:, 2]) - [1, 2, 3]) <= 0.1 + 1e-12)
+        assert np.all(np.abs(found[np.argsort(found[:, 2]), :2] - x[np.argsort(sizes)]) <= 0.125 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("marks", "within", "message"),
+    [
+        ([1.0], None, "marks: expected one for each of 2 places, got 1"),
+        ([1.0, 5.0], (0.0, 4.0), "mark_range: .* 0 to 4, with 1 of 2 outside it"),
+        ([1.0, 1.0], None, "mark_range: expected .smallest, largest."),
+    ],
+)
+def test_marks_that_do_not_fit_are_refused(marks, within, message):
+    with pytest.raises(ValueError, match=message):
+        hg.point_pattern([[0.1], [0.2]], (0.0, 1.0), marks=marks, mark_range=within)

@@ -21,6 +21,12 @@ def test_a_kernel_is_learned_from_counts():
     gp = hg.GP(hg.Matern52(0.3, 2.0), GRID, trend="constant", link="exp").learn(data, progress=False)
     assert 0.4 < gp.kernel.lengthscale < 1.2 and 0.3 < gp.kernel.variance < 2.0
     assert gp.link.name == "exp" and len(gp.learned.names) == 2
+    post = gp.condition(
+        data, progress=False
+    )  # starts from what learning knew, and ends where a fresh start does
+    fresh = hg.GP(gp.kernel, GRID, trend="constant", link="exp").condition(data, progress=False)
+    assert post.diagnostics["rounds"] <= 6 < fresh.diagnostics["rounds"]
+    np.testing.assert_allclose(post.mean, fresh.mean, rtol=0.01)
 
 
 def test_few_counts_in_many_cells_do_not_look_like_a_flat_field():

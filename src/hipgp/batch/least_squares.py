@@ -107,8 +107,9 @@ def combine(
         total = total + part
         if bound <= tolerance or attempt == 1:
             break
-        z = rows.z[0] - total @ rows.z[1:]
-        first = solve(system, jnp.asarray(z[None], dtype), tolerance / 4, max_iterations)
+        z = np.zeros_like(rows.z)  # of as many rows as before, for which the solve is compiled
+        z[0] = rows.z[0] - total @ rows.z[1:]
+        first = solve(system, jnp.asarray(z, dtype), tolerance / 4, max_iterations)
         steps += first.steps
     inner = rows.z[1:] @ np.asarray(solved.alpha[1:], float).T
     covariance = np.linalg.inv((inner + inner.T) / 2) * np.outer(rows.scale, rows.scale)

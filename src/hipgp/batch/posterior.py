@@ -18,8 +18,9 @@ from hipgp.batch import beyond, decisions, estimates, evidence, exact_variances,
 from hipgp.batch.interpolation import Rows
 from hipgp.batch.least_squares import right_hand_sides, row_tolerances
 from hipgp.batch.leave_out import leave_out
+from hipgp.batch.reference import Reference
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
-from hipgp.batch.systems import System, draws_at_once, solve
+from hipgp.batch.systems import System, draws_at_once, field_of, solve
 from hipgp.batch.updating import start_from
 from hipgp.engines import EVIDENCE_PROBES, DataPosterior, Estimate, Gradient, as_key
 from hipgp.model.functionals import Functional, LineIntegrals, Points
@@ -274,15 +275,38 @@ class BatchPosterior(DataPosterior):
             values = at.draw(prior, residual, jax.random.fold_in(key, 2**30)) + at.mean(field, alpha)
         return np.asarray(values), self.beta + betas
 
+    @float64_available
+    def deviations(
+        self, count: int, key: Any, tolerance: float, start: Float[np.ndarray, "S N"] | None = None
+    ) -> tuple[Float[np.ndarray, "S M"], Float[np.ndarray, "S N"] | None]:
+        own = Reference(self)
+        found = own.draws(count, key, tolerance, None if start is None else start[:, self.order])
+        return found.field + found.beta @ own.on_grid.T, found.alpha[:, np.argsort(self.order)]
+
+    def reference(self) -> Reference:
+        """This posterior's mean and covariance, with residual variances as independent noise."""
+        if self.diagnostics.get("residual") != "joint":
+            return Reference(self)
+        method = dataclasses.replace(self.method, residual="noise")
+        return Reference(method.refit(self.problem, self.method.tolerance))
+
     def solved_columns(self) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
         """A^-1 X and K W' A^-1 X."""
         columns = self.trend.of_data(self.data, self.grid)
-        p = columns.shape[1]
-        if p == 0:
+        if columns.shape[1] == 0:
             return tuple(jnp.zeros((0, n), self.data.dtype) for n in (len(columns), self.grid.size))  # type: ignore[return-value]
+        if np.any(self.alpha_of_columns):
+            alpha = jnp.asarray(self.alpha_of_columns, self.data.dtype)
+            return alpha, field_of(self.system, alpha)
+        return self._columns_solved_again(columns)
+
+    def _columns_solved_again(
+        self, columns: Float[np.ndarray, "N p"]
+    ) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
+        """For maps from files of before, which do not hold A^-1 X."""
         std = np.sqrt(self.noise_variance)
         rows = right_hand_sides(self.data.y, columns, std)
-        target = row_tolerances(self.method.tolerance, p)[1:]
+        target = row_tolerances(self.method.tolerance, columns.shape[1])[1:]
         z = jnp.asarray(rows.z[1:], self.data.dtype)
         solved = solve(self.system, z, target, self.method.max_iterations)
         scale = jnp.asarray(rows.scale, z.dtype)[:, None]

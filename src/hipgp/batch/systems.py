@@ -209,6 +209,12 @@ def _advance(system: System, state: CGState, target: Any, steps: Any) -> CGState
     return krylov.cg_advance(system.matmul, system.precondition, system.kl_bound, target, state, steps)
 
 
+@bounded_jit()
+def field_of(system: System, alpha: Array) -> Array:
+    """The field K W' alpha on the grid."""
+    return system.toeplitz.flat_matmul(system.weights.transpose_matmul(alpha))
+
+
 class _Refined(NamedTuple):
     """The solution, its true residual and its KL bound in float64; alpha and field in the data's precision."""
 
@@ -239,7 +245,7 @@ def solve(
 ) -> Solved:
     """A^-1 z to `tolerance` nats (one number, or one per row); the certificate uses the true residual in float64.
 
-    `start` is a first guess of the system's unknowns, zero if it is not given.
+    `start` is a first guess of the system's unknowns, zero if it is not given, or if zero is nearer.
 
     In float32 the recurrence's residual drifts from the true one. The solve is then restarted from the true residual
     (iterative refinement), which costs one product each time.
@@ -249,7 +255,10 @@ def solve(
     steps, bound, found = 0, np.asarray(bound), None
     if start is not None:
         found = _refined(system, z, rhs, x, jnp.ones_like(scale), start)
-        bound = np.asarray(found.kl_bound)
+        if np.sum(started := np.asarray(found.kl_bound)) < np.sum(bound):
+            bound = started
+        else:
+            found = None
     if checkpoint is not None and (saved := checkpoint.load(rhs.shape)) is not None:
         x, steps, (state, scale) = saved
         found, bound = None, np.full_like(bound, np.inf)

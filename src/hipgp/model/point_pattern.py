@@ -16,6 +16,7 @@ from hipgp.model.data import Data, observe
 from hipgp.model.functionals import Points
 from hipgp.model.polygons import PolygonAverages
 
+MARK_CELLS = 20  # of a mark
 COLUMNS = 32  # lines a cell, along which a polygon's area in it is found
 CELLS = {1: 256, 2: 100, 3: 40, 4: 16}  # default number of cells along the longest side, by dimension
 
@@ -25,6 +26,8 @@ def point_pattern(
     window: Any,
     exposure: Callable[[np.ndarray], Any] | float | None = None,
     cells: int | tuple[int, ...] | None = None,
+    marks: Any = None,
+    mark_range: tuple[float, float] | None = None,
 ) -> Data:
     """Count events at places x, (N, D), in cells of a `window`, for GP(..., link="exp").
 
@@ -33,6 +36,10 @@ def point_pattern(
     The field is the rate, in events per unit of volume. `exposure` multiplies it: a number, or a function of places,
     (M, D), positive where events could be observed and zero elsewhere (effort, population, part of a cell). `cells` is the
     number of cells along the longest side, or along each; cells should be smaller than the field's lengthscale.
+
+    `marks`, (N,), are a number for each event, such as the size of a tree. They become a further axis, the last one: the field
+    is then the rate per unit of volume and mark, on a grid of one dimension more. `mark_range` holds the marks that could be
+    observed, from the smallest to the largest one where it is not given.
 
     >>> data = point_pattern([[0.1], [0.2], [0.9]], window=(0.0, 1.0), cells=4)
     >>> data.y.tolist()
@@ -58,6 +65,10 @@ def point_pattern(
     centres = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, ndim)
     within = 1.0 if edges is None else _share_inside(edges, lower, size, shape).ravel()
     y, share = counts.ravel(), _exposure(exposure, centres) * within
+    if marks is not None:
+        counts, centres, width = _marked(marks, mark_range, cell, shape, centres)
+        y, share = counts.ravel(), np.repeat(share * np.ones(len(y)), counts.shape[-1])
+        size = np.append(size, width)
     seen = share > 0
     if np.any(y[~seen] > 0):
         raise ValueError(
@@ -66,6 +77,29 @@ def point_pattern(
         )
     likelihood = Poisson(exposure=share[seen] * float(np.prod(size)))
     return observe(Points(centres[seen]), y[seen], likelihood=likelihood)
+
+
+def _marked(
+    marks: Any, within: Any, cell: np.ndarray, shape: tuple[int, ...], centres: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Counts by cell and mark, the centres of these cells, and their width in the mark."""
+    sizes = as_float("marks", marks, ndim=(1,)).astype(float)
+    if len(sizes) != len(cell):
+        raise ValueError(f"marks: expected one for each of {len(cell)} places, got {len(sizes)}")
+    low, high = (np.min(sizes), np.max(sizes)) if within is None else (float(end) for end in within)
+    outside = (sizes < low) | (sizes > high)
+    if not high > low or np.any(outside):
+        raise ValueError(
+            f"mark_range: expected (smallest, largest) that holds all marks, got {low:g} to {high:g}, with {int(np.sum(outside))} of "
+            f"{len(sizes)} outside it"
+        )
+    width = (high - low) / MARK_CELLS
+    number = np.clip(((sizes - low) / width).astype(int), 0, MARK_CELLS - 1)
+    counts = np.zeros((*shape, MARK_CELLS))
+    np.add.at(counts, (*cell.T, number), 1.0)
+    middles = low + (np.arange(MARK_CELLS) + 0.5) * width
+    places = np.repeat(centres, MARK_CELLS, axis=0)
+    return counts, np.column_stack([places, np.tile(middles, len(centres))]), width
 
 
 def _window(window: Any, ndim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:

@@ -18,7 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from hipgp.model.data import Observations
 from hipgp.model.functionals import Functional, Functionals, Points
@@ -105,13 +105,16 @@ class Block(eqx.Module):
         value = float(np.sum(self.terms(state).value))
         return value if np.isfinite(value) else -np.inf
 
-    @abc.abstractmethod
     def log_likelihood(self, values: Float[np.ndarray, "S N ..."]) -> Float[np.ndarray, " S"]:
         """Of draws of what the block's stand-in is made of: f at its nodes, or its functional."""
+        return np.sum(np.asarray(self.log_densities(jnp.asarray(values))), axis=1)
 
-    def _log_density(self, eta: Float[np.ndarray, "S N"]) -> Float[np.ndarray, " S"]:
-        seen = (jnp.asarray(a) for a in (self.y, eta, self.noise))
-        return np.sum(np.asarray(self.likelihood.log_density(*seen)), axis=1)
+    @abc.abstractmethod
+    def log_densities(self, values: Float[Array, "S N ..."]) -> Float[Array, "S N"]:
+        """Of each observation, given draws of what the block's stand-in is made of."""
+
+    def _log_density(self, eta: Any) -> Float[Array, "S N"]:
+        return self.likelihood.log_density(*(jnp.asarray(a) for a in (self.y, eta, self.noise)))
 
     def _check_numbers(self, terms: Terms, state: State) -> None:
         """Raise a ValueError where the user's own log density, or a derivative of it, is no number."""
@@ -151,7 +154,7 @@ class Direct(Block):
 
     def start(self, level: float) -> State:
         zero = np.zeros(len(self.y))
-        return State(zero + level, zero, zero)
+        return State(level * of_one(self.target) if level else zero, zero, zero)
 
     def zeta(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         return state.mean, np.ones(len(self.y))
@@ -166,8 +169,8 @@ class Direct(Block):
         std = np.asarray(post.predict(self.target, StdOptions(columns=self.columns)).std, float)
         return State(state.mean, std, std)
 
-    def log_likelihood(self, values: Float[np.ndarray, "S N"]) -> Float[np.ndarray, " S"]:
-        return self._log_density(self.scale * np.asarray(self.outer(values)))
+    def log_densities(self, values: Float[Array, "S N"]) -> Float[Array, "S N"]:
+        return self._log_density(self.scale * self.outer(values))
 
 
 class Nodal(Block):
@@ -220,8 +223,8 @@ class Nodal(Block):
             of_eta = draws.of_sums(linear)
         return state._replace(spread=self._spread(state, np.asarray(of_eta, float)))
 
-    def log_likelihood(self, values: Float[np.ndarray, "S N Q"]) -> Float[np.ndarray, " S"]:
-        return self._log_density(np.sum(self.weights * np.asarray(self.link(values)), axis=2))
+    def log_densities(self, values: Float[Array, "S N Q"]) -> Float[Array, "S N"]:
+        return self._log_density(jnp.sum(self.weights * self.link(values), axis=2))
 
     def _spread(self, state: State, of_eta: np.ndarray) -> np.ndarray:
         """The standard deviation of zeta, given that of eta's linearisation."""
@@ -248,6 +251,13 @@ def node_means(post: "FittedPosterior", reader: "NodeReader | None", places: np.
         return reader.means(post, reader.rows(places))
     mean = post.at_points(places.reshape(-1, places.shape[2]), False)[0]
     return np.asarray(mean, float).reshape(places.shape[:2])
+
+
+def of_one(functional: Functional) -> Float[np.ndarray, " N"]:
+    """What each functional makes of a field that is 1 everywhere."""
+    nodes = functional.finer().nodes(1e9)
+    value = 1.0 if nodes.value is None else np.asarray(nodes.value, float)
+    return np.sum(value * np.asarray(nodes.weights, float), axis=1)
 
 
 def is_one_sign(weights: Float[np.ndarray, "N Q"]) -> bool:

@@ -23,7 +23,7 @@ from hipgp.model.links import Link, as_link
 from hipgp.model.packing import check_shapes, unpack_data
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
-from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of
+from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of, of_one
 from hipgp.nonlinear.importance import pareto_facts
 from hipgp.nonlinear.iteration import (
     SOLVE,
@@ -43,6 +43,7 @@ from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 
+FEWEST_CORRECTED = 16  # draws, from which a standard deviation is known to a fifth
 NEWTON_STEPS = 50  # at most, to the likeliest constant
 INNER = ("batch", "exact")  # engines of Gaussian problems that give residuals, and values at points
 
@@ -56,6 +57,9 @@ class Linearised(Method):
     - `draws`: number of posterior draws that give standard deviations at many nodes of lines and boxes.
     - `importance`: number of draws for importance weights of the true posterior over the Gaussian one; the Pareto shape of
       the weights is `diagnostics["pareto_k"]`, with a warning above 0.7. The default 0 computes none.
+    - `corrected`: number of draws of the true posterior, by Hamiltonian steps that start from the Gaussian one; map, predictions
+      and samples are then of these, and `diagnostics["acceptance"]` says how many steps were accepted. The default 0 stays with the
+      Gaussian posterior of f.
     """
 
     name: ClassVar[str] = "linearised"
@@ -67,6 +71,7 @@ class Linearised(Method):
     max_rounds: int = eqx.field(static=True, default=60)
     draws: int = eqx.field(static=True, default=64)
     importance: int = eqx.field(static=True, default=0)
+    corrected: int = eqx.field(static=True, default=0)
 
     def __check_init__(self) -> None:
         if self.method is not None and getattr(self.method, "name", None) not in INNER:
@@ -76,11 +81,19 @@ class Linearised(Method):
             )
         if not self.tolerance > 0:
             raise ValueError(f"tolerance: expected a positive number of nats, got {self.tolerance!r}")
-        for name, least in (("max_rounds", 1), ("draws", 2), ("importance", 0)):
+        for name, least in (("max_rounds", 1), ("draws", 2), ("importance", 0), ("corrected", 0)):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < least:
                 raise ValueError(
                     f"{name}: expected a whole number of at least {least}, got {getattr(self, name)!r}"
                 )
+        if self.corrected and getattr(self.method, "name", "batch") != "batch":
+            raise ValueError(
+                f"method: expected Batch(...) with corrected draws, got {type(self.method).__name__}"
+            )
+        if self.corrected and self.corrected < FEWEST_CORRECTED:
+            raise ValueError(
+                f"corrected: expected 0, or at least {FEWEST_CORRECTED} draws, got {self.corrected}"
+            )
 
     @property
     def inner(self) -> Method:
@@ -100,12 +113,17 @@ class Linearised(Method):
 
     @float64_available
     def condition(
-        self, problem: Problem, progress: bool = True, checkpoint: Any = None
+        self,
+        problem: Problem,
+        progress: bool = True,
+        checkpoint: Any = None,
+        begin: list[State] | None = None,
     ) -> LinearisedPosterior:
+        """The posterior of a problem; the rounds start from the states `begin`, or from a constant field."""
         began = time.perf_counter()
         kept = None if checkpoint is None else Kept(checkpoint, fingerprint(self, problem))
         with Progress("linearising", progress) as bar:
-            result, prepared = self.rounds(problem, bar, kept=kept)
+            result, prepared = self.rounds(problem, bar, begin, kept)
         warn_if_unsettled(result, Settings(self.inner, self.tolerance, self.max_rounds))
         last = result.rounds[-1]
         info = {
@@ -126,7 +144,13 @@ class Linearised(Method):
         info["seconds"] = time.perf_counter() - began
         if kept is not None:
             kept.remove()
-        return self._posterior(problem, prepared, result.post, result.states, result.stand_ins, info)
+        found = self._posterior(problem, prepared, result.post, result.states, result.stand_ins, info)
+        if not self.corrected:
+            return found
+        from hipgp.nonlinear.corrected import corrected
+
+        with Progress("draws of the true posterior", progress) as bar:
+            return corrected(found, 0, bar.done)
 
     def rounds(
         self, problem: Problem, bar: Progress, begin: list[State] | None = None, kept: Kept | None = None
@@ -206,7 +230,7 @@ class Linearised(Method):
             )
         own = {
             name: getattr(self, name)
-            for name in ("tolerance", "max_rounds", "draws", "importance", "parameters")
+            for name in ("tolerance", "max_rounds", "draws", "importance", "corrected", "parameters")
         }
         return own | {
             "link": self.link.name,
@@ -240,7 +264,13 @@ class Linearised(Method):
             stand_ins.append(_stand_in_of(block, block.stand_in(like, False), arrays, f"stand_in{number}"))
         inner = Problem(kernel, grid, Data(tuple(s.observations for s in stand_ins)), None, prepared.trend)
         post = self.inner.refit(inner, SOLVE * self.tolerance)
-        return self._posterior(problem, prepared, post, states, stand_ins, model["diagnostics"])
+        found = self._posterior(problem, prepared, post, states, stand_ins, model["diagnostics"])
+        if not self.corrected:
+            return found
+        from hipgp.nonlinear.corrected import with_draws
+
+        check_shapes(arrays, {"drawn": (self.corrected, grid.size)})
+        return with_draws(found, np.asarray(arrays["drawn"], float), model["diagnostics"])
 
 
 def suited(method: Method, usual: Method, link: Link, parameters: dict[str, float]) -> Linearised:
@@ -274,7 +304,7 @@ def _likeliest_level(blocks: list[Block]) -> float:
         up = down = 0.0
         for block in blocks:
             stand_in = block.stand_in(block.start(level), False)
-            precision, one = 1 / stand_in.noise**2, _of_one(stand_in)
+            precision, one = 1 / stand_in.noise**2, of_one(stand_in.functional)
             up += float(np.sum(precision * one * (stand_in.y - stand_in.present)))
             down += float(np.sum(precision * one**2))
         change = float(np.clip(up / down if down > 0 else 0.0, -2.0, 2.0))
@@ -282,13 +312,6 @@ def _likeliest_level(blocks: list[Block]) -> float:
         if abs(change) < 1e-3:
             break
     return level
-
-
-def _of_one(stand_in: StandIn) -> np.ndarray:
-    """The value of each stand-in's functional for a field that is 1 everywhere."""
-    nodes = stand_in.functional.finer().nodes(1e9)
-    value = 1.0 if nodes.value is None else np.asarray(nodes.value, float)
-    return value * np.asarray(nodes.weights, float).sum(axis=1)
 
 
 def _stand_in_of(block: Block, like: StandIn, arrays: Arrays, name: str) -> StandIn:

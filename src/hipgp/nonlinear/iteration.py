@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from hipgp.nonlinear.nodes import NodeReader
 
 STEPS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.06, 0.03, 0.01)  # step lengths of the search
-CALM = 1.0  # nats: below this size of a step the true curvature and new standard deviations are used
+CALM = 1.0  # nats: below this size of a step the true curvature is used, and steps are not searched along
+SETTLING = 10.0  # nats: below this size of a step new standard deviations are used
 SOLVE = 0.02  # tolerance of each Gaussian solve, relative to that of the rounds
-LEAST_SHARE = 0.25  # least weight of new standard deviations in the mixture with old ones
-STALLED = 2  # rounds without progress after which steps are halved
+# Near the fixed point a full update changes what it found by -1 to 0 times the change before: larger standard deviations make
+# for steeper slopes, and so for smaller ones in the next round. Two thirds of a step leave at most a third of an error.
+SHARE, LEAST_STEP, LEAST_SHARE = 2 / 3, 1 / 3, 1 / 4
+GROWING = 0.5  # ratio of the sizes of two steps from which on shares are halved; a third of a step leaves 0.44 of it at most
 
 
 class Round(NamedTuple):
@@ -63,8 +66,8 @@ class Standing(NamedTuple):
     energy: float = 0.0
     rounds: tuple[Round, ...] = ()
     fresh: bool = False
-    shrink: float = 1.0
-    share: float = 1.0
+    shrink: float = SHARE  # of small steps
+    share: float = SHARE  # of new standard deviations, in a mixture with old ones
 
 
 class Given(NamedTuple):
@@ -121,9 +124,11 @@ def _one_round(
     ]
     energies = _energies(energy, alphas, stand_ins, [value for _, value in moves])
     nats = _distance(energies, stand_ins, [value for _, value in moves])
-    if not rounds and not constant:
-        energies = (energies[2], energies[2], energies[2])
-    step, bound = _search(blocks, states, [mean for mean, _ in moves], energies, nats, shrink)
+    means = [mean for mean, _ in moves]
+    if rounds or constant:
+        step, bound = _search(blocks, states, means, energies, nats, shrink)
+    else:  # the energy of these states under this kernel is not known; that of the engine's mean is
+        step, bound = 1.0, _bound(blocks, states, means, energies, 1.0)
     states = [_along(s, mean, step) for s, (mean, _) in zip(states, moves, strict=True)]
     done = Round(nats, step, bound, int(post.diagnostics.get("iterations", 0)), fresh)
     return (
@@ -138,7 +143,7 @@ def _refreshed(given: Given, post: FittedPosterior, moved: Standing) -> Standing
     rounds, share = list(moved.rounds), moved.share
     last = rounds[-1]
     shrink = _shrunk(moved.shrink, rounds)
-    fresh = last.nats * last.step**2 < CALM or len(rounds) % 4 == 0
+    fresh = last.nats * last.step**2 < SETTLING or len(rounds) % 4 == 0
     states = moved.states
     if fresh:
         share = _share(share, rounds)
@@ -189,6 +194,18 @@ def _along(state: State, mean: np.ndarray, step: float) -> State:
     return state._replace(mean=state.mean + step * (mean - state.mean))
 
 
+def _bound(
+    blocks: list[Block],
+    states: list[State],
+    means: list[np.ndarray],
+    energies: tuple[float, float, float],
+    step: float,
+) -> float:
+    """F after a step of this length."""
+    moved = [_along(s, m, step) for s, m in zip(states, means, strict=True)]
+    return sum(b.expected(s) for b, s in zip(blocks, moved, strict=True)) - 0.5 * _mixed(energies, step)
+
+
 def _search(
     blocks: list[Block],
     states: list[State],
@@ -197,32 +214,58 @@ def _search(
     nats: float,
     shrink: float,
 ) -> tuple[float, float]:
-    """The step length with the highest bound; lengths are tried in decreasing order until the bound falls."""
+    """The step length with the highest bound; lengths are tried in decreasing order until the bound falls.
 
-    def bound(step: float) -> float:
-        moved = [_along(s, m, step) for s, m in zip(states, means, strict=True)]
-        return sum(b.expected(s) for b, s in zip(blocks, moved, strict=True)) - 0.5 * _mixed(energies, step)
+    Small steps are not searched along, since the bound is not known so well.
+    """
 
+    bound = lambda step: _bound(blocks, states, means, energies, step)
     if nats < CALM:
         return shrink, bound(shrink)
     best, at = -np.inf, 0.0
     before = bound(0.0)
     for step in STEPS:
-        here = bound(shrink * step)
+        here = bound(step)
         if here > best:
-            best, at = here, shrink * step
+            best, at = here, step
         elif best > before:
             break
-    return (at, best) if best > before or not np.isfinite(before) else (STEPS[-1], bound(STEPS[-1]))
+    if best > before or not np.isfinite(before):
+        return at, best
+    least = (
+        shrink if nats < SETTLING else STEPS[-1]
+    )  # the bound is not known well enough to search along such a step
+    return least, bound(least)
 
 
 def _share(share: float, rounds: list[Round]) -> float:
-    """The weight of new standard deviations, halved if the steps after an update do not shrink fast.
+    """The weight of new standard deviations, halved if the steps after an update do not shrink."""
+    return max(_halved(share, [number for number, r in enumerate(rounds) if r.fresh], rounds), LEAST_SHARE)
 
-    This damps an oscillation: a large std gives a large expected count, which gives a small std, and so on.
+
+def _shrunk(shrink: float, rounds: list[Round]) -> float:
+    """The length of small steps, halved if they do not shrink."""
+    return max(
+        _halved(shrink, [number for number, late in enumerate(_late(rounds)) if late], rounds), LEAST_STEP
+    )
+
+
+def _halved(share: float, compared: list[int], rounds: list[Round]) -> float:
+    """The share, halved if the last round is one of those compared, and its step not shorter than that of the one before.
+
+    The change to the true curvature is a step of its own, so that rounds on either side of it are not compared.
     """
-    after = [r.nats for r in rounds if r.fresh]
-    return max(0.5 * share, LEAST_SHARE) if len(after) > 1 and after[-1] > 0.3 * after[-2] else share
+    if len(compared) < 2 or compared[-1] + 1 < len(rounds):
+        return share
+    before, last = compared[-2:]
+    late = _late(rounds)
+    grown = rounds[last].nats > GROWING * rounds[before].nats and late[last] == late[before]
+    return 0.5 * share if grown else share
+
+
+def _late(rounds: list[Round]) -> list[bool]:
+    """Whether each round used the true curvature: the step before it was small."""
+    return [False, *(before.nats < CALM for before in rounds[:-1])]
 
 
 def _mixed_spreads(old: State, new: State, share: float) -> State:
@@ -230,14 +273,6 @@ def _mixed_spreads(old: State, new: State, share: float) -> State:
     between = lambda a, b: np.where(a > 0, np.where(a > 0, a, 1.0) ** (1 - share) * b**share, b)
     place = (1 - share) * old.place + share * new.place
     return State(new.mean, between(old.std, new.std), between(old.spread, new.spread), place)
-
-
-def _shrunk(shrink: float, rounds: list[Round]) -> float:
-    """Halve the step length if small steps do not shrink, which indicates an oscillation."""
-    if len(rounds) <= STALLED or rounds[-1].nats >= CALM:
-        return 1.0 if rounds[-1].nats >= CALM else shrink
-    recent = [r.nats for r in rounds[-STALLED - 1 :]]
-    return max(0.5 * shrink, 0.125) if recent[-1] > 0.8 * recent[0] else shrink
 
 
 def warn_if_unsettled(result: Result, settings: Settings) -> None:

@@ -34,9 +34,33 @@ if TYPE_CHECKING:
 TURNS = 10
 ROUNDS, NATS = 12, 0.5  # of the linearisation in one turn: it is not the last
 CHANGE = 0.02  # of a parameter's logarithm, under which learning is done
+OF_ERROR = 0.3  # of its standard error, under which a change does not matter
 RANGE = 8.0  # of a parameter's logarithm about its start
 NEEDED = ("number", "kernel", "noise", "parameters")  # of a checkpoint
 NOISE_SHARE = 0.3  # of the spread of y, that an unknown noise starts from
+
+
+class Begun:
+    """What learning knows of the field at the end, from which conditioning on the same data starts."""
+
+    def __init__(self, method: "Linearised", problem: Problem, states: list[State]):
+        self.of, self.states = _of_data(method, problem), states
+
+    def known(self, method: "Linearised", problem: Problem) -> list[State] | None:
+        """The states to start from; None for other data."""
+        return self.states if _of_data(method, problem) == self.of else None
+
+
+def _of_data(method: "Linearised", problem: Problem) -> str:
+    return fingerprint(method.link, problem.grid, problem.data, problem.trend)
+
+
+class Answer(NamedTuple):
+    """The learned kernel and noise, the likelihoods' parameters by name, and what is known of the field."""
+
+    learned: Learned
+    parameters: dict[str, float]
+    begun: Begun
 
 
 class Turn(NamedTuple):
@@ -57,9 +81,7 @@ class Turn(NamedTuple):
 
 
 @float64_available
-def learn_linearised(
-    method: "Linearised", problem: Problem, how: LearnOptions
-) -> tuple[Learned, dict[str, float]]:
+def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) -> Answer:
     """The learned kernel and noise, and the likelihoods' parameters by name."""
     began = time.perf_counter()
     free_noise = any(_takes_noise(block) and block.noise is None for block in problem.data.blocks)
@@ -72,13 +94,16 @@ def learn_linearised(
         while True:
             before = turn.logs()
             turn, learned = _turned(turn, method, problem, how, free_noise, bar)
-            settled = turn.number > 1 and np.max(np.abs(turn.logs() - before)) < CHANGE
+            enough = np.full(len(before), CHANGE)
+            enough[: len(learned.values)] = np.maximum(CHANGE, OF_ERROR * learned.log_std)
+            settled = turn.number > 1 and np.all(np.abs(turn.logs() - before) < enough)
             if settled or turn.number == TURNS:
                 break
             if kept is not None:
                 _keep(kept, turn)
     learned = learned._replace(noise=turn.noise, seconds=time.perf_counter() - began)
-    return learned, turn.parameters
+    assert turn.states is not None
+    return Answer(learned, turn.parameters, Begun(method, problem, turn.states))
 
 
 def _first(method: "Linearised", problem: Problem, how: LearnOptions, free_noise: bool) -> Turn:

@@ -17,7 +17,6 @@ from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.trend import Trend
-from hipgp.predictions import SampleOptions
 from hipgp.runtime.lazy import Lazy
 from hipgp.weights.stencil_geometry import STENCIL
 from hipgp.weights.stencils import local_weight_rows
@@ -25,7 +24,8 @@ from hipgp.weights.stencils import local_weight_rows
 if TYPE_CHECKING:
     from hipgp.engines import FittedPosterior
 
-FEW = 2**14  # nodes up to which the engine predicts them as points
+DRAW_NATS = 0.05  # of each draw: its error is small beside that of the standard deviations of so few
+FEW = 2**12  # nodes up to which the engine predicts them as points
 
 
 class Draws(NamedTuple):
@@ -66,6 +66,7 @@ class NodeReader:
         self.kernel, self.grid, self.trend, self.count = kernel, grid, trend, count
         self._kept = [(places, Lazy(functools.partial(self._rows, places))) for places in kept]
         self._last: tuple[Any, np.ndarray] | None = None
+        self._start: np.ndarray | None = None  # of the next draws
 
     def rows(self, places: Float[np.ndarray, "N Q D"]) -> Rows:
         """The weights of these nodes."""
@@ -90,8 +91,8 @@ class NodeReader:
     def on_grid(self, post: "FittedPosterior") -> Float[np.ndarray, "S M"]:
         """Draws on the grid minus the posterior mean, from the same key in every round; those of the last one are kept."""
         if self._last is None or self._last[0] is not post:
-            drawn = post.sample(SampleOptions(self.count, jax.random.key(0))).reshape(self.count, -1)
-            self._last = post, np.asarray(drawn, float) - np.asarray(post.grid_mean(), float).ravel()
+            values, self._start = post.deviations(self.count, jax.random.key(0), DRAW_NATS, self._start)
+            self._last = post, values
         return self._last[1]
 
     def _rows(self, places: Float[np.ndarray, "N Q D"]) -> Rows:

@@ -185,7 +185,7 @@ class LinearisedPosterior(FittedPosterior):
             Points(np.asarray(nodes.x).reshape(-1, functional.ndim)),
         )
         if how.count * weights.size > DRAWS_AT_ONCE:
-            return self._sums_of_draws(self.post.sample(how), nodes, weights)
+            return self._sums_of_draws(self.post.sample(how), nodes, weights).astype(self.dtype)
         drawn = np.asarray(self.link(self.post.sample(how, flat)), float)
         return np.sum(weights * drawn.reshape(how.count, *weights.shape), axis=2).astype(self.dtype)
 
@@ -199,7 +199,7 @@ class LinearisedPosterior(FittedPosterior):
             some = slice(begin, begin + size)
             f = reader.interpolated(flat, reader.rows(np.asarray(nodes.x[some])))
             out.append(np.sum(weights[some] * np.asarray(self.link(f)), axis=2))
-        return np.concatenate(out, axis=1).astype(self.dtype)
+        return np.concatenate(out, axis=1)
 
     def trend_fit(self) -> tuple[Trend, Float[np.ndarray, " p"], Float[np.ndarray, "p p"]]:
         return self.post.trend_fit()

@@ -14,8 +14,10 @@ So y tells about the place and about the field together, and more of the place w
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from hipgp.engines import FittedPosterior
 from hipgp.model.data import Observations
@@ -143,13 +145,11 @@ class Uncertain(Nodal):
         share = np.exp(log - log.max(axis=1, keepdims=True))
         return share / share.sum(axis=1, keepdims=True)
 
-    def log_likelihood(self, values: Float[np.ndarray, "S N Q"]) -> Float[np.ndarray, " S"]:
-        g = np.asarray(self.link(values))
-        of = self.each.factor * ((self.each.weights * g) @ self.each.seen)
-        log = np.log(self.each.prior) - 0.5 * ((self.y[:, None] - of) / self.noise[:, None]) ** 2
-        top = log.max(axis=2)
-        summed = top + np.log(np.sum(np.exp(log - top[:, :, None]), axis=2))
-        return np.sum(summed - np.log(self.noise) - 0.5 * np.log(2 * np.pi), axis=1)
+    def log_densities(self, values: Float[Array, "S N Q"]) -> Float[Array, "S N"]:
+        """A mixture over the scenarios."""
+        of = self.each.factor * ((self.each.weights * self.link(values)) @ self.each.seen)
+        log = jnp.log(self.each.prior) - 0.5 * ((self.y[:, None] - of) / self.noise[:, None]) ** 2
+        return jax.nn.logsumexp(log, axis=2) - jnp.log(self.noise) - 0.5 * np.log(2 * np.pi)
 
     def _of_each(self, state: State) -> Float[np.ndarray, "N K"]:
         """The expected eta of each scenario."""

@@ -80,6 +80,8 @@ def fit(
     ] = None,
     exposure: Annotated[str | None, typer.Option(help="Column of areas, times or populations of counts.")] = None,
     trials: Annotated[str | None, typer.Option(help="Column of trials, for binomial.")] = None,
+    lower_limit: Annotated[str | None, typer.Option(help="Of detection, number or column: values there mean 'at most'.")] = None,
+    upper_limit: Annotated[str | None, typer.Option(help="Values there mean 'at least'.")] = None,
     average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
     drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
     kernel: Annotated[str | None, typer.Option(help="Such as 'Matern12 + Matern52', auto, or 'Matern32 * Periodic(period=1)' [Matern32].")] = None,
@@ -112,7 +114,7 @@ def fit(
         given |= {"lengthscale": _split(lengthscale, float), "spacing": _split(spacing, float)}
         given |= {
             "shape": _split(shape, int), "value": value, "error": error, "noise": noise, "average": average,
-            "link": link, "likelihood": likelihood, "exposure": exposure, "trials": trials, "drop_nan": drop_nan, "kernel": kernel, "variance": variance, "trend": trend, "engine": engine, "name": name,
+            "link": link, "likelihood": likelihood, "exposure": exposure, "trials": trials, "lower_limit": lower_limit, "upper_limit": upper_limit, "drop_nan": drop_nan, "kernel": kernel, "variance": variance, "trend": trend, "engine": engine, "name": name,
             "unit": unit, "axis_unit": axis_unit, "std": std, "samples": samples, "seed": seed,
         }  # fmt: skip
         fitting.fit(tables, output, settings(config, given), overwrite, resume, voice)

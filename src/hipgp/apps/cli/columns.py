@@ -47,6 +47,7 @@ class Columns(NamedTuple):
     value: str | None
     error: str | None
     scale: str | None = None  # exposures or trials
+    limits: tuple[str, ...] = ()  # of detection
 
     @property
     def ndim(self) -> int:
@@ -72,6 +73,7 @@ class Columns(NamedTuple):
             if self.kind == "sky"
             else ""
         )
+        error += f" up to the limits {' and '.join(self.limits)}" if self.limits else ""
         return f"{self.value or 'places'}{error}: {what} ({', '.join(self.first)}){to}{unit}"
 
 
@@ -130,7 +132,7 @@ def find(sheet: Sheet, name: str, path: Any = "table") -> str:
 def infer(
     sheet: Sheet, *, coordinates: Sequence[str] = (), start: Sequence[str] = (), end: Sequence[str] = (),
     lower: Sequence[str] = (), upper: Sequence[str] = (), value: str | None = None, error: str | None = None,
-    need_value: bool = True, with_error: bool = True, scale: str | None = None, path: Any = "table",
+    need_value: bool = True, with_error: bool = True, scale: str | None = None, limits: Sequence[str] = (), path: Any = "table",
     others: Sequence[str] = (),
 ) -> Columns:  # fmt: skip
     """The columns that the user names, and otherwise those that their names suggest; `others` hold no values."""
@@ -150,10 +152,11 @@ def infer(
     if kind in ("rays", "averages") and first and len(first) != len(second):
         raise BadInput(f"{path}: expected as many columns for both ends, got {first} and {second}")
     times = names.find(scale) if scale else None
-    taken = {*first, *second, *others} | ({times} if times else set())
+    found = get(limits)
+    taken = {*first, *second, *found, *others} | ({times} if times else set())
     chosen = names.find(value) if value else _value(sheet, names, taken, need_value)
     noise = names.find(error) if error else names.first(_errors(chosen)) if with_error else None
-    return Columns(kind, first, second, chosen, noise if chosen else None, times)
+    return Columns(kind, first, second, chosen, noise if chosen else None, times, found)
 
 
 def _by_name(names: Names) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

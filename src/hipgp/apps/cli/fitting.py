@@ -14,6 +14,8 @@ from hipgp.apps.cli.settings import (
     Settings,
     additive,
     kernel_asked,
+    limit_columns,
+    limits_of,
     link_of,
     scale_of,
 )
@@ -44,7 +46,7 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
         sheet = tables.read_table(path)
         columns = tables.infer(
             sheet, coordinates=s.coordinates, start=s.start, end=s.end, lower=s.lower, upper=s.upper, value=s.value,
-            error=s.error, with_error=additive(s), scale=scale_of(s), path=path, others=_in_trend(s),
+            error=s.error, with_error=additive(s), scale=scale_of(s), limits=limit_columns(s), path=path, others=_in_trend(s),
         )  # fmt: skip
         voice.note(f"{path}: {columns.described()}")
         if columns.degrees and not units.axis:
@@ -61,7 +63,9 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
                     "--lengthscale or --variance of `hipgp fit`"
                 )
             voice.note(f"{path}: no column of errors; the noise is learned")
-        likelihood = _likelihood(s, rest[:, -1] if columns.scale else None)
+        begin = 2 if columns.error else 1
+        limits = _limits(s, rest[:, begin : begin + len(columns.limits)])
+        likelihood = _likelihood(s, rest[:, -1] if columns.scale else None, limits)
         covariates = sheet.frame.loc[good].reset_index(drop=True) if "~" in s.trend else None
         one = hg.observe(functional, rest[:, 0], noise, likelihood, covariates)
         data = one if data is None else data + one
@@ -74,12 +78,21 @@ def _in_trend(s: Settings) -> tuple[str, ...]:
     return tuple(re.findall(r"[^\W\d]\w*", s.trend)) if "~" in s.trend else ()
 
 
-def _likelihood(s: Settings, scale: np.ndarray | None) -> hg.Likelihood | None:
-    """The likelihood that is asked for, with the column of its exposures or trials; None for Gaussian noise."""
+def _likelihood(s: Settings, scale: np.ndarray | None, limits: dict[str, Any]) -> hg.Likelihood | None:
+    """The likelihood that is asked for, with its exposures, trials or limits of detection; None for Gaussian noise."""
+    kind, _, name = LIKELIHOODS[s.likelihood]
+    if limits:
+        return hg.Censored(**limits, base=None if s.likelihood == "gaussian" else getattr(hg, kind)())
     if s.likelihood == "gaussian":
         return None
-    kind, _, name = LIKELIHOODS[s.likelihood]
     return getattr(hg, kind)(**({} if scale is None else {name: scale}))
+
+
+def _limits(s: Settings, columns: np.ndarray) -> dict[str, Any]:
+    """The limits of detection as Censored takes them, each a number or a column of them."""
+    left = iter(columns.T)
+    given = {name: getattr(s, name) for name in limits_of(s)}
+    return {n.removesuffix("_limit"): next(left) if isinstance(v, str) else v for n, v in given.items()}
 
 
 def _learns(s: Settings) -> bool:

@@ -28,6 +28,7 @@ LIKELIHOODS = {
     "log-normal": ("LogNormal", "exp", ""),
     "beta": ("Beta", "logistic", ""),
 }
+LIMITED = ("gaussian", "student-t", "gamma", "log-normal")  # that a limit of detection can go with
 STDS = ("auto", "vecchia", "samples", "exact", "none")
 
 
@@ -46,6 +47,8 @@ class Settings(NamedTuple):
     likelihood: str = "gaussian"
     exposure: str | None = None
     trials: str | None = None
+    lower_limit: str | float | None = None
+    upper_limit: str | float | None = None
     average: bool = False
     drop_nan: bool = False
     kernel: str = "Matern32"
@@ -99,12 +102,16 @@ def _check_likelihood(s: Settings) -> None:
         raise BadInput(
             "trials: expected a column of trials with --likelihood binomial, got none; give --trials NAME"
         )
+    if limits_of(s) and s.likelihood not in LIMITED:
+        raise BadInput(
+            f"{limits_of(s)[0]}: expected none with --likelihood {s.likelihood}; limits go with {', '.join(LIMITED)}"
+        )
     if not additive(s) and (s.noise is not None or s.error is not None):
         raise BadInput(
             f"noise: expected neither --noise nor --error with --likelihood {s.likelihood}, which says itself how values "
             "scatter; leave them out"
         )
-    if s.engine == "variational" and (s.likelihood != "gaussian" or link_of(s) != "none"):
+    if s.engine == "variational" and (s.likelihood != "gaussian" or link_of(s) != "none" or limits_of(s)):
         raise BadInput(
             "engine: expected batch with a link or a likelihood, got variational; leave out --engine"
         )
@@ -138,6 +145,16 @@ def kernel_asked(s: Settings, ndim: int) -> Kernel | Literal["auto"]:
     return "auto"
 
 
+def limits_of(s: Settings) -> tuple[str, ...]:
+    """The names of the limits of detection that were given."""
+    return tuple(name for name in ("lower_limit", "upper_limit") if getattr(s, name) is not None)
+
+
+def limit_columns(s: Settings) -> tuple[str, ...]:
+    """Those of the limits that are columns of the table, and not numbers."""
+    return tuple(getattr(s, name) for name in limits_of(s) if isinstance(getattr(s, name), str))
+
+
 def one_of(name: str, value: Any, options: Sequence[str]) -> str:
     """`value`, if it is one of the options."""
     if value not in options:
@@ -155,6 +172,19 @@ def _yes_or_no(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise BadInput(f"{name}: expected true or false, got {value!r}")
     return value
+
+
+def _column_or_number(name: str, value: Any) -> str | float:
+    """A number, or the name of a column of numbers."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadInput(f"{name}: expected a number or the name of a column, got {value!r}")
+    try:
+        number = float(value)
+    except ValueError:
+        return str(value)
+    if not math.isfinite(number):
+        raise BadInput(f"{name}: expected a finite number or the name of a column, got {value!r}")
+    return number
 
 
 def _positive(name: str, value: Any) -> float:
@@ -189,6 +219,7 @@ _sizes = lambda name, value: tuple(_positive(name, v) for v in _listed(value))
 CHECKS: dict[str, Any] = {
     **dict.fromkeys(("coordinates", "start", "end", "lower", "upper"), _names),
     **dict.fromkeys(("exposure", "trials", "value", "error", "name", "unit", "axis_unit"), _word),
+    **dict.fromkeys(("lower_limit", "upper_limit"), _column_or_number),
     **dict.fromkeys(("average", "drop_nan"), _yes_or_no),
     **dict.fromkeys(("noise", "variance", "tolerance"), _positive),
     **dict.fromkeys(("lengthscale", "spacing"), _sizes),

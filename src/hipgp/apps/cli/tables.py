@@ -172,8 +172,8 @@ def functional(
     path: Any = "table",
     units: Units = NO_UNITS,
 ) -> tuple[Any, np.ndarray, np.ndarray]:
-    """The functional of every row, the numbers of the value, error and scale columns, and which rows are used; in `units`."""
-    extra = [c for c in (columns.value, columns.error) if c]
+    """The functional of every row, the numbers of the value, error, limits and scale columns, and which rows are used; in `units`."""
+    extra = [c for c in (columns.value, columns.error, *columns.limits) if c]
     places, scale = [*columns.first, *columns.second], [columns.scale] if columns.scale else []
     table, good, dated = numbers(sheet, [*places, *extra, *scale], drop_nan, path, len(places))
     n = len(columns.first)

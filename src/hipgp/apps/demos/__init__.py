@@ -6,7 +6,7 @@ import pathlib
 from hipgp.apps.demos.outcome import Outcome
 
 DEMOS = {
-    "dust": "a 3-D map of interstellar dust from starlight: line integrals, kernel learned, samples (default)",
+    "dust": "a 3-D map of interstellar dust from starlight: a positive field, line integrals, kernel learned (default)",
     "prices": "house prices in 2-D, crowded into towns: 8,000 points, kernel and noise learned",
     "derivative": "a curve from 100 values and 20 slopes (the paper's section 5.3)",
     "tomography": "a slice from parallel beams: 2,016 line integrals in 2-D",

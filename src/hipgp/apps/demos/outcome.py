@@ -33,13 +33,15 @@ def against_truth(mean: Any, std: Any, truth: Any) -> dict[str, float]:
 def facts(gp: hg.GP, post: hg.Posterior, seconds: float) -> dict[str, Any]:
     """What was computed, how far from exact it is, and how long it took."""
     info = post.diagnostics
+    last = info.get("gaussian", info)  # with a link, the last of several solves
     return {
         "observations": info["observations"],
         "grid": " x ".join(str(n) for n in post.grid.shape),
         "kernel": describe(post.kernel),
         "noise_learned": None if post.noise is None else float(post.noise),
         "learning_seconds": None if gp.learned is None else gp.learned.seconds,
-        "iterations": info["iterations"],
-        "kl_nats": info["kl_nats"],
+        **({"rounds": info["rounds"], "change_nats": info["change_nats"]} if "rounds" in info else {}),
+        "iterations": last["iterations"],
+        "kl_nats": last["kl_nats"],
         "seconds": seconds,
     }
