@@ -50,6 +50,7 @@ def test_a_name_fits_another_case_where_there_is_only_one():
         "Value",
         None,
         None,
+        (),
     )
     assert tables.infer(sheet("X", "Y", "flux"), value="FLUX").value == "flux"
     assert tables.infer(sheet("RA", "Dec", "parallax", "av")).first == ("RA", "Dec", "parallax")
@@ -68,7 +69,7 @@ def test_a_magnitude_is_no_latitude():
 
 
 def test_letters_of_two_cases_are_not_taken_together():
-    assert tables.infer(sheet("x", "Y")) == ("points", ("x",), (), "Y", None, None)
+    assert tables.infer(sheet("x", "Y")) == ("points", ("x",), (), "Y", None, None, ())
     assert tables.infer(sheet("X", "Y", "value")).first == ("X", "Y")
 
 
@@ -199,7 +200,7 @@ WRONG = {
     "--std": ("nonsense", "std: expected auto, vecchia, samples, exact or none, got 'nonsense'"),
     "--trend": ("upwards", "trend: expected none, constant, linear or a formula such as"),
     "--engine": ("steam", "engine: expected batch or variational, got 'steam'"),
-    "--kernel": ("Matern99", "kernel: expected Matern12"),
+    "--kernel": ("Matern99", "kernel: expected auto, Matern12"),
 }
 
 

@@ -154,7 +154,7 @@ CASES = {  # what is done, the argument to be named, what came
     "a number to a kernel": (lambda: hk.Matern12() + 1.0, "kernel", "float"),
     "a number to data": (lambda: observe(Points(X), Y) + 1.0, "data", "float"),
     # the model
-    "kernel by name": (lambda: hg.GP("matern32", GRID), "kernel", "str"),
+    "kernel by name": (lambda: hg.GP("matern32", GRID), "kernel", "matern32"),
     "grid a number": (lambda: hg.GP(hk.Matern32(), 8), "grid", "int"),
     "noise of a GP zero": (lambda: hg.GP(hk.Matern32(), GRID, noise=0.0), "noise", "0.0"),
     "noises of a GP": (lambda: hg.GP(hk.Matern32(), GRID, noise=[0.1, 0.2]), "noise", "(2,)"),

@@ -22,7 +22,7 @@ from hipgp.weights import covariance as hc
 from hipgp.weights import exact
 
 COUNT = 7
-FINE = 0.1  # a spacing at which 2 nodes a cell integrate a squared exponential of lengthscale 0.7 to 1e-10
+FINE = 0.08  # a spacing at which 2 nodes a cell integrate a squared exponential of lengthscale 0.7 to 1e-10
 
 
 class Made(NamedTuple):
