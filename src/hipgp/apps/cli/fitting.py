@@ -133,14 +133,14 @@ def plan(paths: list[pathlib.Path], s: Settings, voice: Voice) -> None:
             f"the kernel is not learned yet, and learning is not counted: planned with --lengthscale {s.lengthscale[0]:.3g}, "
             "a tenth of the data's extent; give another to see what it would take"
         )
-    if s.spacing or s.shape:
-        grid = grids.wanted(data, s.spacing, s.shape)
-    else:
-        grid = grids.fitted(data, hg.GP(parse_kernel(s.kernel, data.ndim, s)))
+    kernel = kernel_of(s.kernel, s.lengthscale, 1.0 if s.variance is None else s.variance)
+    kernel.check_dimension(data.ndim)
+    given = s.spacing or s.shape
+    grid = grids.wanted(data, s.spacing, s.shape) if given else grids.fitted(data, hg.GP(kernel))
     noise = s.noise or 0.3 * float(np.std(data.y)) or 1.0
     link = None if link_of(s) == "none" else link_of(s)
     trend = None if s.trend == "none" or s.engine == "variational" else s.trend
-    gp = hg.GP(parse_kernel(s.kernel, data.ndim, s), grid, noise, trend, link)
+    gp = hg.GP(kernel, grid, noise, trend, link)
     method = hg.Batch(tolerance=s.tolerance) if s.engine == "batch" else hg.Variational()
     found = gp.plan(data, method, progress=voice.progress)
     title, rows = found._shown()
