@@ -183,7 +183,9 @@ def test_too_many_columns_are_told():
 
 
 def test_draws_much_too_far_out_are_told(fitted):
-    with pytest.raises(ValueError, match="X: expected places near the data, got some so far out that a grid of"):
+    with pytest.raises(
+        ValueError, match="X: expected places near the data, got some so far out that a grid of"
+    ):
         fitted.sample_y([[1e9, 0.0]])
 
 

@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from hipgp.engines import Estimate, FittedPosterior, Method
 from hipgp.learning.learned import WeightedKernels
+from hipgp.linalg.rates import Rates
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
@@ -26,6 +27,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.packing import Arrays, Json, check_shapes, kernel_from_json, kernel_to_json
 from hipgp.model.problem import Problem
+from hipgp.planning import Part
 from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.plain import plain
@@ -56,14 +58,35 @@ class Averaged(Method):
         """The kernel that needs the finest grid."""
         return min(self.over.kernels, key=lambda kernel: float(np.prod(shortest_lengthscale(kernel, ndim))))
 
+    def check_memory(self, problem: Problem) -> None:
+        for one in self._problems(problem):
+            self.method.check_memory(one)
+
+    def parts(self, problem: Problem, rates: Rates) -> list[Part]:
+        """The parts of a posterior for each kernel, which are computed one after the other and are all kept."""
+        each = [self.method.parts(one, rates) for one in self._problems(problem)]
+        out: list[Part] = []
+        for same in zip(*each, strict=True):
+            first, kept = same[0], sum(part.kept for part in same)
+            if first.name == "compilation":
+                out.append(first)
+                continue
+            peak = max(part.bytes for part in same) + kept - first.kept
+            seconds, work = sum(part.seconds for part in same), f"{first.work}; for {len(same)} kernels"
+            out.append(first._replace(bytes=peak, kept=kept, seconds=seconds, work=work))
+        return out
+
+    def _problems(self, problem: Problem) -> list[Problem]:
+        each = zip(self.over.kernels, self.over.noises, strict=True)
+        return [problem._replace(kernel=kernel, noise=noise) for kernel, noise in each]
+
     def condition(
         self, problem: Problem, progress: bool = True, checkpoint: Any = None
     ) -> "AveragedPosterior":
         began, parts, count = time.perf_counter(), [], len(self.over.kernels)
         with Progress("conditioning", progress) as bar, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            for kernel, noise in zip(self.over.kernels, self.over.noises, strict=True):
-                one = problem._replace(kernel=kernel, noise=noise)
+            for one in self._problems(problem):
                 parts.append(self.method.condition(one, progress=False))
                 bar.done(len(parts), count)
         _warn_once(caught)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtri
 
+from hipgp.linalg.rates import Rates
 from hipgp.model.data import Data, check_differentiable, check_inside
 from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
@@ -24,6 +25,7 @@ from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
+from hipgp.planning import Part
 from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.plain import Arrays, Json, plain
 from hipgp.scores import LeaveOut
@@ -203,6 +205,17 @@ class Method(eqx.Module):
     def learns(self) -> bool:
         """Whether conditioning changes the kernel."""
         return False
+
+    def check_memory(self, problem: Problem) -> None:
+        """Raise a ValueError with the number of bytes where a fit does not fit into memory; `condition` calls it first."""
+        return
+
+    def parts(self, problem: Problem, rates: Rates) -> list[Part]:
+        """The parts of a fit and of what may follow, with their memory and expected time; nothing large is computed."""
+        raise ValueError(
+            f"method: expected an engine that states beforehand what it takes, got {type(self).__name__}; use "
+            "method=Batch()"
+        )
 
     @abc.abstractmethod
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> FittedPosterior:

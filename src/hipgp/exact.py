@@ -12,6 +12,7 @@ Covariances are sums over quadrature nodes; the nodes are refined until the cova
 
 import dataclasses
 import time
+import warnings
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -23,13 +24,15 @@ from jaxtyping import Float
 
 from hipgp.engines import DataPosterior, Estimate, Gradient, Method
 from hipgp.learning.parameters import Layout
-from hipgp.model.data import check_differentiable, check_dimension
+from hipgp.linalg.rates import Rates
+from hipgp.model.data import Data, check_differentiable, check_dimension
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.model.packing import pack_observations, unpack_observations
 from hipgp.model.problem import Problem
+from hipgp.planning import Part, compilation
 from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions, check_std
 from hipgp.runtime import memory
 from hipgp.runtime.plain import Arrays, Json
@@ -42,6 +45,7 @@ MATRICES_AT_PEAK = 4  # N x N arrays in memory at the same time
 # Added to the diagonal, smallest first, if the covariance of draws is singular in float64; relative to the prior variance.
 JITTERS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
 QUICK_PAIRS, QUICK_PRODUCTS = 10**9, 10**11  # covariances and multiplications that take a few seconds
+PROGRAMS = 6  # that a first fit compiles
 LOG_2PI = float(np.log(2 * np.pi))
 
 
@@ -69,6 +73,27 @@ class Exact(Method):
         check_dimension(functional, grid)
         check_differentiable(kernel.differentiable, functional)
 
+    def check_memory(self, problem: Problem) -> None:
+        n = len(problem.data)
+        what = f"{n:,} observations with covariance matrices of {n:,} x {n:,}"
+        needed = memory.dense_bytes(n, MATRICES_AT_PEAK)
+        memory.check("data", what, needed, "use method=Batch(), which holds no such matrix")
+
+    @float64_available
+    def parts(self, problem: Problem, rates: Rates) -> list[Part]:
+        n, m = len(problem.data), problem.grid.size
+        nodes = quadrature_nodes(problem.kernel, problem.data, self.accuracy)
+        matrix, product = 8.0 * n**2, 2 / rates.multiplied
+        of_draw = m**2 * (1 / rates.kernel + n * product) + m**3 / 3 * product
+        return [
+            compilation(PROGRAMS, rates),
+            Part("covariance", 2 * matrix, matrix, nodes**2 / rates.kernel, f"of {n:,} observations with {nodes:,.0f} nodes"),
+            Part("factor", (MATRICES_AT_PEAK - 1) * matrix, 0.0, n**3 / 3 * product, f"the Cholesky factor of {n:,} rows"),
+            Part("mean and std on the grid", 16.0 * min(n * m, dense.ENTRIES_AT_ONCE), 16.0 * m,
+                 m * (nodes / rates.kernel + n**2 / 2 * product), f"{m:,} points given all observations", True),
+            Part("a draw", MATRICES_AT_PEAK * 8.0 * m**2, 8.0 * m, of_draw, f"with the covariance of {m:,} points", True),
+        ]  # fmt: skip
+
     @float64_available
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> "ExactPosterior":
         if checkpoint is not None:
@@ -77,9 +102,7 @@ class Exact(Method):
             )
         kernel, grid, data, noise, trend = problem
         n, began = len(data), time.perf_counter()
-        what = f"{n:,} observations with covariance matrices of {n:,} x {n:,}"
-        needed = memory.dense_bytes(n, MATRICES_AT_PEAK)
-        memory.check("data", what, needed, "use method=Batch(), which holds no such matrix")
+        self.check_memory(problem)
         x, std = trend.of_data(data, grid), problem.noise_std
         with Progress("factoring", progress) as bar:
             found = [dense.refine_quadrature(kernel, f, self.accuracy) for f in data.functionals]
@@ -253,3 +276,24 @@ def _factor(matrix: np.ndarray, scale: float = 0.0, jitters: tuple[float, ...] =
         "noise: expected noise that makes the covariance of the data positive definite, got too little for float64: "
         "observations nearly repeat each other; give more noise, or merge them"
     )
+
+
+@float64_available
+def quadrature_nodes(kernel: Kernel, data: Data, accuracy: float) -> float:
+    """An estimate of the number of quadrature nodes of all observations, from the longest functional of every block."""
+    total = 0.0
+    for block in data.blocks:
+        if block.functional.single:
+            total += len(block.y)
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the engine itself warns of quadrature errors
+            functional, spacing, _ = dense.refine_quadrature(kernel, block.functional, accuracy)
+        total += len(block.y) * functional.nodes_each(longest(functional), spacing)
+    return total
+
+
+def longest(functional: Any) -> np.ndarray:
+    """The number of the longest of these functionals, in an array of one."""
+    places = np.asarray(functional.places(), float)
+    return np.argmax(np.linalg.norm(np.ptp(places, axis=1), axis=1), keepdims=True)

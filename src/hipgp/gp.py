@@ -9,7 +9,7 @@ True
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -23,6 +23,7 @@ from hipgp.engines import Method
 from hipgp.learning.integration import weighted_kernels
 from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.units import LearnOptions
+from hipgp.linalg.rates import measured_rates
 from hipgp.model import scaling
 from hipgp.model.arguments import as_float
 from hipgp.model.covariates import Design, Formula
@@ -37,8 +38,21 @@ from hipgp.model.trend import Trend
 from hipgp.model.undecided import Undecided
 from hipgp.nonlinear.engine import Linearised, suited
 from hipgp.nonlinear.learning import Begun, learn_linearised
+from hipgp.planning import Plan
 from hipgp.posterior import Posterior
+from hipgp.runtime import memory
 from hipgp.runtime.shown import Shown
+
+
+class _Settled(NamedTuple):
+    """What `condition` hands to an engine: the problem in the unit 2^unit, and the reasons of what was chosen."""
+
+    engine: Method
+    problem: Problem
+    why: dict[str, str]
+    unit: int
+    frame: Frame
+    begin: Any = None  # states in which rounds of linearisation begin
 
 
 class GP(Shown, eqx.Module):
@@ -129,19 +143,61 @@ class GP(Shown, eqx.Module):
         if isinstance(self.kernel, Undecided):
             how = {"hyperparameters": hyperparameters, "progress": progress, "checkpoint": checkpoint}
             return self.learn(data, progress=progress).condition(data, method, **how)  # type: ignore[arg-type]
-        average = hyperparameters == "average"
         if self.formula is not None:
             design, plain = self._with_columns(data)
             how = {"hyperparameters": hyperparameters, "progress": progress, "checkpoint": checkpoint}
             found = plain.condition(data, method, **how)  # type: ignore[arg-type]
             return dataclasses.replace(found, design=design)
+        settled = self._settled(data, method, hyperparameters == "average", checkpoint, progress)
+        begin = (
+            () if settled.begin is None else (settled.begin,)
+        )  # only rounds of linearisation begin somewhere
+        found = settled.engine.condition(settled.problem, progress, checkpoint, *begin)
+        found = dataclasses.replace(found, diagnostics=found.diagnostics | settled.why)
+        return Posterior(found, self.learned, unit=settled.unit, frame=settled.frame)
+
+    def plan(
+        self,
+        data: Data,
+        method: Method | Literal["auto"] | None = None,
+        *,
+        hyperparameters: Literal["best", "average"] = "best",
+        progress: bool = True,
+    ) -> Plan:
+        """What `condition` will take on this device, before anything large is computed: memory and expected seconds.
+
+        The arguments are those of `condition`. The plan names the engine and the grid that would be taken, lists every part
+        of the fit and what may follow it, says whether it fits into memory, and has the words of a refusal. Seconds come
+        from counted work and from rates that are measured once in a process, in about a second.
+        """
+        _check_hyperparameters(hyperparameters, None)
+        if isinstance(self.kernel, Undecided):
+            raise ValueError(
+                'kernel: expected a kernel to plan a fit with, got "auto"; call gp = gp.learn(data) first'
+            )
+        if self.formula is not None:
+            return self._with_columns(data)[1].plan(
+                data, method, hyperparameters=hyperparameters, progress=progress
+            )
+        settled = self._settled(data, method, hyperparameters == "average", None, progress)
+        engine, problem = settled.engine, settled.problem
+        refusal = None
+        try:
+            engine.check_memory(problem)
+        except memory.DoesNotFit as error:
+            refusal = str(error)
+        parts = tuple(engine.parts(problem, measured_rates(problem.data.dtype)))
+        return Plan(engine.name, problem.grid.shape, parts, refusal, settled.why, memory.bytes_available())
+
+    def _settled(self, data: Any, method: Any, average: bool, checkpoint: Any, progress: bool) -> "_Settled":
+        """The engine, the problem that it would condition, and what was chosen for it."""
         data = self._in_frame(data).without_covariates()
         check_periods(self.kernel)
         frame, data = data.frame, data.plain()
         if isinstance(method, Method) and not method.linear:
             method = suited(method, Batch(), self.link, self.parameters)
         if not (self.link.identity and data.gaussian):
-            return self._linearised(data, method, progress, checkpoint, frame, average)
+            return self._linearised(data, method, frame, average)
         asked = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
         engine, why = settled_method(method, Batch(), asked, checkpoint)
         self._check(data, engine)
@@ -155,12 +211,10 @@ class GP(Shown, eqx.Module):
             asked = asked._replace(kernel=engine.shortest(data.ndim))  # the one that needs the finest grid
         grid, why_grid = settled_grid(engine, asked, progress)
         scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
-        found = engine.condition(Problem(kernel, grid, scaled, noise, self.trend), progress, checkpoint)
-        why |= (
-            {"kernel_chosen": self.learned.choice} if self.learned is not None and self.learned.choice else {}
-        )
-        found = dataclasses.replace(found, diagnostics=found.diagnostics | why | why_grid)
-        return Posterior(found, self.learned, unit=unit, frame=frame)
+        if self.learned is not None and self.learned.choice:
+            why |= {"kernel_chosen": self.learned.choice}
+        problem = Problem(kernel, grid, scaled, noise, self.trend)
+        return _Settled(engine, problem, why | why_grid, unit, frame)
 
     def learn(
         self,
@@ -238,10 +292,8 @@ class GP(Shown, eqx.Module):
         units = None if self.learned is None else self.learned.frame
         return data if units in (None, Frame()) else data.in_frame(units)
 
-    def _linearised(
-        self, data: Data, method: Any, progress: bool, checkpoint: Any, frame: Frame, average: bool
-    ) -> Posterior:
-        """The posterior with a link or a likelihood; `method` solves the linearised Gaussian problems."""
+    def _linearised(self, data: Data, method: Any, frame: Frame, average: bool) -> "_Settled":
+        """The engine and the problem with a link or a likelihood; `method` solves the linearised Gaussian problems."""
         inner = Batch() if method in (None, "auto") else method
         if not isinstance(inner, Method):
             raise ValueError(f"method: expected Batch(...) or Exact(...), got {type(inner).__name__}")
@@ -249,10 +301,9 @@ class GP(Shown, eqx.Module):
         problem = self._problem_on_grid(data)
         self._check(data, engine)
         if average:
-            averaged = _averaged(engine, self.learned, problem)
-            return Posterior(averaged.condition(problem, progress, checkpoint), self.learned, frame=frame)
+            return _Settled(_averaged(engine, self.learned, problem), problem, {}, 0, frame)
         begin = None if self.begun is None else self.begun.known(engine, problem)
-        return Posterior(engine.condition(problem, progress, checkpoint, begin), self.learned, frame=frame)
+        return _Settled(engine, problem, {}, 0, frame, begin)
 
     def _problem_on_grid(self, data: Data, learned: bool = True) -> Problem:
         """The problem on the grid, or on one that suits the data and, where it is known, the kernel."""

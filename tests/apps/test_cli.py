@@ -333,3 +333,16 @@ def test_update_adds_a_table_to_a_map(fitted):
     assert "--overwrite" in refused.output
     without = hipgp("update", fitted, written(more.drop(columns="error")), "-o", "other.hipgp", code=2)
     assert "no column of errors" in without.output and not Path("other.hipgp").exists()
+
+
+def test_plan_says_what_a_fit_takes_and_stops():
+    found = hipgp("fit", written(TABLE), "--plan", *FIXED, "--json")
+    facts = json.loads(found.stdout)
+    assert facts["fits"] and facts["refusal"] is None and facts["bytes"] > 0 and facts["seconds"] > 0
+    assert "covariance" in [part["name"] for part in facts["parts"]]
+    assert not Path("map.hipgp").exists()
+
+
+def test_plan_assumes_a_kernel_and_says_so():
+    told = hipgp("fit", written(TABLE), "--plan", "--shape", "12").output
+    assert "the kernel is not learned yet" in told and "compilation" in told

@@ -113,7 +113,7 @@ def test_the_nearest_observations_serve_where_they_tell_nearly_all(monkeypatch):
 
     def taken(data, target, samples=64):
         observed, work = hg.observe(data(seen), np.sin(seen), noise=0.1), lambda: decisions.Work(20, 3, 4000)
-        one_place = variances._from_one_place
+        one_place = variances.from_one_place
         return decisions.standard_deviations(observed, target(asked), 10, samples, work, one_place).choice
 
     assert taken(points, points) == "vecchia"

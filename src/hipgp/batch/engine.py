@@ -16,7 +16,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
-from hipgp.batch import decisions, estimates, evidence, interpolation, variances
+from hipgp.batch import decisions, estimates, evidence, interpolation, plan, variances
 from hipgp.batch.build import Built, build, later
 from hipgp.batch.checkpoint import Checkpoint
 from hipgp.batch.least_squares import TrendSolution, combine, right_hand_sides, row_tolerances
@@ -26,12 +26,14 @@ from hipgp.batch.simulation import warn_if_far
 from hipgp.batch.systems import System, solve
 from hipgp.batch.updating import Start, guess
 from hipgp.engines import Method, Slope, as_key
+from hipgp.linalg.rates import Rates
 from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.packing import check_shapes, unpack_observations
 from hipgp.model.problem import Problem
+from hipgp.planning import Part
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
@@ -112,14 +114,22 @@ class Batch(Method):
 
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> "BatchPosterior":
         """The posterior of a problem, after checks that it fits into memory and that the grid is fine enough."""
-        slabs = decisions.surely_in_data_space(self, problem.data, problem.grid.size)
-        check_torus(problem.kernel, problem.grid, WRAPPED, slabs)
+        self.check_memory(problem)
         p = interpolation.points_per_axis(self, problem.data)
-        if self.weights == "local":
-            estimates.check_weights(problem.grid, problem.data, p)
         found = self.fit(problem, progress, checkpoint, check_grid=True)
         warn_if_coarse(found.diagnostics, problem.grid, problem.data, self.residual, p)
         return found
+
+    def check_memory(self, problem: Problem) -> None:
+        slabs = decisions.surely_in_data_space(self, problem.data, problem.grid.size)
+        check_torus(problem.kernel, problem.grid, WRAPPED, slabs)
+        if self.weights == "local":
+            p = interpolation.points_per_axis(self, problem.data)
+            estimates.check_weights(problem.grid, problem.data, p)
+
+    @float64_available
+    def parts(self, problem: Problem, rates: Rates) -> list[Part]:
+        return plan.parts(self, problem, rates)
 
     def refit(self, problem: Problem, tolerance: float) -> "BatchPosterior":
         method = dataclasses.replace(self, tolerance=min(tolerance, self.tolerance))

@@ -25,11 +25,21 @@ LEAST = 1024  # least number of places in a chunk
 
 def check_weights(grid: Grid, data: Data, p: int) -> None:
     """Refuse data whose local weights, with stencils of p points per axis, do not fit into memory."""
-    entries = sum(_entries(grid, functional, p, data.dtype) for functional in data.functionals)
+    entries = data_entries(grid, data, p)
     lines = all(isinstance(functional, LineIntegrals) for functional in data.functionals)
     advice = 'use Batch(weights="matrix-free")' if lines else "use fewer observations, or Batch(stencil=2)"
     what = f"{len(data):,} observations with {entries:.3g} weights"
     memory.check("data", what, KEPT * entries, advice)
+
+
+def data_entries(grid: Grid, data: Data, p: int) -> float:
+    """An estimate of the number of entries of W, with stencils of p points per axis."""
+    return sum(_entries(grid, functional, p, data.dtype) for functional in data.functionals)
+
+
+def data_nodes(grid: Grid, data: Data) -> float:
+    """An estimate of the number of quadrature nodes of the data on this grid."""
+    return sum(len(f) if f.single else len(f) * _nodes_each(grid, f) for f in data.functionals)
 
 
 def check_places(functional: Functional) -> None:
@@ -76,6 +86,12 @@ def _entries(grid: Grid, functional: Functional, p: int, dtype: Any) -> float:
         return count * width
     if isinstance(functional, LineIntegrals):
         return stored_bytes(grid, [functional], p, dtype) / (2 * (np.dtype(dtype).itemsize + 4))
-    some = np.linspace(0, count - 1, min(count, 16)).astype(int)
-    nodes = np.mean([functional.nodes_each(some[i : i + 1], grid.spacing) for i in range(len(some))])
-    return count * float(nodes) + count * width  # neighbouring nodes share grid points, and so entries
+    return (
+        count * _nodes_each(grid, functional) + count * width
+    )  # neighbouring nodes share grid points, and so entries
+
+
+def _nodes_each(grid: Grid, functional: Functional) -> float:
+    """The mean number of nodes of one of these functionals, from a sample."""
+    some = np.linspace(0, len(functional) - 1, min(len(functional), 16)).astype(int)
+    return float(np.mean([functional.nodes_each(some[i : i + 1], grid.spacing) for i in range(len(some))]))

@@ -221,17 +221,17 @@ def automatic(post: "BatchPosterior", functional: Functional, samples: int) -> D
     """The fastest accurate algorithm for standard deviations of these functionals."""
     needed = lambda: work(post.system, post.diagnostics["iterations"])
     near = not repeats(post.kernel)
-    return standard_deviations(post.data, functional, len(functional), samples, needed, _from_one_place, near)
+    return standard_deviations(post.data, functional, len(functional), samples, needed, from_one_place, near)
 
 
 def automatic_on_grid(problem: Problem, system: System, iterations: int) -> Decision[str]:
     """The algorithm for standard deviations at the grid points, unless the user asks for another."""
     kernel, grid, data, *_ = problem
     needed, one = lambda: work(system, iterations), Points(np.zeros((1, grid.ndim)))
-    how = DEFAULT_STD.samples, needed, _from_one_place, not repeats(kernel)
+    how = DEFAULT_STD.samples, needed, from_one_place, not repeats(kernel)
     return standard_deviations(data, one, grid.size, *how)
 
 
-def _from_one_place(lines: list[Any]) -> bool:
+def from_one_place(lines: list[Any]) -> bool:
     start, end = (np.concatenate([getattr(f, name) for f in lines]) for name in ("start", "end"))
     return share_one_end(start, end)

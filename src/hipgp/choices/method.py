@@ -5,19 +5,15 @@ exact engine takes less up to 4,000 values at points. Its time goes into the Cho
 the quadrature nodes of lines and areas, of which each may have hundreds.
 """
 
-import warnings
 from typing import Any
 
 import numpy as np
 
 from hipgp.batch.decisions import Decision
 from hipgp.engines import Method
-from hipgp.exact import MATRICES_AT_PEAK, Exact
-from hipgp.model.data import Data
-from hipgp.model.kernels import Kernel
+from hipgp.exact import MATRICES_AT_PEAK, Exact, longest, quadrature_nodes
 from hipgp.model.problem import OpenProblem
 from hipgp.runtime import memory
-from hipgp.runtime.precision import float64_available
 from hipgp.vecchia.group_covariances import coarse_nodes
 from hipgp.weights import dense
 
@@ -43,7 +39,7 @@ def method_for(batch: Method, problem: OpenProblem, checkpoint: Any = None) -> D
         reason = f"batch: the exact engine would need {memory.shown(needed)} for {count:,} observations"
         return Decision(batch, reason)
     accuracy = _accuracy(problem)
-    pairs = _nodes(kernel, data, accuracy) ** 2
+    pairs = quadrature_nodes(kernel, data, accuracy) ** 2
     if pairs > MOST_PAIRS:
         reason = (
             f"batch: the exact engine would need {pairs:.2g} covariances between quadrature nodes of "
@@ -61,28 +57,8 @@ def _accuracy(problem: OpenProblem) -> float:
     for block in data.blocks:
         end = begin + len(block.y)
         if not block.functional.single:
-            nodes = coarse_nodes(block.functional.take(_longest(block.functional)), kernel)
+            nodes = coarse_nodes(block.functional.take(longest(block.functional)), kernel)
             prior = float(dense.compiled_prior_variances(kernel, nodes)[0])
             shares.append(float(OF_NOISE * np.median(std[begin:end] ** 2) / prior))
         begin = end
     return float(np.clip(np.min(shares), MOST_ACCURACY, LEAST_ACCURACY))
-
-
-@float64_available
-def _nodes(kernel: Kernel, data: Data, accuracy: float) -> float:
-    """An estimate of the exact engine's number of quadrature nodes, from the longest functional of every block."""
-    total = 0.0
-    for block in data.blocks:
-        if block.functional.single:
-            total += len(block.y)
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the engine itself warns of quadrature errors
-            functional, spacing, _ = dense.refine_quadrature(kernel, block.functional, accuracy)
-        total += len(block.y) * functional.nodes_each(_longest(functional), spacing)
-    return total
-
-
-def _longest(functional: Any) -> np.ndarray:
-    places = np.asarray(functional.places(), float)
-    return np.argmax(np.linalg.norm(np.ptp(places, axis=1), axis=1), keepdims=True)

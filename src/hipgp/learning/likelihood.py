@@ -1,7 +1,7 @@
 """The Vecchia likelihood of the data in the kernel's parameters, with its gradient and its Fisher information.
 
 log p(y) ~ the sum over groups of log p(group | nearest predecessors), in which each term is a small dense system without
-FFTs or large solves, for any functional. A group is several neighbouring functionals, which share their neighbours. Let A
+FFTs or large solves, for any functional. A group is one point, or several neighbouring functionals of several nodes. Let A
 be the covariance of a group's neighbours followed by its members (index `own`), chol its Cholesky factor, S the last rows
 of chol^-1 and z = chol^-1 y. Value, gradient and information follow from
 
@@ -36,7 +36,6 @@ from hipgp.vecchia.conditioning_sets import location_features, ordered_groups
 from hipgp.vecchia.factor import group_sizes
 from hipgp.vecchia.group_covariances import coarse_data_nodes, diagonals, field_covariances
 
-POINT_GROUPS = 16, 48  # points in a group, and its neighbours
 LOG_2PI = float(np.log(2 * np.pi))
 ENTRIES_AT_ONCE = (
     2**15
@@ -70,7 +69,7 @@ class Terms(eqx.Module):
 def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: int, seed: int) -> Terms:
     """Choose about `count` observations at random, in groups, with the nearest predecessors of each among all."""
     nodes = coarse_data_nodes(data, kernel)
-    size, k = POINT_GROUPS if nodes.per == 1 else group_sizes(nodes)
+    size, k = group_sizes(nodes)
     places = location_features(nodes, kernel)
     chance = np.random.default_rng((seed, 2)).uniform(size=places.shape)
     places = places + TIE * np.ptp(places, axis=0) * chance

@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 from hipgp.batch.ordering import in_order
 from hipgp.engines import FittedPosterior, Method
+from hipgp.linalg.rates import Rates
 from hipgp.model.data import Data, Observations, check_inside
 from hipgp.model.functionals import Functional, Functionals
 from hipgp.model.grid import Grid
@@ -38,6 +39,7 @@ from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior
 from hipgp.nonlinear.resuming import Kept
 from hipgp.nonlinear.uncertain import uncertain_block
+from hipgp.planning import Part
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
@@ -45,6 +47,7 @@ from hipgp.runtime.progress import Progress
 
 FEWEST_CORRECTED = 16  # draws, from which a standard deviation is known to a fifth
 NEWTON_STEPS = 50  # at most, to the likeliest constant
+ROUNDS = 8  # that a fit is expected to take
 INNER = ("batch", "exact")  # engines of Gaussian problems that give residuals, and values at points
 
 
@@ -111,6 +114,22 @@ class Linearised(Method):
                 f"{type(functional).__name__}; observe or predict differences, Functionals(nodes, weights), or use no link"
             )
 
+    def check_memory(self, problem: Problem) -> None:
+        self.inner.check_memory(_linear(problem))
+
+    def parts(self, problem: Problem, rates: Rates) -> list[Part]:
+        """The parts of one round, and all further rounds as one part."""
+        found = self.inner.parts(_linear(problem), rates)
+        fit = [part for part in found if not part.optional]
+        rest = [part for part in found if part.optional]
+        again = sum(part.seconds for part in fit if part.name != "compilation")
+        stds = rest[0].seconds * len(problem.data) / problem.grid.size
+        rounds = Part(
+            "rounds", max(part.bytes for part in fit), 0.0, (ROUNDS - 1) * again + ROUNDS * stds,
+            f"about {ROUNDS - 1} more rounds, and standard deviations at the data in each",
+        )  # fmt: skip
+        return [*fit, rounds, *rest]
+
     @float64_available
     def condition(
         self,
@@ -120,6 +139,7 @@ class Linearised(Method):
         begin: list[State] | None = None,
     ) -> LinearisedPosterior:
         """The posterior of a problem; the rounds start from the states `begin`, or from a constant field."""
+        self.check_memory(problem)
         began = time.perf_counter()
         kept = None if checkpoint is None else Kept(checkpoint, fingerprint(self, problem))
         with Progress("linearising", progress) as bar:
@@ -271,6 +291,12 @@ class Linearised(Method):
 
         check_shapes(arrays, {"drawn": (self.corrected, grid.size)})
         return with_draws(found, np.asarray(arrays["drawn"], float), model["diagnostics"])
+
+
+def _linear(problem: Problem) -> Problem:
+    """A Gaussian problem of the size of those that the rounds solve."""
+    blocks = (Observations(b.functional, b.y, np.ones(len(b.y))) for b in problem.data.blocks)
+    return problem._replace(data=Data(tuple(blocks)), noise=1.0)
 
 
 def suited(method: Method, usual: Method, link: Link, parameters: dict[str, float]) -> Linearised:

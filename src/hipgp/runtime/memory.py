@@ -16,6 +16,10 @@ SHARE = 0.8  # fraction of the memory that a problem may take
 CGROUPS = Path("/sys/fs/cgroup")
 
 
+class DoesNotFit(ValueError):
+    """A problem that needs more memory than there is."""
+
+
 def _host_bytes() -> float:
     """Return the bytes that this process may use: the machine's memory, or less where a control group limits it."""
     machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -84,9 +88,9 @@ def fits(needed: float) -> bool:
 
 
 def check(argument: str, what: str, needed: float, advice: str) -> None:
-    """Raise a ValueError if `what` needs more bytes than there are."""
+    """Raise DoesNotFit, a ValueError, if `what` needs more bytes than there are."""
     if not fits(needed):
-        raise ValueError(
+        raise DoesNotFit(
             f"{argument}: expected a problem that fits into memory, got {what}, which needs about {shown(needed)} "
             f"({needed:.3g} bytes), and there are {shown(bytes_available())}; {advice}"
         )

@@ -6,6 +6,7 @@ The bound and its natural gradient are the paper's, with a step that cannot dive
 computed in closed form instead (`direct`). Kernel and noise can be learned at the same time (`learn`).
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -13,15 +14,18 @@ import equinox as eqx
 import numpy as np
 
 from hipgp.engines import Method
+from hipgp.linalg.rates import Rates
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.problem import Problem
+from hipgp.planning import Part
 from hipgp.runtime import memory
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
+from hipgp.variational import plan
 from hipgp.variational.bound import WhitenedProblem
 from hipgp.variational.families import Blocks, Gaussian, standard, tiling
 from hipgp.variational.fitting import EpochReport, closed_form, dual_ascent, mean_gap, natural_gradient
@@ -41,15 +45,14 @@ from hipgp.variational.minibatch_weights import (
 from hipgp.variational.posterior import VariationalPosterior, restored
 from hipgp.variational.reporting import between, one_of, per_axis, sizes, solve_facts, verdict, whole
 from hipgp.variational.resuming import Keeper
-from hipgp.variational.whitening import Whitening, whiten
+from hipgp.variational.whitening import Whitening, check_cholesky, whiten
 from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse
 from hipgp.vecchia.grid_error import GridModel
 from hipgp.weights.stencil_geometry import STENCIL, wide_stencil
 from hipgp.weights.stencils import check_stencil
-from hipgp.weights.torus import check_torus
+from hipgp.weights.torus import check_torus, smallest_torus
 
 SMALL = 2**14  # whitened points up to which the closed form is the default
-FULL_ARRAYS = 6  # dense matrices of a full-rank S's size in memory at the peak of a fit
 # Limits above which a fit is reported as not converged: the nats that the bound would gain from the optimal mean, and the
 # relative error of a solve for the weights.
 LARGEST_GAP, LARGEST_PCG_ERROR = 1.0, 1e-3
@@ -126,6 +129,19 @@ class Variational(Method):
         self.step = None if step is None else between("step", step, 1.0)
         self.learn, self.direct, self.seed = bool(learn), direct, whole("seed", seed, least=0)
 
+    def check_memory(self, problem: Problem) -> None:
+        check_torus(problem.kernel, problem.grid)
+        if self.whitening == "cholesky":
+            check_cholesky(problem.grid)
+        if self.family == "full":
+            dense = self.whitening == "cholesky"
+            size = problem.grid.size if dense else math.prod(smallest_torus(problem.kernel, problem.grid))
+            _check_full(size)
+
+    @float64_available
+    def parts(self, problem: Problem, rates: Rates) -> list[Part]:
+        return plan.parts(self, problem, rates)
+
     def condition(
         self, problem: Problem, progress: bool = True, checkpoint: Any = None
     ) -> VariationalPosterior:
@@ -134,7 +150,7 @@ class Variational(Method):
             raise ValueError(
                 "trend: expected None with the variational engine; use method=Batch() for trends"
             )
-        check_torus(problem.kernel, problem.grid)
+        self.check_memory(problem)
         found = self.fit(problem, progress, checkpoint)
         warn_if_coarse(found.diagnostics, problem.grid, problem.data, self.residual, self.stencil)
         return found
@@ -193,12 +209,7 @@ class Variational(Method):
         if self.family == "mean-field":
             return tiling(whitening.shape, (1,) * grid.ndim)
         if self.family == "full":
-            memory.check(
-                "family",
-                f'"full" with {whitening.size:,} whitened points',
-                memory.dense_bytes(whitening.size, FULL_ARRAYS),
-                'use family="block" or method=Batch()',
-            )
+            _check_full(whitening.size)
             return tiling(whitening.shape, whitening.shape)
         shape = self.block_shape or (max(1, round(100 ** (1 / grid.ndim))),)
         return tiling(whitening.shape, shape if len(shape) == grid.ndim else shape * grid.ndim)
@@ -285,6 +296,16 @@ class Variational(Method):
         )
         learned = noise if np.all(data.noise_known) else float(np.exp(logs.noise))
         return given._replace(kernel=logs.as_kernel(), noise=learned), trace
+
+
+def _check_full(size: int) -> None:
+    """Refuse a full-rank S that does not fit into memory."""
+    memory.check(
+        "family",
+        f'"full" with {size:,} whitened points',
+        memory.dense_bytes(size, plan.FULL_ARRAYS),
+        'use family="block" or method=Batch()',
+    )
 
 
 def _reporter(bar: Progress, description: str) -> EpochReport:

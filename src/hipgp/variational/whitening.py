@@ -135,14 +135,19 @@ def cholesky_bytes(points: int) -> float:
     return memory.dense_bytes(points, CHOLESKY_ARRAYS)
 
 
-def whiten(kernel: Kernel, grid: Grid, kind: str) -> Whitening:
-    """The root of the kernel's covariance on the grid: `kind` is "toeplitz" or "cholesky"."""
-    if kind == "toeplitz":
-        return ToeplitzWhitening(embed(kernel, grid).whole())
+def check_cholesky(grid: Grid) -> None:
+    """Refuse a grid whose covariance, as a dense matrix, does not fit into memory."""
     memory.check(
         "whitening",
         f'"cholesky" for {grid.size:,} grid points',
         cholesky_bytes(grid.size),
         'use whitening="toeplitz", which needs no dense matrix, or a coarser grid',
     )
+
+
+def whiten(kernel: Kernel, grid: Grid, kind: str) -> Whitening:
+    """The root of the kernel's covariance on the grid: `kind` is "toeplitz" or "cholesky"."""
+    if kind == "toeplitz":
+        return ToeplitzWhitening(embed(kernel, grid).whole())
+    check_cholesky(grid)
     return _CholeskyWhitening(grid, eqx.filter_jit(_factor)(kernel, grid))

@@ -120,12 +120,12 @@ def check_torus(kernel: "Kernel", grid: Grid, wrap: float = 0.0, slabs: bool = F
     memory.check(
         "grid",
         what,
-        _solve_bytes(grid, torus, slabs),
+        solve_bytes(grid, torus, slabs),
         "use a grid with a larger spacing, or one that covers less",
     )
 
 
-def _solve_bytes(grid: Grid, torus: tuple[int, ...], slabs: bool) -> float:
+def solve_bytes(grid: Grid, torus: tuple[int, ...], slabs: bool) -> float:
     """Return the bytes that a solve takes at its peak, by slabs or on the whole torus."""
     if slabs:
         return memory.slab_bytes(grid.size, np.prod([m // 2 + 1 for m in torus], dtype=float))

@@ -98,6 +98,7 @@ def fit(
     samples: Annotated[int | None, typer.Option(help="Draws to keep in the map.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     overwrite: Overwrite = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print memory and expected time of the fit, and stop.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of a stopped run.")] = False,
     quiet: Quiet = False,
     json: AsJson = False,
@@ -117,7 +118,10 @@ def fit(
             "link": link, "likelihood": likelihood, "exposure": exposure, "trials": trials, "lower_limit": lower_limit, "upper_limit": upper_limit, "drop_nan": drop_nan, "kernel": kernel, "variance": variance, "trend": trend, "engine": engine, "name": name,
             "unit": unit, "axis_unit": axis_unit, "std": std, "samples": samples, "seed": seed,
         }  # fmt: skip
-        fitting.fit(tables, output, settings(config, given), overwrite, resume, voice)
+        if plan:
+            fitting.plan(tables, settings(config, given), voice)
+        else:
+            fitting.fit(tables, output, settings(config, given), overwrite, resume, voice)
 
 
 @app.command()

@@ -138,6 +138,34 @@ def fit(
     of_learning.unlink(missing_ok=True)
 
 
+def plan(paths: list[pathlib.Path], s: Settings, voice: Voice) -> None:
+    """Print what a fit of the tables would take. Nothing is learned: what is not given of the kernel is assumed."""
+    data = load_data(paths, s, voice).data
+    if kernel_asked(s, data.ndim) == "auto":
+        raise BadInput(
+            "kernel: expected one by name with --plan, got auto, which only the data choose; name one"
+        )
+    if not s.lengthscale:
+        s = s._replace(lengthscale=grids.assumed_lengthscale(data))
+        voice.note(
+            f"the kernel is not learned yet, and learning is not counted: planned with --lengthscale {s.lengthscale[0]:.3g}, "
+            "a tenth of the data's extent; give another to see what it would take"
+        )
+    kernel = kernel_asked(s, data.ndim)
+    given = s.spacing or s.shape
+    grid = grids.wanted(data, s.spacing, s.shape) if given else grids.fitted(data, hg.GP(kernel))
+    noise = s.noise or 0.3 * float(np.std(data.y)) or 1.0
+    link = None if link_of(s) == "none" else link_of(s)
+    trend = None if s.trend == "none" or s.engine == "variational" else s.trend
+    gp = hg.GP(kernel, grid, noise, trend, link)
+    method = hg.Batch(tolerance=s.tolerance) if s.engine == "batch" else hg.Variational()
+    found = gp.plan(data, method, progress=voice.progress)
+    title, rows = found._shown()
+    parts = [part._asdict() for part in found.parts]
+    facts = {"bytes": found.bytes, "seconds": found.seconds, "fits": found.fits, "refusal": found.refusal}
+    voice.result(title, facts | {"parts": parts} if voice.as_json else rows)
+
+
 def _with_learned(gp: hg.GP, learned: Any) -> hg.GP:
     import equinox as eqx
 

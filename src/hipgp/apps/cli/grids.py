@@ -54,6 +54,12 @@ def first(data: hg.Data) -> hg.Grid:
     )
 
 
+def assumed_lengthscale(data: hg.Data) -> tuple[float, ...]:
+    """A lengthscale along each axis for plans before anything is learned: a tenth of the data's extent."""
+    low, high = _extent(data)
+    return tuple(((high - low) / 10).tolist())
+
+
 def fitted(data: hg.Data, gp: hg.GP) -> hg.Grid:
     """Three points to the shortest lengthscale, or fewer where that would take more than POINTS."""
     low, high = _extent(data)
