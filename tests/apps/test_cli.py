@@ -128,7 +128,7 @@ BAD = {
     "negative errors": (TABLE.assign(error=TABLE["error"].where(TABLE.index != 2, -1.0)), (), "first: row 4"),
     "no noise, and nothing to learn": (TABLE.drop(columns="error"), (), "give --noise or --error"),
     "a grid too large": (TABLE, ("--shape", "60000"), "GiB"),
-    "a kernel unheard of": (TABLE, ("--kernel", "Matern99"), "expected Matern12"),
+    "a kernel unheard of": (TABLE, ("--kernel", "Matern99"), "expected auto, Matern12"),
     "an engine unheard of": (TABLE, ("--engine", "steam"), "expected batch or variational"),
     "words for numbers": (TABLE, ("--spacing", "a,b"), "numbers separated by commas"),
 }

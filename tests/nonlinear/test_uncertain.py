@@ -150,7 +150,6 @@ def test_importance_weights_know_of_the_places():
         (lambda: posterior(hg.observe(hg.Points(AT, std=1.0), AT, 0.1)), "data: expected places within the grid"),
         (lambda: posterior(hg.observe(hg.Points(AT, std=0.1), AT, 0.1)).predict(hg.Points(AT, std=0.1)), "functional: expected certain places to predict"),
         (lambda: posterior(hg.observe(hg.Points(AT, std=0.1), AT, 0.1)).leave_out(), "leave_out: expected certain places"),
-        (lambda: hg.GP(KERNEL).condition(hg.observe(hg.Points(AT, std=0.1), AT, 0.1)), "grid: expected a Grid with"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(ask, message):

@@ -68,7 +68,7 @@ class Slopes(NamedTuple):
     derivative: Callable[[Array], Array]
 
 
-def _power_law_field(
+def power_law_field(
     shape: Sequence[int], slope: float, rng: np.random.Generator, largest: float = 0.5, smallest: float = 0.0
 ) -> Array:
     """A Gaussian field with power spectrum (1 + (k/k0)^2)^(-slope/2), mean 0, variance 1, not periodic.
@@ -109,7 +109,7 @@ def dust(stars: int = 3000, seed: int = 0, cells: tuple[int, int, int] = (100, 1
     half = np.array([1.0, 1.0, 0.4])
     axes = tuple(np.linspace(-h, h, n) for h, n in zip(half, cells, strict=True))
     height = axes[2][None, None, :]
-    turbulence, folds = (_power_law_field(cells, 11 / 3, rng, 0.6, 0.12) for _ in range(2))
+    turbulence, folds = (power_law_field(cells, 11 / 3, rng, 0.6, 0.12) for _ in range(2))
     sheets = np.exp(-((folds / 0.6) ** 2))  # where `folds` is zero
     density = (0.1 + 1.5 * sheets) * np.exp(0.5 * turbulence) / np.cosh(height / 0.35) ** 2
     density += 0.02
@@ -133,7 +133,7 @@ def prices(count: int = 8000, seed: int = 0) -> Scene:
     places = np.where(countryside[:, None], rng.uniform(0, 1, (count, 2)), places)
     places = np.clip(places, 0.0, 1.0)
     axes = (np.linspace(0, 1, 200),) * 2
-    regional = 0.45 * _power_law_field((200, 200), 4.5, rng, 0.7) + 0.2 * _power_law_field(
+    regional = 0.45 * power_law_field((200, 200), 4.5, rng, 0.7) + 0.2 * power_law_field(
         (200, 200), 3.0, rng, 0.08
     )
 
@@ -202,7 +202,7 @@ def areas(cells: int = 12, points: int = 60, seed: int = 0) -> Areas:
     """Averages over the cells of a coarse map with little noise, and a few stations that see single points."""
     rng = np.random.default_rng(seed)
     axes = (np.linspace(0, 1, 240),) * 2
-    field = 4 + _power_law_field((240, 240), 4.0, rng, 0.3, 0.01)
+    field = 4 + power_law_field((240, 240), 4.0, rng, 0.3, 0.01)
     truth = lambda x: interpolate(axes, field, x)
     corner = np.stack(np.meshgrid(*[np.arange(cells)] * 2, indexing="ij"), -1).reshape(-1, 2) / cells
     inside = (np.stack(np.meshgrid(*[np.arange(20) + 0.5] * 2, indexing="ij"), -1).reshape(-1, 2)) / (
@@ -218,8 +218,8 @@ def timeseries(count: int = 20_000, seed: int = 0, span: float = 1000.0) -> Scen
     """An irregularly sampled signal over `span` days: slow wandering, fast jitter, and weeks without any data."""
     rng = np.random.default_rng(seed)
     knots = np.linspace(0, span, 2**16)
-    slow = _power_law_field((len(knots),), 2.2, rng, 0.05)
-    fast = _power_law_field((len(knots),), 3.5, rng, 0.003)
+    slow = power_law_field((len(knots),), 2.2, rng, 0.05)
+    fast = power_law_field((len(knots),), 3.5, rng, 0.003)
     signal = slow + 0.35 * fast
     truth = lambda x: np.interp(np.asarray(x)[..., 0], knots, signal)
     gaps = np.sort(rng.uniform(0, span, 12))
