@@ -232,7 +232,7 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
 
     def _covariance(self, X: np.ndarray) -> Float[np.ndarray, "N N"]:
         engine: Any = self.posterior_.engine
-        if not isinstance(engine.method, Exact):
+        if engine.method.on_grid:
             problem = engine.conditioned_on() if engine.method.linear else None
             if problem is None or len(problem.data) > MOST_EXACT:
                 raise ValueError(
