@@ -32,7 +32,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Give each file to one worker, whose compiled programs its tests share; other ways are taken where asked for."""
     from xdist.scheduler import LoadFileScheduling
 
-    return LoadFileScheduling(config, log) if config.getoption("dist") == "load" else None
+    if config.getoption("dist") != "load":
+        return None
+    config.option.loadscopereorder = False  # files come in the order of the collection, see below
+    return LoadFileScheduling(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -41,6 +44,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         "gpu": None if _gpu_is_visible() else "gpu: JAX sees no GPU",
         "data": None if _data_folder() else f"data: set {DATA_VARIABLE} to the folder of the data sets",
     }
+    items.sort(
+        key=lambda item: "/model/" in item.nodeid
+    )  # of short tests, so that no worker waits long at the end
     for item in items:
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):

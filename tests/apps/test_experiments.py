@@ -276,6 +276,7 @@ def test_dust_domain(tmp_path, data_folder):
 
 
 @pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")  # few points on purpose
+@pytest.mark.slow  # fits a patch of stars twice
 def test_a_patch_in_pieces_is_the_patch(tmp_path, monkeypatch):
     """Stopped in the second of its fits by natural gradients, whose weights are solved for in float32, and run again."""
     rows = [

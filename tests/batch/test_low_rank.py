@@ -85,7 +85,7 @@ def test_the_posterior_is_the_dense_one_and_the_certificate_holds(kinds):
     np.testing.assert_allclose(tight.mean.ravel(), mean, rtol=0, atol=1e-5 * np.ptp(mean))
 
 
-@pytest.mark.parametrize("ndim", [2, 3])
+@pytest.mark.parametrize("ndim", [2, pytest.param(3, marks=pytest.mark.slow)])  # compiles as long
 def test_crossing_lines_take_it_and_fewer_steps(ndim):
     gp, data = chords(1100, ndim)
     assert crossing(data, gp.kernel)

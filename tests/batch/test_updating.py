@@ -35,7 +35,11 @@ def same(one, other, data):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "trend"), [("points", "points", "linear"), ("rays", "boxes", None)]
+    ("first", "second", "trend"),
+    [
+        ("points", "points", "linear"),
+        pytest.param("rays", "boxes", None, marks=pytest.mark.slow),
+    ],  # compiles as long
 )
 def test_an_update_and_its_undoing_are_fits_anew(first, second, trend):
     (old, _, _), (more, _, _) = observed(first, 1, 40), observed(second, 2, 7)

@@ -25,7 +25,9 @@ def drawn(kernel, seed=1):
 ROUGH, SMOOTH = drawn(dense.Matern12(1.0, 0.3)), drawn(dense.Matern52(1.0, 0.15))
 
 
-@pytest.mark.parametrize(("y", "kind"), [(ROUGH, hg.Matern12), (SMOOTH, hg.Matern52)])
+@pytest.mark.parametrize(
+    ("y", "kind"), [pytest.param(ROUGH, hg.Matern12, marks=pytest.mark.slow), (SMOOTH, hg.Matern52)]
+)
 def test_the_kernel_that_the_data_came_from_is_chosen(y, kind):
     data = hg.observe(hg.Points(X), y, noise=NOISE)
     gp = hg.GP("auto").learn(data, progress=False)
