@@ -179,6 +179,8 @@ def test_too_many_observations_are_refused_with_the_bytes():
     post = condition(("points",))[0]
     with pytest.raises(ValueError, match=r"at: expected .* 300,000 values.*bytes.*Batch\(\)"):
         post.sample(1, at=hg.Points(x))
+    with pytest.raises(ValueError, match=r"functional: expected .* 300,000 values.*bytes.*Batch\(\)"):
+        post.engine.covariance(hg.Points(x))
 
 
 def test_too_little_noise_is_refused():

@@ -164,11 +164,21 @@ class ExactPosterior(DataPosterior):
 
     @float64_available
     def covariance(self, functional: Functional) -> Float[np.ndarray, "T T"]:
+        return self._joint(functional, self.trend.of(functional, self.grid), "functional")[1]
+
+    def _joint(
+        self, functional: Functional, x: Float[np.ndarray, "T p"], argument: str, report: Report = silent
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        """The joint mean and covariance of functionals with trend columns x, and their largest prior variance."""
+        what = f"the covariance of {len(functional):,} values"
+        needed = memory.dense_bytes(len(functional), MATRICES_AT_PEAK)
+        memory.check(argument, what, needed, "take fewer places, or use method=Batch()")
         exact, spacing, _ = dense.refine_quadrature(self.kernel, functional, self.method.accuracy)
-        nodes, x = exact.nodes(spacing), self.trend.of(functional, self.grid)
-        prior = dense.covariance_matrix(self.kernel, [nodes], [nodes])
-        _, half, gap = self._given(nodes, x)
-        return prior - half.T @ half + gap @ self.beta_covariance @ gap.T
+        nodes = exact.nodes(spacing)
+        prior = dense.covariance_matrix(self.kernel, [nodes], [nodes], report)
+        mean, half, gap = self._given(nodes, x)
+        posterior = prior - half.T @ half + gap @ self.beta_covariance @ gap.T
+        return mean, posterior, float(np.max(np.diag(prior)))
 
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         mean, deviation = self._moments(Points(x), self.trend.of(Points(x), self.grid), std)
@@ -183,15 +193,8 @@ class ExactPosterior(DataPosterior):
         count, key, columns, report = how
         at = Points(self.grid.coordinates()) if functional is None else functional
         x = self.trend.on_grid(self.grid) if functional is None else self.trend.of(at, self.grid, columns)
-        what = f"draws of {len(at):,} values, which are correlated"
-        needed = memory.dense_bytes(len(at), MATRICES_AT_PEAK)
-        memory.check("at", what, needed, "draw at fewer places, or use method=Batch()")
-        exact, spacing, _ = dense.refine_quadrature(self.kernel, at, self.method.accuracy)
-        nodes = exact.nodes(spacing)
-        prior = dense.covariance_matrix(self.kernel, [nodes], [nodes], report)
-        mean, half, gap = self._given(nodes, x)
-        posterior = prior - half.T @ half + gap @ self.beta_covariance @ gap.T
-        root = _factor(posterior, float(np.max(np.diag(prior))), JITTERS)
+        mean, posterior, largest = self._joint(at, x, "at", report)
+        root = _factor(posterior, largest, JITTERS)
         draws = mean + np.asarray(jax.random.normal(key, (count, len(at)), float)) @ root.T
         return draws.astype(self.dtype).reshape(count, *(self.grid.shape if functional is None else (-1,)))
 
