@@ -106,7 +106,7 @@ def test_exact_and_batch_agree_with_the_dense_reference(tmp_path):
     kernel, at = dense.SquaredExponential(1.2, 0.6), np.array([[0.2, 0.8], [0.5, 0.5]])
     mean, covariance = dense.exact_gp(kernel, reference, data.y, data.noise_std(None), dense.points(at))[:2]
     gp = hg.GP(hg.SquaredExponential(1.2, 0.6), hg.Grid.cover((-0.1, -0.1), (1.1, 1.1), shape=(33, 33)))
-    for method, tolerance in ((hg.Exact(accuracy=1e-6), 1e-5), (hg.Batch(tolerance=1e-8), 1e-4)):
+    for method, tolerance in ((hg.Exact(accuracy=1e-8), 1e-7), (hg.Batch(tolerance=1e-8), 1e-4)):
         post = gp.condition(data, method, progress=False)
         p = post.predict(hg.Points(at), std="auto")
         np.testing.assert_allclose(p.mean, mean, atol=tolerance)
