@@ -6,9 +6,10 @@ With d the deviation from q's mean and v a velocity, both with q's covariance S,
 
 The quadratic part is solved exactly: d and v rotate into each other. In between v is kicked by S times the gradient of phi,
 which takes one solve of the Gaussian engine. A trajectory is accepted with probability exp(-change of H), so that draws are of the
-true posterior on the grid whatever the length of a step; where q is nearly right long steps are accepted. The solves need
-not be exact: with G the approximation of S c, S^-1 G = c + [W X]' (N^-1 [W X] G - alpha) holds for any alpha, so that the
-change of H is computed without error. (Beskos and others 2011; Neal 2011, section 5.5.1.)
+true posterior on the grid whatever the length of a step; where q is nearly right long steps are accepted. Velocities are drawn
+from q to DRAW nats. The solves of kicks need not be exact: with G the approximation of S c,
+S^-1 G = c + [W X]' (N^-1 [W X] G - alpha) holds for any alpha, so that the change of H is computed without error. (Beskos and
+others 2011; Neal 2011, section 5.5.1.)
 
 The field between grid points is its interpolation from the grid, here and in what is drawn.
 """
