@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from hipgp.runtime import compilations
+
 CODE = """
 import jax
 {before}
@@ -45,3 +47,37 @@ def test_another_folder_can_be_given_and_the_users_own_stays(tmp_path):
     assert folder(tmp_path, HIPGP_CACHE=str(tmp_path / "here")) == str(tmp_path / "here")
     own = 'jax.config.update("jax_compilation_cache_dir", "/own")'
     assert folder(tmp_path, before=own) == "/own"
+
+
+def test_how_long_a_program_must_compile_to_be_kept_is_the_users_if_told(tmp_path):
+    shortest = "; print(jax.config.jax_persistent_cache_min_compile_time_secs)"
+    told = folder(tmp_path, use=KEEP + shortest, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="7")
+    assert told.split()[0] == "7.0"
+
+
+def test_programs_that_were_not_used_for_longest_go_where_the_limit_is_passed(tmp_path):
+    names = [f"{name}-cache" for name in "abcdefgh"] + ["notes.txt"]
+    for age, name in enumerate(names):
+        (tmp_path / name).write_bytes(bytes(100))
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    os.utime(tmp_path / "h-cache", (2e9, 0))  # written first, but read last
+    compilations.limit(tmp_path, 800)
+    assert len(os.listdir(tmp_path)) == 9  # not beyond the limit: all stay
+    compilations.limit(tmp_path, 799)
+    assert sorted(os.listdir(tmp_path)) == [
+        "a-cache",
+        "b-cache",
+        "c-cache",
+        "d-cache",
+        "h-cache",
+        "notes.txt",
+    ]
+
+
+def test_the_folder_is_limited_when_the_library_is_used(tmp_path):
+    own = tmp_path / "here"
+    own.mkdir()
+    (own / "old-cache").write_bytes(bytes(2000))
+    small = "from hipgp.runtime import compilations; compilations.LIMIT = 1000; compilations.keep()"
+    folder(tmp_path, use=small, HIPGP_CACHE=str(own))
+    assert not list(own.glob("*-cache"))
