@@ -28,7 +28,7 @@ from hipgp.choices.domain import grown, in_step
 from hipgp.engines import Method
 from hipgp.exact import Exact
 from hipgp.gp import GP
-from hipgp.model.coordinates import Units, as_places, as_quantity, conversion
+from hipgp.model.coordinates import Units, as_places, conversion
 from hipgp.model.data import Data, observe
 from hipgp.model.dates import are_dates
 from hipgp.model.functionals import Points
@@ -36,6 +36,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.model.kernels import Kernel, Matern32
 from hipgp.model.likelihood import Likelihood
+from hipgp.model.quantities import is_quantity, split
 from hipgp.model.scaling import scaled_data
 from hipgp.model.searches import KernelParameters
 from hipgp.runtime.callers import warn_caller
@@ -121,11 +122,11 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn the kernel from X, (N, D), and y, (N,), and condition on them, all in float64.
 
-        Columns of dates become days since the first date; astropy quantities become numbers in their unit. An observation of
+        Columns of dates become days since the first date; quantities of astropy and pint become numbers in their unit. An observation of
         weight w counts as w of them: its noise has variance noise^2 / w, or alpha / w; weight zero leaves it out.
         """
         X, self.units_ = _numbers(X, None)
-        y = as_quantity("y", y)[0] if hasattr(y, "to_value") else y
+        y = split(y)[0]
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -313,7 +314,7 @@ def _numbers(X: Any, units: Units | None) -> tuple[Any, Units]:
     """Convert columns of dates and quantities to numbers, in `units` if given; other columns stay as they are."""
     columns = list(X.columns) if hasattr(X, "iloc") and hasattr(X, "columns") else None
     parts = [X] if columns is None else [X[name] for name in columns]
-    if not any(are_dates(part) or hasattr(part, "to_value") for part in parts):
+    if not any(are_dates(part) or is_quantity(part) for part in parts):
         if units:
             raise ValueError(
                 f"X: expected columns in {', '.join(map(repr, units))} like those of fit, got plain numbers"

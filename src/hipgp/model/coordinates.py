@@ -1,4 +1,4 @@
-"""Coordinates with units: conversion of plain numbers, dates and astropy quantities to float arrays.
+"""Coordinates with units: conversion of plain numbers, dates and quantities to float arrays.
 
 Units are strings, one for each axis; the tuple is empty for plain numbers.
 """
@@ -7,19 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from hipgp.model import dates, sky
+from hipgp.model import dates, quantities, sky
 from hipgp.model.arguments import as_float, check_not_empty
 
 Units = tuple[str, ...]
 
 
 def as_quantity(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> tuple[np.ndarray, str]:
-    """Numbers and their unit, which is "" for plain numbers. The only quantities accepted are those of astropy."""
-    if hasattr(type(value), "unit") and hasattr(value, "quantity"):  # a column of an astropy table
-        value = value if value.unit is None else value.quantity
-    if hasattr(value, "to_value") and getattr(value, "unit", None) is not None:
-        return as_float(name, value.to_value(value.unit), ndim), str(value.unit)
-    return as_float(name, value, ndim), ""
+    """Numbers and their unit, which is "" for plain numbers; quantities are those of astropy and of pint."""
+    numbers, unit = quantities.split(value)
+    return as_float(name, numbers, ndim), unit
 
 
 def as_places(name: str, value: Any, ndim: tuple[int, ...] = (1, 2)) -> tuple[np.ndarray, Units]:
@@ -102,35 +99,9 @@ def _factor_and_shift(name: str, unit: str, wanted: str) -> tuple[float, float]:
     if (found := dates.factor_and_shift(unit, wanted)) is not None:
         return found
     if dates.origin(unit) or dates.origin(wanted):
-        expected, got = _in_words(wanted), _in_words(unit)
+        expected, got = ("dates" if dates.origin(u) else quantities.in_words(u) for u in (wanted, unit))
         raise ValueError(f"{name}: expected {expected} like the others along this axis, got {got}")
-    return factor(name, unit, wanted), 0.0
-
-
-def factor(name: str, unit: str, wanted: str) -> float:
-    """The size of `unit` in units of `wanted`; a ValueError if they do not convert."""
-    if unit == wanted:
-        return 1.0
-    if not unit or not wanted:
-        remedy = "give all of them a unit, or none" if unit else "multiply them by their unit"
-        raise ValueError(
-            f"{name}: expected {_in_words(wanted)} like the others, got {_in_words(unit)}; {remedy}"
-        )
-    try:
-        import astropy.units as u
-
-        one: Any = u.Unit(unit)
-        return float(one.to(u.Unit(wanted)))
-    except ModuleNotFoundError:
-        raise ImportError("units need astropy: pip install 'hipgp[astro]'") from None
-    except (u.UnitConversionError, ValueError, TypeError):
-        raise ValueError(
-            f"{name}: expected a unit that converts to {wanted!r} like the others, got {unit!r}"
-        ) from None
-
-
-def _in_words(unit: str) -> str:
-    return "plain numbers" if not unit else "dates" if dates.origin(unit) else f"quantities in {unit!r}"
+    return quantities.factor(name, unit, wanted), 0.0
 
 
 def as_spread(name: str, value: Any, shape: tuple[int, ...], units: Units) -> np.ndarray:

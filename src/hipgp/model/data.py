@@ -16,13 +16,14 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from hipgp.model.coordinates import Units, as_quantity, factor
+from hipgp.model.coordinates import Units, as_quantity
 from hipgp.model.frames import Frame, field_unit, in_units, on_plane
 from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Gaussian
 from hipgp.model.nodes import Nodes
+from hipgp.model.quantities import factor
 from hipgp.runtime.shown import Shown, between
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def observe(
     of columns. Empty cells of an array are left out.
 
     `likelihood` is the distribution of y if the noise is not Gaussian: `Poisson(exposure=...)`, `StudentT()` and others.
-    With additive noise `noise` is its scale; counts take no `noise`. Astropy quantities keep their unit, and `noise` is
+    With additive noise `noise` is its scale; counts take no `noise`. Quantities of astropy and pint keep their unit, and `noise` is
     converted to the unit of y.
 
     `covariates` is a DataFrame with a row for each, for trends in named columns: `GP(..., trend="~ elevation")`. With a

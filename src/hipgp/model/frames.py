@@ -7,6 +7,7 @@ import numpy as np
 
 from hipgp.model.coordinates import Units, conversion
 from hipgp.model.dates import origin
+from hipgp.model.quantities import times_length
 
 if TYPE_CHECKING:
     from hipgp.model.functional import Functional
@@ -124,7 +125,5 @@ def field_unit(functional: "Functional", unit: str) -> str:
             f"y: expected plain numbers, or coordinates in one unit, which sets that of the field, got y in {unit!r} and "
             f"coordinates in {axes}; give both a unit, or none"
         )
-    import astropy.units as u
-
-    length = u.Unit("d" if origin(functional.units[0]) else functional.units[0])
-    return str(u.Unit(unit) * length if functional.derivative else u.Unit(unit) / length**functional.measure)
+    length = "d" if origin(functional.units[0]) else functional.units[0]
+    return times_length(unit, length, 1 if functional.derivative else -functional.measure)
