@@ -13,6 +13,7 @@ jax.config.update("jax_enable_x64", True)
 
 DATA_VARIABLE = "HIPGP_DATA"
 MANY_MAPS = 30_000
+COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,6 +61,16 @@ def few_executables() -> Iterator[None]:
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > MANY_MAPS:
         jax.clear_caches()
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """A list that grows by one with each program that XLA compiles."""
+    found: list[str] = []
+    listen = lambda name, seconds, **more: found.append(str(more)) if name == COMPILED else None
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,16 +1,13 @@
 """Fits of new data of one shape: programs are compiled once, not for each, and memory does not grow."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 import hipgp as hg
 
-COMPILED = "/jax/core/compile/backend_compile_duration"
 GRID = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(20, 22))
 ROUGH = hg.Matern12(lengthscale=0.5)  # on this grid, with residuals that are held jointly
 SMOOTH = hg.Matern52(lengthscale=0.3)
@@ -62,16 +59,6 @@ def fit(case: str, seed: int, count: int) -> None:
     places = hg.Points(rng.uniform(size=(20, 2)))
     post.predict(places, std="vecchia", progress=False)
     post.sample(2, key=seed, at=places, progress=False)
-
-
-@pytest.fixture
-def compilations() -> Iterator[list[str]]:
-    """A list that grows by one with each program that XLA compiles."""
-    found: list[str] = []
-    listen = lambda name, seconds, **more: found.append(str(more)) if name == COMPILED else None
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hipgp.linalg.slices import FINE, SMALL, slice_sizes
+from hipgp.linalg.slices import FINE, slice_sizes
+from hipgp.runtime.buckets import SMALL
 
 FOLD, A_SLAB = 32, 2**18  # as on a CPU
 

@@ -108,6 +108,24 @@ def test_a_few_entries_more_or_less_are_no_other_shapes(monkeypatch, laid_out_by
     assert jax.tree.all(jax.tree.map(np.array_equal, *shapes))
 
 
+def test_similar_matrices_are_laid_out_on_a_device_by_the_same_programs(monkeypatch, compilations):
+    """After two matrices, others of somewhat more or fewer entries compile nothing, whichever rows are read."""
+    monkeypatch.setattr("hipgp.linalg.sparse.on_cpu", lambda: False)
+    rng = np.random.default_rng(5)
+    for number, fewest in enumerate((23, 20, 21, 22, 24)):
+        if number == 2:
+            compilations.clear()
+        counts = rng.integers(fewest, fewest + 5, 300)
+        columns = np.concatenate([(first + np.arange(n)) % 300 for first, n in enumerate(counts)])
+        entries = rng.normal(size=len(columns)), columns, np.concatenate([[0], np.cumsum(counts)])
+        matrix = scipy.sparse.csr_array(entries, shape=(300, 300))
+        on_device = CSR.from_scipy(matrix).to_device()
+        SparseMatrix.from_csr(on_device, np.float64)
+        rows = np.arange(70 + 10 * number)
+        np.testing.assert_allclose(on_device.padded_rows(rows)[1].sum(axis=1), matrix.sum(axis=1)[rows])
+    assert not compilations
+
+
 def test_a_transpose_that_is_rarely_asked_for():
     rng = np.random.default_rng(4)
     matrix, y = uneven(rng), rng.normal(size=(3, 45))

@@ -16,7 +16,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from hipgp.runtime.arrays import AnyArray, on_device
-from hipgp.runtime.buckets import round_up, round_up_geometrically
+from hipgp.runtime.buckets import round_up_entries, round_up_geometrically, round_up_to_power_of_two
 from hipgp.runtime.threads import map_in_threads, thread_count
 
 ENTRIES_PER_THREAD = 2**20  # fewer are not worth a thread
@@ -49,7 +49,7 @@ class CSR(NamedTuple):
         """Copy to the device, zero-padded to a bucketed length to limit recompilation."""
         if not self.on_host:
             return self
-        missing = round_up(len(self.values)) - len(self.values)
+        missing = round_up_entries(len(self.values)) - len(self.values)
         pad = lambda a: np.pad(a, (0, missing)) if missing else a
         grown = lambda a, kind: on_device(pad(a.astype(kind, copy=False)))
         return self._replace(columns=grown(self.columns, np.int32), values=grown(self.values, float))
@@ -66,8 +66,7 @@ class CSR(NamedTuple):
         slot = np.arange(round_up_geometrically(int(np.max(end - begin, initial=1))))
         used = slot < end - begin
         at = np.where(used, begin + slot, 0)
-        pick = (lambda a, at: a.take(at)) if self.on_host else _gather
-        columns, values = (np.asarray(pick(a, at)) for a in (self.columns, self.values))
+        columns, values = (_take(a, at) for a in (self.columns, self.values))
         return np.where(used, columns, 0), np.where(used, values, 0.0)
 
     def transpose(self) -> "CSR":
@@ -77,6 +76,14 @@ class CSR(NamedTuple):
         counts = on_device(self.row_lengths, np.int64)
         columns, values, starts = _transpose_on_device(self.columns, self.values, counts, self.column_count)
         return CSR(columns, values, np.asarray(starts), len(counts))
+
+
+def _take(entries: AnyArray, at: Int[np.ndarray, "n k"]) -> np.ndarray:
+    """Copy some entries to the host; from a device in a bucketed number of rows, to limit recompilation."""
+    if isinstance(entries, np.ndarray):
+        return entries.take(at)
+    missing = round_up_to_power_of_two(len(at)) - len(at)
+    return np.asarray(_gather(entries, np.pad(at, ((0, missing), (0, 0)))))[: len(at)]
 
 
 _gather = eqx.filter_jit(lambda a, at: a[at])
@@ -109,7 +116,7 @@ def concatenate_on_device(parts: list[RowChunk], count: int, width: int) -> CSR:
     """Concatenate chunks of a matrix of `count` rows where JAX computes; frees the chunks as it goes."""
     counts, begin = np.zeros(count, np.int64), np.zeros(count, np.int64)
     total = sum(int(part.starts[-1]) for part in parts)
-    size = round_up(total + max(len(a) for part in parts for a in part.values))
+    size = round_up_entries(total + max(len(a) for part in parts for a in part.values))
     columns, values, first = jnp.zeros(size, np.int32), jnp.zeros(size), 0
     while parts:
         part = parts.pop()

@@ -6,10 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from hipgp.runtime.buckets import round_up_geometrically, round_up_to_power_of_two
-
-# Entries of a small matrix: a product takes at most a millisecond, and compiling a program for a new layout seconds.
-SMALL = 2**20
+from hipgp.runtime.buckets import SMALL, round_up_geometrically, round_up_to_power_of_two
 
 
 class _Resolution(NamedTuple):
