@@ -26,9 +26,6 @@ EXCEPTIONS = {
     "check_regressors_int": TOO_WIDE,
     "check_sample_weight_equivalence_on_dense_data": TOO_WIDE,
 }
-LEARNING = EXCEPTIONS | {
-    "check_sample_weights_not_overwritten": "noise is learned where all weights are equal; others need noise= or alpha=",
-}
 FIXED = hg.HIPGPRegressor(hg.Matern32(), noise=0.1, learn=False, max_grid_points=300)
 
 
@@ -71,7 +68,7 @@ def test_exceptions_are_only_for_the_columns(estimator, check):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*repeat another one exactly")
 @pytest.mark.filterwarnings("ignore:the data do not determine")  # random targets, as they should not
-@parametrize_with_checks([hg.HIPGPRegressor()], expected_failed_checks=lambda _: LEARNING)
+@parametrize_with_checks([hg.HIPGPRegressor()], expected_failed_checks=lambda _: EXCEPTIONS)
 def test_scikit_learn_checks_while_learning(estimator, check):
     check(estimator)
 

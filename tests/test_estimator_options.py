@@ -5,6 +5,7 @@ import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn: pip install 'hipgp[sklearn]'")
 
+from scipy.optimize import minimize_scalar
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
@@ -49,6 +50,27 @@ def test_weights_count_observations():
     np.testing.assert_allclose(found[1], truth.std, rtol=1e-6)
 
 
+def test_learned_noise_goes_with_the_weights():
+    """The learned noise is the likeliest by the dense marginal likelihood with noise^2 / w, and does not depend on the unit."""
+    weight = np.where(np.arange(40) % 2, 1.0, 50.0)
+    y = np.sin(5 * X[:, 0]) + 0.5 * np.random.default_rng(1).standard_normal(40) / np.sqrt(weight)
+    fitted = hg.HIPGPRegressor(trend=None).fit(X, y, sample_weight=weight)
+    kernel = dense.Matern32(fitted.kernel_.variance, float(fitted.kernel_.lengthscale[0]))
+    k = dense.covariance(kernel, dense.points(X), dense.points(X))
+
+    def misfit(log_noise):
+        covariance = k + np.diag(np.exp(2 * log_noise) / weight)
+        return np.linalg.slogdet(covariance)[1] + y @ np.linalg.solve(covariance, y)
+
+    best = minimize_scalar(misfit, bracket=np.log([0.1, 1.0])).x
+    np.testing.assert_allclose(fitted.noise_, np.exp(best), rtol=0.01)
+    given = hg.HIPGPRegressor(fitted.kernel_, alpha=fitted.noise_**2 / weight, learn=False, trend=None)
+    np.testing.assert_allclose(fitted.predict(AT), given.fit(X, y).predict(AT), atol=1e-6)
+    other = hg.HIPGPRegressor(trend=None).fit(X, y, sample_weight=1e4 * weight)
+    np.testing.assert_allclose(other.noise_, 100 * fitted.noise_, rtol=1e-2)
+    np.testing.assert_allclose(other.predict(AT), fitted.predict(AT), atol=1e-2)
+
+
 def test_parameters_of_kernels_can_be_searched():
     kernel = hg.Matern32(1.0, 0.4) + hg.Periodic(period=(0.5, 2.0)) * hg.Matern12()
     assert kernel.set_params(left__lengthscale=2.0).left.lengthscale == 2.0
@@ -75,7 +97,11 @@ def test_parameters_of_kernels_can_be_searched():
         ({"noise": 0.1, "alpha": 0.01}, None, "alpha: expected None with a noise"),
         ({"alpha": np.ones(3)}, None, "one for each of 40 observations, got shape \\(3,\\)"),
         ({"alpha": -1.0}, None, "expected a positive variance"),
-        ({"learn": True}, np.arange(40), "sample_weight: expected a noise, or alpha"),
+        (
+            {"learn": True, "likelihood": hg.StudentT()},
+            np.arange(40),
+            "sample_weight: expected none with StudentT",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings, weight, told):

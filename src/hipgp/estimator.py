@@ -28,15 +28,15 @@ from hipgp.choices.domain import grown, in_step
 from hipgp.engines import Method
 from hipgp.exact import Exact
 from hipgp.gp import GP
-from hipgp.model.coordinates import Units, as_places, conversion
-from hipgp.model.data import Data, observe
-from hipgp.model.dates import are_dates
+from hipgp.model.data import Data
+from hipgp.model.features import Weighted, as_columns, places
+from hipgp.model.frames import Frame
 from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.model.kernels import Kernel, Matern32
 from hipgp.model.likelihood import Likelihood
-from hipgp.model.quantities import is_quantity, split
+from hipgp.model.quantities import split
 from hipgp.model.scaling import scaled_data
 from hipgp.model.searches import KernelParameters
 from hipgp.runtime.callers import warn_caller
@@ -84,6 +84,7 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
     kernel_, noise_, grid_ : the learned (or given) kernel and noise, and the grid.
     parameters_ : the likelihood's learned parameters, by name.
     units_ : the unit of each column, such as "days since 2020-01-01"; empty where X are plain numbers.
+    crs_ : the plane of columns called lon and lat, in km about their middle, as PROJ names it; "" for other columns.
     gp_ : the GP; `gp_.learned` holds the course of learning and the standard error of each parameter.
     posterior_ : the Posterior, which predicts any functional of the field: slopes, integrals, averages.
     """
@@ -123,17 +124,15 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
         """Learn the kernel from X, (N, D), and y, (N,), and condition on them, all in float64.
 
         Columns of dates become days since the first date; quantities of astropy and pint become numbers in their unit. An observation of
-        weight w counts as w of them: its noise has variance noise^2 / w, or alpha / w; weight zero leaves it out.
+        weight w counts as w of them: its noise has variance noise^2 / w, or alpha / w, also where the noise is learned;
+        weight zero leaves it out.
         """
-        X, self.units_ = _numbers(X, None)
+        X, plane = as_columns(X, None)
+        self.units_, self.crs_ = plane.axes, plane.crs
         y = split(y)[0]
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            if not np.any(sample_weight > 0):
-                raise ValueError(
-                    "sample_weight: expected some positive weights, got zero for every observation"
-                )
         columns = X.shape[1]
         if columns > MOST_COLUMNS:
             raise ValueError(
@@ -143,24 +142,27 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
         self._check_settings()
         kernel = Matern32(lengthscale=np.ones(columns)) if self.kernel is None else self.kernel
         y, noise = np.asarray(y, np.float64), self._noise_std(y)
-        if sample_weight is not None:
-            X, y, noise = self._weighted(X, y, noise, sample_weight)
-        data = observe(Points(X).given_in(self.units_), y, noise, self.likelihood)
-        parameters = {}
+        measured = Weighted.of(X, y, noise, sample_weight, self._frame(), self.likelihood)
+        X, parameters = measured.X, {}
         self.kernel_: Kernel
         if self.learn:
             usual = self.method is None and self.link is None and self.likelihood is None
             grid = None if usual else self._learning_grid(X)
             start = GP(kernel, grid, trend=self.trend, link=self.link)
-            learned = start.learn(data, key=self.random_state, progress=False)
+            learned = start.learn(measured.to_learn(), key=self.random_state, progress=False)
             self.kernel_, self.noise_ = learned.kernel, self.noise if learned.noise is None else learned.noise
             parameters = learned.parameters
         else:
             assert not isinstance(kernel, str)  # as `_check_settings` made sure
             learned, self.kernel_, self.noise_ = None, kernel, self.noise
         self.parameters_ = parameters
-        self._condition(data, self._automatic_grid(X) if self.grid is None else self.grid, learned)
+        self._condition(
+            measured.data(self.noise_), self._automatic_grid(X) if self.grid is None else self.grid, learned
+        )
         return self
+
+    def _frame(self) -> Frame:
+        return Frame(self.units_, "", self.crs_)
 
     def _noise_std(self, y: np.ndarray) -> Any:
         """The standard deviation of the noise: one, one for each observation, or None to learn it."""
@@ -177,21 +179,6 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
                 + ("" if np.all(alpha > 0) else f" with {float(np.min(alpha)):g}")
             )
         return np.sqrt(alpha)
-
-    def _weighted(self, X: np.ndarray, y: np.ndarray, noise: Any, weight: np.ndarray) -> Any:
-        """The observations of positive weight, with noise that goes with the weights."""
-        if self.likelihood is not None or (noise is None and np.ptp(weight[weight > 0]) > 0):
-            raise ValueError(
-                "sample_weight: expected a noise, or alpha, that the weights divide, got none; give noise=..., or observe the "
-                "noise of each: alpha=variances"
-            )
-        used = weight > 0
-        std = (
-            None
-            if noise is None
-            else (np.broadcast_to(noise, y.shape) / np.sqrt(np.where(used, weight, 1)))[used]
-        )
-        return X[used], y[used], std
 
     def _condition(self, data: Data, grid: Grid, learned: GP | None) -> None:
         """Condition on the data; an automatic grid that proves too coarse is refined, up to `max_grid_points`."""
@@ -224,7 +211,7 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
             raise RuntimeError(
                 "return_cov: expected return_std=False with it, got both; its diagonal has the variances"
             )
-        X = validate_data(self, _numbers(X, self.units_)[0], reset=False, dtype=np.float64)
+        X = validate_data(self, as_columns(X, self._frame())[0], reset=False, dtype=np.float64)
         mean, std = self.posterior_.engine.at_points(X, return_std)
         unit = self.posterior_.unit
         if return_cov:
@@ -249,7 +236,7 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
         If X reaches beyond the grid, the posterior is computed again on a grid that covers X.
         """
         check_is_fitted(self)
-        X = validate_data(self, _numbers(X, self.units_)[0], reset=False, dtype=np.float64)
+        X = validate_data(self, as_columns(X, self._frame())[0], reset=False, dtype=np.float64)
         key = int(check_random_state(random_state).randint(2**31 - 1))
         posterior = self.posterior_
         if np.any(self.grid_.outside(X) > 0):
@@ -261,7 +248,7 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
                 raise ValueError("X: expected places within the grid with this method, got some beyond it")
             data = scaled_data(data, posterior.unit)
             posterior = gp.condition(data, self._method(), progress=False)
-        return posterior.sample(n_samples, key=key, at=Points(X).given_in(posterior.units), progress=False).T
+        return posterior.sample(n_samples, key=key, at=places(X, self._frame()), progress=False).T
 
     def _check_settings(self) -> None:
         additive = self.likelihood is None or getattr(self.likelihood, "additive", False)
@@ -308,25 +295,6 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
             if name in state:
                 state[name] = jax.tree.map(lambda a: np.asarray(a) if eqx.is_array(a) else a, state[name])
         return state
-
-
-def _numbers(X: Any, units: Units | None) -> tuple[Any, Units]:
-    """Convert columns of dates and quantities to numbers, in `units` if given; other columns stay as they are."""
-    columns = list(X.columns) if hasattr(X, "iloc") and hasattr(X, "columns") else None
-    parts = [X] if columns is None else [X[name] for name in columns]
-    if not any(are_dates(part) or is_quantity(part) for part in parts):
-        if units:
-            raise ValueError(
-                f"X: expected columns in {', '.join(map(repr, units))} like those of fit, got plain numbers"
-            )
-        return X, ()
-    found, own = as_places("X", X)
-    if units is not None:
-        factor, shift = conversion("X", own, units)
-        found = factor * found + shift
-    if columns is not None:
-        found = type(X)(found, columns=columns, index=X.index)
-    return found, own if units is None else units
 
 
 def _box(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

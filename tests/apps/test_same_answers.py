@@ -35,10 +35,10 @@ def hipgp(*arguments, code=0):
     return found.output.replace("\n", " ")
 
 
-def check_same(name, functional, *flags, kernel=KERNEL, trend="constant", at=None, covariates=None, y=Y):
+def check_same(name, functional, *flags, kernel=KERNEL, trend="constant", at=(), covariates=None, y=Y):
     """Fit and predict the file `name` by the shell, and the same in Python."""
     hipgp("fit", name, *FLAGS, *flags, "-o", "map.hipgp", "-q", "--overwrite")
-    hipgp("predict", "map.hipgp", name, "-o", "p.csv", "-q", "--overwrite")
+    hipgp("predict", "map.hipgp", name, *at, "-o", "p.csv", "-q", "--overwrite")
     places = functional.places().reshape(-1, functional.ndim)
     grid = hg.Grid.cover(places.min(axis=0), places.max(axis=0), shape=12)
     data = hg.observe(functional, y, 0.05, covariates=covariates)
@@ -123,30 +123,70 @@ def test_the_sky():
     check_same("t.csv", rays)
 
 
-def test_shapes_and_degrees():
-    """Of districts in degrees, and of places by longitude and latitude with --axis-unit km: one plane for both."""
+CORNERS = np.array([(-75 + 0.1 * i, 42 + 0.1 * j) for i in range(6) for j in range(4)])
+IN_KM = ("--lengthscale", "20")
+KM = hg.Matern32(1.0, 20.0)
+
+
+def districts():
     gpd = pytest.importorskip("geopandas")
     shapely = pytest.importorskip("shapely")
-    corners = [(-75 + 0.1 * i, 42 + 0.1 * j) for i in range(6) for j in range(4)]
-    squares = gpd.GeoDataFrame(
-        {"value": Y, "error": 0.05},
-        geometry=[shapely.box(a, b, a + 0.1, b + 0.1) for a, b in corners],
-        crs=4326,
-    )
+    squares = [shapely.box(a, b, a + 0.1, b + 0.1) for a, b in CORNERS]
+    return gpd.GeoDataFrame({"value": Y, "error": 0.05}, geometry=squares, crs=4326)
+
+
+def test_shapes_and_degrees():
+    """Of districts in degrees, and of places by longitude and latitude: one plane for both."""
+    squares = districts()
     squares.to_file("t.geojson")
     own = hg.observe(squares, "value", 0.05).functionals[0]
-    km = ("--lengthscale", "20")
-    post = check_same("t.geojson", own, *km, kernel=hg.Matern32(1.0, 20.0))
+    post = check_same("t.geojson", own, *IN_KM, kernel=KM)
     hipgp("predict", "map.hipgp", "t.geojson", "-o", "p.geojson", "-q")
-    np.testing.assert_allclose(gpd.read_file("p.geojson")["mean"], post.predict(squares)["mean"], atol=1e-9)
-    middles = squares.centroid if squares.crs is None else squares.to_crs(post.crs).centroid.to_crs(4326)
-    PLANE.assign(lon=middles.x, lat=middles.y).drop(columns=["x", "y"]).to_csv("places.csv", index=False)
+    found = type(squares).from_file("p.geojson")
+    np.testing.assert_allclose(found["mean"], post.predict(squares)["mean"], atol=1e-9)
+    middles = squares.to_crs(post.crs).centroid.to_crs(4326)
+    table = PLANE.assign(lon=middles.x, lat=middles.y).drop(columns=["x", "y"])
+    table.to_csv("places.csv", index=False)
     hipgp("predict", "map.hipgp", "places.csv", "-o", "q.csv", "-q")
     np.testing.assert_allclose(pd.read_csv("q.csv")["mean"], post.predict(middles)["mean"], atol=1e-9)
-    points = hg.observe(gpd.GeoSeries(middles), Y, 0.05).functionals[0]
-    check_same("places.csv", points, "--axis-unit", "km", *km, kernel=hg.Matern32(1.0, 20.0))
+    points = hg.observe(table, "value", "error").functionals[0]
+    assert "become places on a plane about their middle, in km" in hipgp(
+        "fit", "places.csv", *FLAGS, "-o", "km.hipgp"
+    )
+    check_same("places.csv", points, *IN_KM, kernel=KM)
+    plain = hg.Points(table[["lon", "lat"]].to_numpy())
+    check_same("places.csv", plain, "--axis-unit", "deg")
     told = hipgp("fit", "places.csv", "--axis-unit", "pc", "-o", "r.hipgp", code=2)
     assert "expected km, m or deg for longitude and latitude, got 'pc'" in told
+
+
+def test_totals_of_polygons():
+    squares = districts()
+    squares.to_file("t.geojson")
+    totals = hg.observe(squares, "value", 0.05, kind="totals").functionals[0]
+    post = check_same("t.geojson", totals, "--total", *IN_KM, kernel=KM, at=("--total",))
+    hipgp("predict", "map.hipgp", "t.geojson", "-o", "averages.csv", "-q")
+    areas = pd.read_csv("p.csv")["mean"] / pd.read_csv("averages.csv")["mean"]
+    np.testing.assert_allclose(areas, totals.area, rtol=1e-6)
+    np.testing.assert_allclose(
+        post.predict(squares, kind="totals")["mean"], pd.read_csv("p.csv")["mean"], atol=1e-6
+    )
+    PLANE.to_csv("plane.csv", index=False)
+    assert "expected polygons" in hipgp("fit", "plane.csv", "--total", "-o", "r.hipgp", code=2)
+    assert "one of --average and --total" in hipgp("fit", "t.geojson", "--total", "--average", code=2)
+
+
+def test_rays_in_degrees():
+    table = pd.DataFrame({"lon0": CORNERS[:, 0], "lat0": CORNERS[:, 1], "value": Y, "error": 0.05})
+    table.assign(lon1=CORNERS[::-1, 0] + 0.2, lat1=CORNERS[::-1, 1] + 0.3).to_csv("t.csv", index=False)
+    gpd, shapely = pytest.importorskip("geopandas"), pytest.importorskip("shapely")
+    ends = np.stack([CORNERS, CORNERS[::-1] + np.array([0.2, 0.3])], axis=1)
+    lines = gpd.GeoSeries([shapely.LineString(pair) for pair in ends], crs=4326)
+    check_same("t.csv", hg.observe(lines, Y, 0.05).functionals[0], *IN_KM, kernel=KM)
+    boxes = table.rename(columns={"lon0": "lower_lon", "lat0": "lower_lat"})
+    boxes.assign(upper_lon=-74, upper_lat=43).to_csv("b.csv", index=False)
+    told = hipgp("fit", "b.csv", "-o", "r.hipgp", code=2)
+    assert "expected points, or rays with both ends, by longitude and latitude, got averages" in told
 
 
 @pytest.mark.parametrize(

@@ -43,15 +43,8 @@ def test_a_name_fits_the_column_that_is_spelt_like_it(names):
 
 
 def test_a_name_fits_another_case_where_there_is_only_one():
-    assert tables.infer(sheet("Easting", "Northing", "Value")) == (
-        "points",
-        ("Easting", "Northing"),
-        (),
-        "Value",
-        None,
-        None,
-        (),
-    )
+    found = tables.infer(sheet("Easting", "Northing", "Value"))
+    assert found == tables.Columns("points", ("Easting", "Northing"), (), "Value", None)
     assert tables.infer(sheet("X", "Y", "flux"), value="FLUX").value == "flux"
     assert tables.infer(sheet("RA", "Dec", "parallax", "av")).first == ("RA", "Dec", "parallax")
     with pytest.raises(BadInput, match="'time' fits the columns 'Time' and 'TIME'"):
@@ -69,7 +62,7 @@ def test_a_magnitude_is_no_latitude():
 
 
 def test_letters_of_two_cases_are_not_taken_together():
-    assert tables.infer(sheet("x", "Y")) == ("points", ("x",), (), "Y", None, None, ())
+    assert tables.infer(sheet("x", "Y")) == tables.Columns("points", ("x",), (), "Y", None)
     assert tables.infer(sheet("X", "Y", "value")).first == ("X", "Y")
 
 

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hipgp.model.degrees import degrees_among
 from hipgp.model.functionals import Functional, Points, as_functional
 from hipgp.model.labels import Labels
 from hipgp.model.sky import angles, is_sky
+from hipgp.model.tables import points_of
 
 if TYPE_CHECKING:
     from hipgp.model.geometry import Kind
@@ -22,7 +24,7 @@ def places_and_shape(
     """The functional that `at` describes, and what turns its prediction into the shape of `at`.
 
     DataFrames and xarray's Datasets and DataArrays have a column or a coordinate for each axis, by its name; GeoDataFrames
-    have geometries, which are placed on the plane `crs`. The prediction at a SkyCoord names its angles and distances; all
+    have geometries, and tables longitudes and latitudes, which are placed on the plane `crs`. The prediction at a SkyCoord names its angles and distances; all
     else gives a prediction as it is.
     """
     if all(hasattr(at, name) for name in ("crs", "geometry")):
@@ -32,9 +34,9 @@ def places_and_shape(
     if kind is not None:
         raise ValueError(f"kind: expected None but for a GeoDataFrame, got {kind!r}; the functional says it")
     if hasattr(at, "iloc") and hasattr(at, "columns"):
-        return _of_frame(at, labels)
+        return _of_frame(at, labels, crs)
     if hasattr(at, "coords") and hasattr(at, "dims"):
-        return _of_xarray(at, labels)
+        return _of_xarray(at, labels, crs)
     return as_functional(at), lambda p: p
 
 
@@ -54,39 +56,45 @@ def _of_geometry(frame: Any, crs: str, kind: "Kind | None") -> tuple[Functional,
     return of_geometry("functional", frame, kind, crs), shaped
 
 
-def _of_frame(frame: Any, labels: Labels) -> tuple[Functional, Shaped]:
+def _of_frame(frame: Any, labels: Labels, crs: str) -> tuple[Functional, Shaped]:
     missing = [axis for axis in labels.axes if axis not in frame.columns]
-    if missing and frame.shape[1] != len(labels.axes):
+    pair = degrees_among(frame.columns) if missing and crs else None
+    if missing and pair is None and frame.shape[1] != len(labels.axes):
         raise ValueError(
             f"functional: expected a table with the columns {', '.join(labels.axes)}, got none called {missing[0]!r} among "
             f"{', '.join(map(str, frame.columns))}; rename them, or name the axes with post.labelled(...)"
         )
-    used = frame if missing else frame[list(labels.axes)]
+    used = frame[list(pair or labels.axes)] if pair or not missing else frame
+    used = used if missing else used.set_axis(range(used.shape[1]), axis=1)  # of the map's own axes
 
     def shaped(p: "Prediction") -> Any:
         taken = [name for name in _columns(p) if name in frame.columns]
         return frame.drop(columns=taken).assign(**_columns(p))
 
-    return Points(used), shaped
+    return points_of(used, crs), shaped
 
 
-def _of_xarray(at: Any, labels: Labels) -> tuple[Functional, Shaped]:
+def _of_xarray(at: Any, labels: Labels, crs: str) -> tuple[Functional, Shaped]:
     import pandas as pd
     import xarray as xr
 
     missing = [axis for axis in labels.axes if axis not in at.coords]
-    if missing:
+    pair = degrees_among(at.coords) if missing and crs else None
+    axes = pair or labels.axes
+    if missing and pair is None:
         raise ValueError(
             f"functional: expected coordinates called {', '.join(labels.axes)}, got none called {missing[0]!r} among "
             f"{', '.join(map(str, at.coords))}; rename them, or name the axes with post.labelled(...)"
         )
-    parts = xr.broadcast(*(at.coords[axis] for axis in labels.axes))
-    points = Points(
-        pd.DataFrame({axis: part.values.ravel() for axis, part in zip(labels.axes, parts, strict=True)})
-    )
-    dated = points.units or ("",) * len(labels.axes)
-    own = (str(at.coords[axis].attrs.get("units", "")) for axis in labels.axes)
-    points = points.given_in(tuple(one or other for one, other in zip(dated, own, strict=True)))
+    parts = xr.broadcast(*(at.coords[axis] for axis in axes))
+    table = pd.DataFrame({i: part.values.ravel() for i, part in enumerate(parts)})
+    if pair:
+        points: Functional = points_of(table.set_axis(pair, axis=1), crs)
+    else:
+        points = Points(table)
+        dated = points.units or ("",) * len(axes)
+        own = (str(at.coords[axis].attrs.get("units", "")) for axis in axes)
+        points = points.given_in(tuple(one or other for one, other in zip(dated, own, strict=True)))
 
     def shaped(p: "Prediction") -> Any:
         attributes = {"units": labels.unit} if labels.unit else {}
@@ -94,7 +102,7 @@ def _of_xarray(at: Any, labels: Labels) -> tuple[Functional, Shaped]:
             name: (parts[0].dims, values.reshape(parts[0].shape), {"long_name": f"posterior {name} of {labels.name}"} | attributes)
             for name, values in _columns(p).items()
         }  # fmt: skip
-        return xr.Dataset(fields, {axis: at.coords[axis] for axis in labels.axes})
+        return xr.Dataset(fields, {axis: at.coords[axis] for axis in axes})
 
     return points, shaped
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from hipgp.model import dates, quantities, sky
 from hipgp.model.arguments import as_float, check_not_empty
+from hipgp.model.degrees import refuse_degrees
 
 Units = tuple[str, ...]
 
@@ -22,6 +23,7 @@ def as_quantity(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> t
 def as_places(name: str, value: Any, ndim: tuple[int, ...] = (1, 2)) -> tuple[np.ndarray, Units]:
     """Places as an array of floats, and the unit of each axis; tables and mixed arrays are converted by column."""
     if hasattr(value, "columns") and hasattr(value, "iloc"):  # a pandas DataFrame
+        refuse_degrees(name, value.columns)
         return _together(name, [(f"{name}[{str(label)!r}]", value[label]) for label in value.columns])
     if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 2:
         return _together(name, [(name, value[:, i]) for i in range(value.shape[1])])

@@ -13,12 +13,13 @@ from hipgp.model.functional import Functional
 from hipgp.model.functionals import LineIntegrals, Points
 from hipgp.model.paths import PathIntegrals
 from hipgp.model.polygons import PolygonAverages
-from hipgp.model.sphere import Region
+from hipgp.model.sphere import Region, checked_degrees
 
 Kind = Literal["points", "averages", "totals", "integrals"]
 KINDS = {"Point": "points", "LineString": "lines", "LinearRing": "lines", "MultiLineString": "lines",
          "Polygon": "polygons", "MultiPolygon": "polygons"}  # fmt: skip
 MEASURES = {"points": ("points",), "lines": ("integrals", "averages"), "polygons": ("averages", "totals")}
+PIECES = 4  # of the side of a cell in degrees, each of which is straight on a plane
 STRETCHED = 0.02  # relative error of distances on a map from which it is refused
 
 
@@ -101,9 +102,10 @@ def from_degrees(lon: Any, lat: Any, crs: str = "", unit: str = "km") -> Points:
         from pyproj import Transformer  # type: ignore[import-not-found]
     except ModuleNotFoundError:
         raise ImportError(
-            "longitude and latitude need pyproj to become distances: pip install 'hipgp[geo]'"
+            "longitude and latitude need pyproj to become distances: pip install 'hipgp[geo]'; or give plain degrees: arrays "
+            "in place of tables, --axis-unit deg"
         ) from None
-    lon, lat = (np.asarray(v, float) for v in (lon, lat))
+    lon, lat = checked_degrees(lon, lat)
     if not crs:
         middle = Region.of(lon, lat)
         middle.plane(lon, lat)  # raises where they reach too far
@@ -111,6 +113,17 @@ def from_degrees(lon: Any, lat: Any, crs: str = "", unit: str = "km") -> Points:
     x, y = Transformer.from_crs("EPSG:4326", crs, always_xy=True).transform(lon, lat)
     points: Any = Points(np.stack([x, y], axis=1))
     return points.with_fields({"crs": crs, "units": plane_units(crs)})
+
+
+def cells_in_degrees(west: Any, east: Any, south: Any, north: Any) -> PolygonAverages:
+    """Averages over cells between meridians and parallels, on a plane about their middle."""
+    import geopandas  # type: ignore[import-not-found]
+    import shapely  # type: ignore[import-not-found]
+
+    w, s, e, n = (np.asarray(v, float) for v in (west, south, east, north))
+    cells = geopandas.GeoSeries(shapely.box(w, s, e, n), crs="EPSG:4326")
+    found: Any = of_geometry("functional", cells.segmentize(np.min(e - w) / PIECES), "averages")
+    return found
 
 
 def _about(middle: Region, unit: str = "km") -> str:

@@ -31,13 +31,14 @@ def sphere(lon: Any, lat: Any, radius: float = EARTH) -> Float[np.ndarray, "N 3"
 
     For `Points`, `Derivatives` and grids: `hg.Points(hg.sphere(lon, lat))`.
     """
-    east, north = _degrees(lon, lat)
+    east, north = checked_degrees(lon, lat)
     _check_radius(radius)
     east, north = np.radians(east), np.radians(north)
     return radius * np.stack([np.cos(north) * np.cos(east), np.cos(north) * np.sin(east), np.sin(north)], 1)
 
 
-def _degrees(lon: Any, lat: Any) -> tuple[np.ndarray, np.ndarray]:
+def checked_degrees(lon: Any, lat: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Longitudes and latitudes as arrays; a ValueError that names the row where one is beyond 360 or 90 degrees."""
     east, north = (
         np.atleast_1d(as_float(n, v, (0, 1))).astype(float) for n, v in (("lon", lon), ("lat", lat))
     )
@@ -160,7 +161,7 @@ class Region(NamedTuple):
     @classmethod
     def of(cls, lon: Any, lat: Any, radius: float = EARTH) -> "Region":
         """The region around these places; one across the date line is taken the short way round."""
-        east, north = _degrees(lon, lat)
+        east, north = checked_degrees(lon, lat)
         _check_radius(radius)
         east = east[0] + (east - east[0] + 180.0) % 360.0 - 180.0
         middle = [float((np.min(v) + np.max(v)) / 2) for v in (east, north)]

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hipgp.model.degrees import degrees_among, refuse_degrees
 from hipgp.model.functional import Functional
 from hipgp.model.functionals import BoxAverages, Points
-from hipgp.model.geometry import Kind, has_geometry, of_geometry
+from hipgp.model.geometry import Kind, cells_in_degrees, from_degrees, has_geometry, of_geometry
 
 
 class Described(NamedTuple):
@@ -39,13 +40,20 @@ def described(given: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None
     if hasattr(given, "iloc") and hasattr(given, "columns"):
         places = [c for c in given.columns if not any(isinstance(n, str) and c == n for n in (y, noise))]
         own = _column("y", given, y), _column("noise", given, noise)
-        return Described(Points(given[places]), *own, covariates)
+        return Described(points_of(given[places]), *own, covariates)
     if not isinstance(given, Functional):
         raise ValueError(
             f"functional: expected Points, LineIntegrals, ..., a table of coordinates, a GeoDataFrame or an array of xarray, "
             f"got {type(given).__name__}"
         )
     return Described(given, y, noise, covariates)
+
+
+def points_of(table: Any, crs: str = "") -> Points:
+    """The places in the rows of a table; longitudes and latitudes are on the plane `crs`, or on one about their middle."""
+    if (pair := degrees_among(table.columns)) is None or table.shape[1] > 2:
+        return Points(table)
+    return from_degrees(table[pair[0]], table[pair[1]], crs)
 
 
 def _column(name: str, table: Any, value: Any) -> Any:
@@ -122,8 +130,16 @@ def _cells(given: Any, values: Any, averages: bool, good: np.ndarray) -> Functio
         return pd.DataFrame({i: v[p.ravel()[good]] for i, (v, p) in enumerate(zip(each, parts, strict=True))})
 
     middles = [np.asarray(values.coords[dim].values) for dim in values.dims]
+    pair = degrees_among(values.dims)
+    if pair is not None and len(values.dims) > 2:
+        refuse_degrees("functional", values.dims)
+    edges = [_edges(given, values.coords[dim]) for dim in values.dims] if averages else []
+    if pair is not None and averages:
+        lower, upper = (crossed([e[i] for e in edges]).set_axis(values.dims, axis=1) for i in (0, 1))
+        return cells_in_degrees(*(table[name] for name in pair for table in (lower, upper)))
+    if pair is not None:
+        return points_of(crossed(middles).set_axis(values.dims, axis=1))
     if averages:
-        edges = [_edges(given, values.coords[dim]) for dim in values.dims]
         functional: Functional = BoxAverages(*(crossed([e[i] for e in edges]) for i in (0, 1)))
     else:
         functional = Points(crossed(middles))

@@ -82,7 +82,8 @@ def fit(
     trials: Annotated[str | None, typer.Option(help="Column of trials, for binomial.")] = None,
     lower_limit: Annotated[str | None, typer.Option(help="Of detection, number or column: values there mean 'at most'.")] = None,
     upper_limit: Annotated[str | None, typer.Option(help="Values there mean 'at least'.")] = None,
-    average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
+    average: Annotated[bool, typer.Option("--average", help="Rays are averages, not integrals.")] = False,
+    total: Annotated[bool, typer.Option("--total", help="Polygons are totals, not averages.")] = False,
     drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
     kernel: Annotated[str | None, typer.Option(help="Such as 'Matern12 + Matern52', auto, or 'Matern32 * Periodic(period=1)' [Matern32].")] = None,
     lengthscale: Annotated[str, typer.Option(help="With --variance: fixed, nothing is learned.")] = "",
@@ -114,7 +115,7 @@ def fit(
         given: dict[str, Any] = {name: _split(columns) for name, columns in names.items()}
         given |= {"lengthscale": _split(lengthscale, float), "spacing": _split(spacing, float)}
         given |= {
-            "shape": _split(shape, int), "value": value, "error": error, "noise": noise, "average": average,
+            "shape": _split(shape, int), "value": value, "error": error, "noise": noise, "average": average, "total": total,
             "link": link, "likelihood": likelihood, "exposure": exposure, "trials": trials, "lower_limit": lower_limit, "upper_limit": upper_limit, "drop_nan": drop_nan, "kernel": kernel, "variance": variance, "trend": trend, "engine": engine, "name": name,
             "unit": unit, "axis_unit": axis_unit, "std": std, "samples": samples, "seed": seed,
         }  # fmt: skip
@@ -135,7 +136,8 @@ def predict(
     end_at: Annotated[str, typer.Option("--to", help="The last one.")] = "",
     step: Annotated[str, typer.Option(help="Between them, such as 6h or 0.5 [200 places].")] = "",
     coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
-    average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
+    average: Annotated[bool, typer.Option("--average", help="Rays are averages, not integrals.")] = False,
+    total: Annotated[bool, typer.Option("--total", help="Polygons are totals, not averages.")] = False,
     drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
     std: Annotated[str, typer.Option(help="auto, vecchia, samples or exact.")] = "auto",
     noisy: Annotated[bool, typer.Option("--noisy", help="Of new measurements, with how the data scatter.")] = False,
@@ -153,7 +155,13 @@ def predict(
         check_output(output, overwrite)
         names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
         columns: dict[str, Any] = {k: _split(v) for k, v in names.items()}
-        columns |= {"drop_nan": drop_nan, "average": average, "noisy": noisy, "scale": exposure}
+        columns |= {
+            "drop_nan": drop_nan,
+            "average": average,
+            "total": total,
+            "noisy": noisy,
+            "scale": exposure,
+        }
         columns["ends"] = begin, end_at, step
         maps.predict(map, table, output, columns, std, voice)
 
@@ -185,7 +193,8 @@ def update(
     value: Annotated[str | None, typer.Option(help="Column of measured values.")] = None,
     error: Annotated[str | None, typer.Option(help="Column of their standard errors.")] = None,
     noise: Annotated[float | None, typer.Option(help="One standard error for all [the map's].")] = None,
-    average: Annotated[bool, typer.Option(help="Rays are averages, not integrals.")] = False,
+    average: Annotated[bool, typer.Option("--average", help="Rays are averages, not integrals.")] = False,
+    total: Annotated[bool, typer.Option("--total", help="Polygons are totals, not averages.")] = False,
     drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
     std: Annotated[str, typer.Option(help="auto, vecchia, samples, exact or none.")] = "auto",
     overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
@@ -198,7 +207,8 @@ def update(
     with voice.guarded():
         names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
         given: dict[str, Any] = {name: _split(columns) for name, columns in names.items()}
-        given |= {"value": value, "error": error, "noise": noise, "average": average, "drop_nan": drop_nan}
+        given |= {"value": value, "error": error, "noise": noise, "average": average, "total": total}
+        given["drop_nan"] = drop_nan
         updating.update(
             map, tables, output or map, given | {"std": one_of("std", std, STDS)}, overwrite, voice
         )

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from hipgp.apps.cli.console import BadInput
 from hipgp.apps.cli.reading import Sheet
+from hipgp.model.degrees import NAMES
 from hipgp.model.geometry import has_geometry
 
 AXES = [("x", "y", "z", "t"), ("x", "y", "z"), ("x", "y"), ("easting", "northing"), ("longitude", "latitude"),
         ("lon", "lat"), ("x",), ("time",), ("t",), ("date",), ("datetime",), ("timestamp",)]  # fmt: skip
-DEGREES = (("longitude", "latitude"), ("lon", "lat"), ("lng", "lat"), ("long", "lat"))
 VALUES = (
     "value",
     "values",
@@ -48,6 +48,7 @@ class Columns(NamedTuple):
     error: str | None
     scale: str | None = None  # exposures or trials
     limits: tuple[str, ...] = ()  # of detection
+    total: bool = False  # whether polygons hold totals
 
     @property
     def ndim(self) -> int:
@@ -58,8 +59,10 @@ class Columns(NamedTuple):
 
     @property
     def degrees(self) -> bool:
-        """Whether the coordinates are longitude and latitude by their names."""
-        return tuple(name.lower() for name in self.first) in DEGREES
+        """Whether the coordinates are longitude and latitude by their names, of places or of the ends of rays and boxes."""
+        forms = {"{}", *(form for pair in PAIRS for form in pair[1:])}
+        named = {tuple(form.format(name) for name in pair) for form in forms for pair in NAMES}
+        return tuple(name.lower() for name in self.second or self.first) in named
 
     def described(self) -> str:
         if self.kind == "geometry":
@@ -133,7 +136,7 @@ def infer(
     sheet: Sheet, *, coordinates: Sequence[str] = (), start: Sequence[str] = (), end: Sequence[str] = (),
     lower: Sequence[str] = (), upper: Sequence[str] = (), value: str | None = None, error: str | None = None,
     need_value: bool = True, with_error: bool = True, scale: str | None = None, limits: Sequence[str] = (), path: Any = "table",
-    others: Sequence[str] = (),
+    others: Sequence[str] = (), total: bool = False,
 ) -> Columns:  # fmt: skip
     """The columns that the user names, and otherwise those that their names suggest; `others` hold no values."""
     names = Names(sheet.frame.columns, path)
@@ -149,6 +152,10 @@ def infer(
         kind, first, second = "geometry", (), ()
     else:
         kind, first, second = _by_name(names)
+    if total and kind != "geometry":
+        raise BadInput(
+            f"{path}: expected polygons, of GeoJSON or GeoPackage, with --total, got {kind}; leave it out"
+        )
     if kind in ("rays", "averages") and first and len(first) != len(second):
         raise BadInput(f"{path}: expected as many columns for both ends, got {first} and {second}")
     times = names.find(scale) if scale else None
@@ -156,7 +163,7 @@ def infer(
     taken = {*first, *second, *found, *others} | ({times} if times else set())
     chosen = names.find(value) if value else _value(sheet, names, taken, need_value)
     noise = names.find(error) if error else names.first(_errors(chosen)) if with_error else None
-    return Columns(kind, first, second, chosen, noise if chosen else None, times, found)
+    return Columns(kind, first, second, chosen, noise if chosen else None, times, found, total)
 
 
 def _by_name(names: Names) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

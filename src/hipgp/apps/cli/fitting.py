@@ -46,11 +46,14 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
         sheet = tables.read_table(path)
         columns = tables.infer(
             sheet, coordinates=s.coordinates, start=s.start, end=s.end, lower=s.lower, upper=s.upper, value=s.value,
-            error=s.error, with_error=additive(s), scale=scale_of(s), limits=limit_columns(s), path=path, others=_in_trend(s),
+            error=s.error, with_error=additive(s), scale=scale_of(s), limits=limit_columns(s), path=path, others=_in_trend(s), total=s.total,
         )  # fmt: skip
         voice.note(f"{path}: {columns.described()}")
         if columns.degrees and not units.axis:
-            voice.note(f"{path}: distances are in degrees; give --axis-unit km to have them in kilometres")
+            voice.note(
+                f"{path}: longitude and latitude become places on a plane about their middle, in km; give --axis-unit deg to "
+                "count degrees as they are"
+            )
         units = units.completed(sheet, columns, s.average, path)
         functional, rest, good = tables.functional(sheet, columns, s.drop_nan, s.average, path, units)
         if not np.all(good):

@@ -50,6 +50,7 @@ class Settings(NamedTuple):
     lower_limit: str | float | None = None
     upper_limit: str | float | None = None
     average: bool = False
+    total: bool = False
     drop_nan: bool = False
     kernel: str = "Matern32"
     variance: float | None = None
@@ -87,6 +88,8 @@ def settings(config: pathlib.Path | None, flags: dict[str, Any]) -> Settings:
         )
     if found.engine == "variational" and "~" in found.trend:
         raise BadInput("trend: expected no formula with --engine variational; leave out --engine")
+    if found.average and found.total:
+        raise BadInput("total: expected one of --average and --total, got both")
     _check_likelihood(found)
     return found
 
@@ -220,7 +223,7 @@ CHECKS: dict[str, Any] = {
     **dict.fromkeys(("coordinates", "start", "end", "lower", "upper"), _names),
     **dict.fromkeys(("exposure", "trials", "value", "error", "name", "unit", "axis_unit"), _word),
     **dict.fromkeys(("lower_limit", "upper_limit"), _column_or_number),
-    **dict.fromkeys(("average", "drop_nan"), _yes_or_no),
+    **dict.fromkeys(("average", "total", "drop_nan"), _yes_or_no),
     **dict.fromkeys(("noise", "variance", "tolerance"), _positive),
     **dict.fromkeys(("lengthscale", "spacing"), _sizes),
     **dict.fromkeys(("samples", "seed"), _whole),

@@ -33,7 +33,10 @@ class Units(NamedTuple):
             _check_all_or_none(sheet, places, "--axis-unit", path)
         if not self.field and columns.value not in sheet.units and columns.error in sheet.units:
             _check_all_or_none(sheet, (columns.value or "", columns.error or ""), "--unit", path)
-        axis = self.axis or ("kpc" if columns.kind == "sky" else sheet.units.get(places[0], ""))
+        usual = {"sky": "kpc"}.get(columns.kind) or (
+            LENGTHS[0] if columns.degrees else sheet.units.get(places[0], "")
+        )
+        axis = self.axis or usual
         value = sheet.units.get(columns.value or "", "")
         if value and columns.integrates(average):  # a field times a length
             value = f"{value}/{axis}" if axis else ""
@@ -180,7 +183,9 @@ def functional(
     values = slice(len(places), len(places) + len(extra))
     table[:, values] = _converted(sheet, extra, table[:, values], units.of_values(columns, average), path)
     flat = columns.degrees and (bool(units.crs) or units.axis not in ("", *ANGLES))
-    if columns.kind != "sky" and not flat:  # the sky has units of its own
+    if flat:
+        table[:, : len(places)] = _converted(sheet, places, table[:, : len(places)], ANGLES[:1], path)
+    elif columns.kind != "sky":  # the sky has units of its own
         plain = [i for i, name in enumerate(places) if name not in dated]
         table[:, plain] = _converted(sheet, [places[i] for i in plain], table[:, plain], (units.axis,), path)
     one, two, rest = table[:, :n], table[:, n : n + len(columns.second)], table[:, n + len(columns.second) :]
@@ -191,26 +196,33 @@ def functional(
             f"(first: row {rows[0]})"
         )
     if flat:
-        return _on_plane(columns, one, path, units), rest, good
+        return _on_plane(columns, one, two, average, path, units), rest, good
     if columns.kind == "geometry":
-        kind: Any = "averages" if average else None
+        kind: Any = "averages" if average else "totals" if columns.total else None
         return of_geometry(str(path), sheet.frame.loc[good], kind, units.crs), rest, good
     made = _made(sheet, columns, one, two, average, path, units)
     return made.given_in(_of_axes(columns, dated, path)), rest, good
 
 
-def _on_plane(columns: Columns, degrees: np.ndarray, path: Any, units: Units) -> Any:
+def _on_plane(
+    columns: Columns, one: np.ndarray, two: np.ndarray, average: bool, path: Any, units: Units
+) -> Any:
     """Longitudes and latitudes on a plane, whose unit of length is that of the axes."""
-    if columns.kind != "points":
+    if columns.kind not in ("points", "rays") or (columns.kind == "rays" and not columns.first):
         raise BadInput(
-            f"{path}: expected points by longitude and latitude with a unit of length, got {columns.kind}; give "
-            "--axis-unit deg for plain degrees"
+            f"{path}: expected points, or rays with both ends, by longitude and latitude, got {columns.kind}; give shapes in "
+            "GeoJSON, or --axis-unit deg for plain degrees"
         )
     if not units.crs and units.axis not in LENGTHS:
         raise BadInput(
             f"axis_unit: expected {', '.join(LENGTHS)} or deg for longitude and latitude, got {units.axis!r}"
         )
-    return from_degrees(degrees[:, 0], degrees[:, 1], units.crs, units.axis)
+    both = np.concatenate([one, two]) if columns.second else one
+    found = from_degrees(both[:, 0], both[:, 1], units.crs, units.axis)
+    if not columns.second:
+        return found
+    rays: Any = hg.LineIntegrals(found.x[: len(one)], found.x[len(one) :], average=average)
+    return rays.with_fields({"crs": found.crs, "units": found.units})
 
 
 def _made(

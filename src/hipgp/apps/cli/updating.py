@@ -9,6 +9,7 @@ from hipgp.apps.cli.console import Voice, check_output
 from hipgp.apps.cli.reading import read_table
 from hipgp.apps.cli.settings import Settings
 from hipgp.model import dates
+from hipgp.model.degrees import degrees_among
 
 
 def update(
@@ -42,6 +43,7 @@ def _settings(post: hg.Posterior, table: pathlib.Path, given: dict[str, Any]) ->
     if labels.name in known:
         found.setdefault("value", labels.name)
     axis = next((unit for unit in labels.axis_units if dates.origin(unit) is None), "")
+    axis = axis or ("deg" if degrees_among(labels.axes) else "")
     usual = {
         "noise": post.noise,
         "unit": labels.unit,
