@@ -3,7 +3,6 @@
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
 import hipgp as hg
@@ -44,14 +43,5 @@ print(f"error {np.sqrt(np.mean((p.mean - truth) ** 2)):.3f} of a field with std 
 lower, upper = p.interval(0.95)
 print(f"95% intervals hold {np.mean((lower < truth) & (truth < upper)):.1%} of the map")
 
-fig, axes = plt.subplots(
-    1, 2, figsize=(11, 3.6), subplot_kw={"projection": "mollweide"}, layout="constrained"
-)
-for ax, values, title in zip(axes, (p.mean, p.std), ("mean", "standard deviation"), strict=True):
-    drawn = ax.pcolormesh(np.radians(lon), np.radians(lat), values.reshape(lon.shape), shading="gouraud")
-    fig.colorbar(drawn, ax=ax, orientation="horizontal", shrink=0.6, label=title)
-    ax.grid(alpha=0.3)
-    ax.tick_params(labelsize=6)
-where = np.radians(np.concatenate([start, end]))
-axes[0].plot(*where.T, "k.", ms=2)
-fig.savefig("earth.png", dpi=100)
+axes = post.labelled(name="anomaly", unit="K").plot()  # on the sphere, since all data lie on it
+axes[0].figure.savefig("earth.png", dpi=100)

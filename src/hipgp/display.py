@@ -13,10 +13,12 @@ from jaxtyping import Float
 
 from hipgp import plots
 from hipgp.model.data import Data
+from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import typical_lengthscale
 from hipgp.model.kernels import Kernel
 from hipgp.model.scaling import scaled_data
+from hipgp.model.sphere import radius_of, sphere
 from hipgp.plots.maps import cuts
 from hipgp.plots.style import shown
 
@@ -177,13 +179,17 @@ def figure(
     """The picture of a posterior: a curve with its band, or maps or slices of mean, a draw, and standard deviation."""
     if post.grid.ndim == 1:
         return _series(post, std, data, progress, fig=fig)
+    on_top = observed(post)
+    if on_top is not None and (radius := radius_of(on_top.functionals)) is not None:
+        return _globe(post, radius, std, on_top if data else None, fig)
     seen = view(post, std, progress)
     panels = {"posterior mean": seen.mean}
     panels |= {} if seen.draw is None else {"one draw": seen.draw}
     panels |= {} if seen.std is None else {"std": seen.std}
     if post.grid.ndim == 2:
-        on_top = observed(post) if data else None
-        return plots.maps(panels, seen.grid, post.labels, data=on_top, fig=fig)
+        return plots.maps(
+            panels, seen.grid, post.labels, data=on_top if data else None, crs=post.crs, fig=fig
+        )
     return plots.slices(panels, seen.grid, post.labels, where=seen.planes, fig=fig)
 
 
@@ -201,10 +207,39 @@ def axes(post: "Posterior", ax: Any = None, std: bool = True, data: bool = True)
         drawn = plots.image(ax, seen.mean, seen.grid, post.labels, **style)
         if data and (on_top := observed(post)) is not None:
             plots.draw_observed(ax, on_top, post.labels, style)
+        if post.crs:
+            plots.draw_graticule(ax, post.crs, post.labels.axis_units[0])
         ax.figure.colorbar(drawn, ax=ax, label=post.labels.value(), extend="both")
     else:
         raise ValueError("ax: expected None for a volume, which is drawn as slices on several axes, got axes")
     return ax
+
+
+def _globe(post: "Posterior", radius: float, std: bool, data: Data | None, fig: Any) -> plots.Figure:
+    """Maps of the sphere on which all data lie; standard deviations that take long are of fewer places."""
+    fine = PIXELS + 1, PIXELS // 2 + 1
+    lon, lat, mean = _on_sphere(post, radius, fine, False)
+    panels = {"posterior mean": mean}
+    if std:
+        fewer = 2 if fine[0] * fine[1] <= post.engine.quick_points()[1] else 5
+        coarse = _on_sphere(post, radius, (fine[0] // fewer + 1, fine[1] // fewer + 1), True)[2]
+        at = [np.linspace(0, n - 1, m) for n, m in zip(coarse.shape, fine, strict=True)]
+        panels["std"] = scipy.ndimage.map_coordinates(coarse, np.meshgrid(*at, indexing="ij"), order=1)
+    return plots.globe(lon, lat, panels, post.labels, data=data, fig=fig)
+
+
+def _on_sphere(
+    post: "Posterior", radius: float, shape: tuple[int, int], std: bool
+) -> tuple[np.ndarray, np.ndarray, Float[np.ndarray, "a b"]]:
+    """Longitudes, latitudes, and the mean or the standard deviation at all pairs of them."""
+    lon, lat = np.linspace(-180, 180, shape[0]), np.linspace(-90, 90, shape[1])
+    east, north = np.meshgrid(lon, lat, indexing="ij")
+    x = sphere(east.ravel(), north.ravel(), radius)
+    if std:
+        found = post.predict(Points(x).given_in(post.units), progress=False).std
+    else:
+        found = np.ldexp(np.asarray(post.engine.at_points(x, False)[0], float), post.unit)
+    return lon, lat, np.asarray(found).reshape(shape)
 
 
 def _series(post: "Posterior", std: bool, data: bool, progress: bool, **where: Any) -> plots.Figure:

@@ -22,6 +22,7 @@ from hipgp.model.functionals import NODES_PER_CELL
 from hipgp.model.nodes import Nodes, gauss
 
 EARTH = 6371.0  # mean radius in km
+ON_ONE = 1e-6  # of the radius: places are on one sphere if their distances from its middle differ by no more
 CLOSED = 1e-9  # of the radius: ends nearer than that to one place, or to opposite ones, have no one path between them
 FLAT_ENOUGH = 0.02  # relative error of distances from which a region is no plane
 
@@ -79,7 +80,7 @@ class GreatCircles(Functional):
             raise ValueError(f"end: expected {len(a)} places like start (or one shared by all), got {len(b)}")
         a, b = (np.array(v) for v in np.broadcast_arrays(a, b))
         sizes = np.linalg.norm(np.concatenate([a, b]), axis=1)
-        if np.ptp(sizes) > 1e-6 * np.max(sizes):
+        if np.ptp(sizes) > ON_ONE * np.max(sizes):
             raise ValueError(
                 f"end: expected places on one sphere about the origin, got distances from it of {np.min(sizes):.6g} to "
                 f"{np.max(sizes):.6g}"
@@ -120,6 +121,12 @@ class GreatCircles(Functional):
         size = np.ones(len(angle)) if self.average else radius * angle
         return Nodes(radius[:, None, None] * x, size[:, None] * c)
 
+    def vertices(self, count: int) -> Float[np.ndarray, "N count 3"]:
+        """Places along each arc, evenly spaced from its start to its end."""
+        radius, angle, a, ahead = self._arcs()
+        turned = (angle[:, None] * np.linspace(0, 1, count))[..., None]
+        return radius[:, None, None] * (np.cos(turned) * a[:, None] + np.sin(turned) * ahead[:, None])
+
     def places(self) -> Float[np.ndarray, "N 2 3"]:
         """The lower and the upper corner of the box around each arc."""
         radius, angle, a, ahead = self._arcs()
@@ -134,6 +141,17 @@ class GreatCircles(Functional):
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "GreatCircles":
         return taken(GreatCircles, self, rows)
+
+
+def radius_of(functionals: list[Functional]) -> float | None:
+    """The radius of the sphere about the origin on which all places and arcs lie; None where they lie on none."""
+    sizes = []
+    for one in functionals:
+        if one.ndim != 3 or not (one.single or isinstance(one, GreatCircles)):
+            return None
+        sizes.append(np.linalg.norm(getattr(one, "start", one.places()[:, 0]), axis=1))
+    every = np.concatenate(sizes)
+    return float(np.mean(every)) if np.ptp(every) <= ON_ONE * np.max(every) and np.max(every) > 0 else None
 
 
 def _on_sphere(name: str, value: Any, radius: float) -> Float[np.ndarray, "N 3"]:

@@ -6,6 +6,8 @@ With `fig=`, it is drawn on that one, such as pyplot's. Colours are perceptually
 
 from hipgp.plots.checks import calibration, calibration_of, residuals, standardised
 from hipgp.plots.curves import profile
+from hipgp.plots.globe import globe
+from hipgp.plots.graticule import draw_graticule
 from hipgp.plots.histories import convergence, learning, rounds
 from hipgp.plots.images import SIGNED, SPREAD, VALUE, across, date_ticks, image, limits, scale
 from hipgp.plots.maps import maps, slices
@@ -27,8 +29,10 @@ __all__ = [
     "calibration_of",
     "convergence",
     "date_ticks",
+    "draw_graticule",
     "draw_observed",
     "figure",
+    "globe",
     "image",
     "learning",
     "limits",

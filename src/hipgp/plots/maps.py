@@ -12,6 +12,7 @@ from hipgp.model import dates
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
 from hipgp.model.labels import Labels
+from hipgp.plots.graticule import draw_graticule
 from hipgp.plots.images import height_to_width, image, scale, spread_scale
 from hipgp.plots.observed import draw_observed
 from hipgp.plots.style import figure, styled
@@ -30,12 +31,14 @@ def maps(
     spread: Sequence[str] = ("std",),
     points: Float[Array, "N 2"] | None = None,
     data: Data | None = None,
+    crs: str = "",
     title: str = "",
     fig: Figure | None = None,
 ) -> Figure:
     """Two-dimensional maps side by side; those named in `spread` have a colour scale of their own.
 
-    `points` are marked on all of them; where `data` were taken is drawn on top, on the field's panels with their values.
+    `points` are marked on all of them; where `data` were taken is drawn on top, on the field's panels with their values. Maps
+    of a plane `crs` on the Earth get meridians and parallels.
     """
     ratio = height_to_width(grid, labels) or 1.0
     wide, high = (min(LONGEST, PANEL * r) for r in (ratio**-0.5, ratio**0.5))
@@ -53,6 +56,8 @@ def maps(
             ax.plot(*points.T, ".", ms=1.2, color="white", alpha=0.5, mew=0)
         if data is not None:
             draw_observed(ax, data, labels, {} if own else style)
+        if crs:
+            draw_graticule(ax, crs, labels.axis_units[0])
         ax.set_title(name)
         fig.colorbar(
             drawn, ax=ax, shrink=0.8, aspect=25, label=labels.value("std of" if own else ""), extend="max" if own else "both"
