@@ -116,7 +116,9 @@ def test_spacings_divide_every_period_where_they_can():
 def test_the_nearest_observations_do_not_decide_where_a_kernel_repeats():
     data, one = hg.observe(hg.Points(np.zeros((2, 1))), np.zeros(2), 0.1), hg.Points([0.0])
     work = decisions.Work(10, 5, 64)
-    found = decisions.standard_deviations(data, one, 1, 64, lambda: work, lambda f: False, near=False)
+    found = decisions.standard_deviations(
+        data, one, 1, 64, lambda: work, lambda f: False, nearest_suffice=False
+    )
     assert found.choice != "vecchia" and "repeats" in found.reason
 
 

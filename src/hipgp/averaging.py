@@ -106,8 +106,8 @@ class Averaged(Method):
     def _posterior(
         self, problem: Problem, parts: list[FittedPosterior], weights: np.ndarray, info: dict[str, Any]
     ) -> "AveragedPosterior":
-        given = problem.kernel, problem.grid, problem.noise, self, info, parts[0].dtype
-        return AveragedPosterior(*given, parts, weights)
+        model_state = problem.kernel, problem.grid, problem.noise, self, info, parts[0].dtype
+        return AveragedPosterior(*model_state, parts, weights)
 
     def settings(self) -> Json:
         kernels, noises, weights, likelihoods, reason = self.over
@@ -136,11 +136,11 @@ class Averaged(Method):
         models = zip(self.over.kernels, self.over.noises, model["parts"], strict=True)
         for number, (its_kernel, its_noise, described) in enumerate(models):
             prefix = f"part{number}_"
-            own = {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
-            parts.append(self.method.unpack(its_kernel, grid, its_noise, shared | own, described))
+            of_part = {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
+            parts.append(self.method.unpack(its_kernel, grid, its_noise, shared | of_part, described))
         check_shapes(arrays, {"weights": (len(parts),)})
-        given = kernel, grid, noise, self, model["diagnostics"], parts[0].dtype
-        return AveragedPosterior(*given, parts, arrays["weights"])
+        model_state = kernel, grid, noise, self, model["diagnostics"], parts[0].dtype
+        return AveragedPosterior(*model_state, parts, arrays["weights"])
 
 
 class AveragedPosterior(FittedPosterior):
@@ -185,10 +185,10 @@ class AveragedPosterior(FittedPosterior):
         at = (np.arange(count) + float(jax.random.uniform(of_part))) / count
         counts = np.bincount(np.searchsorted(np.cumsum(self.weights)[:-1], at), minlength=len(self.parts))
         drawn, done = [], 0
-        for part, own, many in zip(self.parts, keys, counts, strict=True):
-            if many:
-                drawn.append(part.sample(SampleOptions(int(many), own, columns), functional))
-                report(done := done + int(many), count)
+        for part, part_key, number in zip(self.parts, keys, counts, strict=True):
+            if number:
+                drawn.append(part.sample(SampleOptions(int(number), part_key, columns), functional))
+                report(done := done + int(number), count)
         return np.concatenate(drawn)[np.asarray(jax.random.permutation(of_order, count))]
 
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
@@ -216,7 +216,7 @@ class AveragedPosterior(FittedPosterior):
     def observations(self) -> Data | None:
         return self.parts[0].observations()
 
-    def again(self, problem: Problem, kept: Any, progress: bool = True) -> FittedPosterior:
+    def updated(self, problem: Problem, kept: Any, progress: bool = True) -> FittedPosterior:
         raise ValueError(
             'hyperparameters: expected a posterior of one kernel to update, got one with hyperparameters="average"; condition '
             "anew on all data"
@@ -245,8 +245,8 @@ class AveragedPosterior(FittedPosterior):
             if all(name in arrays and np.array_equal(arrays[name], first[name]) for arrays, _ in packed)
         }
         arrays: Arrays = {name: first[name] for name in same} | {"weights": self.weights}
-        for number, (own, _) in enumerate(packed):
-            arrays |= {f"part{number}_{name}": array for name, array in own.items() if name not in same}
+        for number, (of_part, _) in enumerate(packed):
+            arrays |= {f"part{number}_{name}": array for name, array in of_part.items() if name not in same}
         parts = [
             described | {"diagnostics": plain(part.diagnostics)}
             for part, (_, described) in zip(self.parts, packed, strict=True)
@@ -283,8 +283,8 @@ class MixturePrediction(Prediction):
 
     def quantile(self, q: Any) -> np.ndarray:
         """Between the least and the largest of the parts' own quantiles, by bisection."""
-        own = np.array([part.quantile(q) for part in self.parts])
-        low, high, share = own.min(axis=0), own.max(axis=0), np.asarray(q, float)
+        quantiles = np.array([part.quantile(q) for part in self.parts])
+        low, high, share = quantiles.min(axis=0), quantiles.max(axis=0), np.asarray(q, float)
         share = share[:, None] if share.ndim else share
         for _ in range(HALVINGS):
             middle = 0.5 * (low + high)
@@ -301,8 +301,8 @@ class MixturePrediction(Prediction):
 
     def with_noise_of_data(self, noise: Any) -> Prediction:
         """The noise that goes with each kernel where it was learned."""
-        own = [noise if each is None else each for each in self.noises]
-        parts = [part.with_noise(std) for part, std in zip(self.parts, own, strict=True)]
+        stds = [noise if each is None else each for each in self.noises]
+        parts = [part.with_noise(std) for part, std in zip(self.parts, stds, strict=True)]
         return MixturePrediction.of(self.weights, parts, self.noises).placed(self.places)
 
     def in_unit(self, power: int, longer: float) -> Prediction:

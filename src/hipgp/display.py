@@ -182,15 +182,15 @@ def figure(
     on_top = observed(post)
     if on_top is not None and (radius := radius_of(on_top.functionals)) is not None:
         return _globe(post, radius, std, on_top if data else None, fig)
-    seen = view(post, std, progress)
-    panels = {"posterior mean": seen.mean}
-    panels |= {} if seen.draw is None else {"one draw": seen.draw}
-    panels |= {} if seen.std is None else {"std": seen.std}
+    shown = view(post, std, progress)
+    panels = {"posterior mean": shown.mean}
+    panels |= {} if shown.draw is None else {"one draw": shown.draw}
+    panels |= {} if shown.std is None else {"std": shown.std}
     if post.grid.ndim == 2:
         return plots.maps(
-            panels, seen.grid, post.labels, data=on_top if data else None, crs=post.crs, fig=fig
+            panels, shown.grid, post.labels, data=on_top if data else None, crs=post.crs, fig=fig
         )
-    return plots.slices(panels, seen.grid, post.labels, where=seen.planes, fig=fig)
+    return plots.slices(panels, shown.grid, post.labels, where=shown.planes, fig=fig)
 
 
 def axes(post: "Posterior", ax: Any = None, std: bool = True, data: bool = True) -> Any:
@@ -202,9 +202,9 @@ def axes(post: "Posterior", ax: Any = None, std: bool = True, data: bool = True)
     if post.grid.ndim == 1:
         _series(post, std, data, False, ax=ax)
     elif post.grid.ndim == 2:
-        seen = view(post, std=False)
-        style = plots.scale(seen.mean)
-        drawn = plots.image(ax, seen.mean, seen.grid, post.labels, **style)
+        pictured = view(post, std=False)
+        style = plots.scale(pictured.mean)
+        drawn = plots.image(ax, pictured.mean, pictured.grid, post.labels, **style)
         if data and (on_top := observed(post)) is not None:
             plots.draw_observed(ax, on_top, post.labels, style)
         if post.crs:
@@ -244,14 +244,14 @@ def _on_sphere(
 
 def _series(post: "Posterior", std: bool, data: bool, progress: bool, **where: Any) -> plots.Figure:
     """The curve of a posterior in one dimension, with up to five of its draws."""
-    seen, labels, kept = view(post, std, progress), post.labels, post.kept.get("samples")
+    shown, labels, kept = view(post, std, progress), post.labels, post.kept.get("samples")
     order = _order(post)
-    onto = lambda values: interpolated(np.asarray(values, float), post.grid, seen.grid, order)
+    onto = lambda values: interpolated(np.asarray(values, float), post.grid, shown.grid, order)
     draws = None if kept is None else np.stack([onto(drawn) for drawn in kept[:5]])
     transformed = post.diagnostics.get("link", "identity") != "identity"
     lower, upper = post.interval(0.95) if std and transformed else (None, None)
     return plots.profile(
-        seen.grid.axes[0], seen.mean, np.zeros_like(seen.mean) if seen.std is None else seen.std, samples=draws,
+        shown.grid.axes[0], shown.mean, np.zeros_like(shown.mean) if shown.std is None else shown.std, samples=draws,
         band=None if lower is None else (onto(lower), onto(upper)), data=observed(post) if data else None,
         xlabel=labels.on_ticks(0), ylabel=labels.value(), unit=labels.axis_units[0], **where,
     )  # fmt: skip

@@ -104,7 +104,7 @@ class FittedPosterior(eqx.Module):
         """The number that the user knows each observation of `conditioned_on` by."""
         return np.arange(len(self.observations() or ()))
 
-    def again(
+    def updated(
         self, problem: Problem, kept: Int[np.ndarray, " n"], progress: bool = True
     ) -> "FittedPosterior":
         """The posterior of a problem whose first observations are those numbered `kept` of this one's; more may follow.

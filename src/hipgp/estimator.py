@@ -146,8 +146,8 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
         X, parameters = measured.X, {}
         self.kernel_: Kernel
         if self.learn:
-            usual = self.method is None and self.link is None and self.likelihood is None
-            grid = None if usual else self._learning_grid(X)
+            default = self.method is None and self.link is None and self.likelihood is None
+            grid = None if default else self._learning_grid(X)
             start = GP(kernel, grid, trend=self.trend, link=self.link)
             learned = start.learn(measured.to_learn(), key=self.random_state, progress=False)
             self.kernel_, self.noise_ = learned.kernel, self.noise if learned.noise is None else learned.noise

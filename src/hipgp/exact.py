@@ -120,12 +120,12 @@ class Exact(Method):
             "grid": grid.shape,
             "dtype": str(data.dtype),
             "quadrature_error": max(error for _, _, error in found),
-            "nodes_per_functional": max(part.per for part in nodes),
+            "nodes_per_functional": max(part.rule_size for part in nodes),
             "seconds": time.perf_counter() - began,
         }
-        given = kernel, grid, noise, self, info, data.dtype, data, trend
+        model = kernel, grid, noise, self, info, data.dtype, data, trend
         alpha = solve(y - x @ beta)
-        return ExactPosterior(*given, beta, beta_covariance, nodes, factor, alpha, solved_columns, std)
+        return ExactPosterior(*model, beta, beta_covariance, nodes, factor, alpha, solved_columns, std)
 
     def unpack(
         self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
@@ -176,7 +176,7 @@ class ExactPosterior(DataPosterior):
         exact, spacing, _ = dense.refine_quadrature(self.kernel, functional, self.method.accuracy)
         nodes = exact.nodes(spacing)
         prior = dense.covariance_matrix(self.kernel, [nodes], [nodes], report)
-        mean, half, gap = self._given(nodes, x)
+        mean, half, gap = self._conditional(nodes, x)
         posterior = prior - half.T @ half + gap @ self.beta_covariance @ gap.T
         return mean, posterior, float(np.max(np.diag(prior)))
 
@@ -185,7 +185,7 @@ class ExactPosterior(DataPosterior):
         return mean, deviation if std else None
 
     def quick_points(self) -> tuple[int, int]:
-        n, nodes = len(self.alpha), sum(len(part) * part.per for part in self.nodes)
+        n, nodes = len(self.alpha), sum(len(part) * part.rule_size for part in self.nodes)
         return (0, 0) if self.trend.kind == "columns" else (QUICK_PAIRS // nodes, QUICK_PRODUCTS // n**2)
 
     @float64_available
@@ -243,12 +243,12 @@ class ExactPosterior(DataPosterior):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and std (empty without `with_std`) of functionals with trend columns `x`, computed in chunks."""
         exact, spacing, _ = dense.refine_quadrature(self.kernel, functional, self.method.accuracy)
-        every = exact.nodes(spacing)
+        all_nodes = exact.nodes(spacing)
         means, deviations, size = [], [], max(1, dense.ENTRIES_AT_ONCE // len(self.alpha))
         for begin in range(0, len(functional), size):
             rows = np.arange(begin, min(begin + size, len(functional)))
-            nodes = every[rows]
-            mean, half, gap = self._given(nodes, x[rows])
+            nodes = all_nodes[rows]
+            mean, half, gap = self._conditional(nodes, x[rows])
             means.append(mean)
             if with_std:
                 known = np.sum(half**2, axis=0) - np.sum((gap @ self.beta_covariance) * gap, axis=1)
@@ -257,7 +257,9 @@ class ExactPosterior(DataPosterior):
             report(int(rows[-1]) + 1, len(functional))
         return np.concatenate(means), np.concatenate(deviations) if with_std else np.empty(0)
 
-    def _given(self, nodes: Nodes, x: Float[np.ndarray, "T p"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _conditional(
+        self, nodes: Nodes, x: Float[np.ndarray, "T p"]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For functionals with trend columns x: mean, chol^-1 k (A = chol chol', k = Cov(data, l)), and x - k' A^-1 X."""
         cross = dense.covariance_matrix(self.kernel, [nodes], self.nodes)
         half = scipy.linalg.solve_triangular(self.factor, cross.T, lower=True, check_finite=False)

@@ -198,18 +198,20 @@ class GP(Shown, eqx.Module):
             method = suited(method, Batch(), self.link, self.parameters)
         if not (self.link.identity and data.gaussian):
             return self._linearised(data, method, frame, average)
-        asked = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
-        engine, why = settled_method(method, Batch(), asked, checkpoint)
+        open_problem = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
+        engine, why = settled_method(method, Batch(), open_problem, checkpoint)
         self._check(data, engine)
         unit = scaling.exponent(self.kernel, data, self.noise)
         kernel, scaled, noise = scaling.scaled(self.kernel, data, self.noise, -unit)
-        asked = asked._replace(kernel=kernel, data=scaled, noise=noise)
+        open_problem = open_problem._replace(kernel=kernel, data=scaled, noise=noise)
         if average:
             bounding = learning_grid(scaled) if self.grid is None else self.grid
             learned = None if self.learned is None else in_unit(self.learned, -unit)
-            engine = _averaged(engine, learned, asked.on(bounding))
-            asked = asked._replace(kernel=engine.shortest(data.ndim))  # the one that needs the finest grid
-        grid, why_grid = settled_grid(engine, asked, progress)
+            engine = _averaged(engine, learned, open_problem.on(bounding))
+            open_problem = open_problem._replace(
+                kernel=engine.shortest(data.ndim)
+            )  # the one that needs the finest grid
+        grid, why_grid = settled_grid(engine, open_problem, progress)
         scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
         if self.learned is not None and self.learned.choice:
             why |= {"kernel_chosen": self.learned.choice}
@@ -248,8 +250,8 @@ class GP(Shown, eqx.Module):
         how = LearnOptions(start, bounds, key, polish, progress, checkpoint)
         if self.link.identity and data.gaussian:
             scaling.warn_if_repeated(data)
-            asked = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
-            learned = learned_from(asked, Batch(), how)
+            problem = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
+            learned = learned_from(problem, Batch(), how)
             parameters, begun = {}, None
         else:
             _check_decided(self.kernel)
@@ -316,10 +318,10 @@ class GP(Shown, eqx.Module):
                 method.check(self.kernel, self.grid, block.functional)
 
 
-def _check_hyperparameters(given: Any, checkpoint: Any) -> None:
-    if given not in ("best", "average"):
-        raise ValueError(f'hyperparameters: expected "best" or "average", got {given!r}')
-    if given == "average" and checkpoint is not None:
+def _check_hyperparameters(hyperparameters: Any, checkpoint: Any) -> None:
+    if hyperparameters not in ("best", "average"):
+        raise ValueError(f'hyperparameters: expected "best" or "average", got {hyperparameters!r}')
+    if hyperparameters == "average" and checkpoint is not None:
         raise ValueError('checkpoint: expected None with hyperparameters="average", got a path; leave it out')
 
 

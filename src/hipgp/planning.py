@@ -55,11 +55,11 @@ class Plan(Shown):
     @property
     def bytes(self) -> float:
         """The bytes of memory that the fit takes at its peak."""
-        held, most = 0.0, 0.0
+        kept, peak = 0.0, 0.0
         for part in self.parts:
             if not part.optional:
-                most, held = max(most, held + part.bytes), held + part.kept
-        return most
+                peak, kept = max(peak, kept + part.bytes), kept + part.kept
+        return peak
 
     @property
     def seconds(self) -> float:

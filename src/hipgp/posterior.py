@@ -251,9 +251,9 @@ class Posterior(Shown, eqx.Module):
         )
         functional, longer = self._plain(at)
         estimates.check_places(functional)
-        usual = isinstance(functional, Points) and std == "auto" and columns is None
-        near = self.engine.method.linear and not repeats(self.kernel)
-        if usual and near and beyond(self.engine, functional):
+        default = isinstance(functional, Points) and std == "auto" and columns is None
+        nearest_suffice = self.engine.method.linear and not repeats(self.kernel)
+        if default and nearest_suffice and beyond(self.engine, functional):
             found = self.engine.predict_beyond(functional.x)
         else:
             engine = reaching(self.engine, functional, progress)

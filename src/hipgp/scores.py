@@ -73,7 +73,7 @@ def describe_calibration(pit: Float[np.ndarray, " N"]) -> Calibration:
         UNSEEN * 2 * np.sqrt(share * (1 - share)), ERRORS * np.sqrt(share * (1 - share) / len(pit))
     )
     half, most, above = within(0.5), within(0.95), float(np.mean(pit > 0.5))
-    held = f"50% intervals hold {100 * half:.0f}% of the values, 95% intervals {100 * most:.0f}%"
+    shares = f"50% intervals hold {100 * half:.0f}% of the values, 95% intervals {100 * most:.0f}%"
     ratio = float(np.median(np.abs(scipy.special.ndtri(pit)))) / QUARTILE
     if abs(above - 0.5) > allowed(0.5):
         return Calibration(
@@ -82,19 +82,19 @@ def describe_calibration(pit: Float[np.ndarray, " N"]) -> Calibration:
         )
     if half > 0.5 + allowed(0.5) and most < 0.95 - allowed(0.95):
         return Calibration(
-            False, f"Most errors are smaller than stated and a few much larger (outliers): {held}."
+            False, f"Most errors are smaller than stated and a few much larger (outliers): {shares}."
         )
     if half > 0.5 + allowed(0.5) or most > 0.95 + allowed(0.95):
         return Calibration(
             False,
-            f"The error bars are too wide (a hump): {held}; a typical error is {ratio:.2f} of the one stated.",
+            f"The error bars are too wide (a hump): {shares}; a typical error is {ratio:.2f} of the one stated.",
         )
     if half < 0.5 - allowed(0.5) or most < 0.95 - allowed(0.95):
         return Calibration(
             False,
-            f"The error bars are too narrow (a bowl): {held}; a typical error is {ratio:.2f} of the one stated.",
+            f"The error bars are too narrow (a bowl): {shares}; a typical error is {ratio:.2f} of the one stated.",
         )
-    return Calibration(True, f"The error bars are right (flat): {held}.")
+    return Calibration(True, f"The error bars are right (flat): {shares}.")
 
 
 QUARTILE = float(scipy.special.ndtri(0.75))  # of the absolute value of a standard normal: its median

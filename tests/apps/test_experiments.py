@@ -301,7 +301,7 @@ def test_a_patch_in_pieces_is_the_patch(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(resuming, "EVERY", 0.0)
+        patch.setattr(resuming, "SECONDS_BETWEEN", 0.0)
         patch.setattr(resuming, "write_arrays", stop)
         experiments.run("dust-patch", "small", None, tmp_path / "pieces", progress=False)
     kept = {p.suffix for p in (tmp_path / "pieces" / "pieces-small").iterdir()}

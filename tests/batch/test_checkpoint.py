@@ -41,7 +41,7 @@ def killed_after(monkeypatch, count, name="write_arrays", place=module):
             raise Killed
 
     monkeypatch.setattr(place, name, write_then_die)
-    monkeypatch.setattr(module, "EVERY", 0.0)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN", 0.0)
 
 
 def test_a_killed_solve_goes_on_to_the_same_answer(monkeypatch, tmp_path):
@@ -71,7 +71,7 @@ module, write = problem.module, problem.module.write_arrays
 def write_and_wait(*args, **arrays):
     write(*args, **arrays)
     time.sleep(0.2)
-module.write_arrays, module.EVERY = write_and_wait, 0.0
+module.write_arrays, module.SECONDS_BETWEEN = write_and_wait, 0.0
 problem.GP.condition(problem.DATA, problem.METHOD, progress=False, checkpoint=sys.argv[1])
 """
 

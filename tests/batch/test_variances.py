@@ -24,8 +24,8 @@ def only(monkeypatch):
 
 def without_factor(post):
     """The same posterior before its factor was computed."""
-    factor = Lazy(functools.partial(exact_variances.factor_of, post.engine.later.system))
-    return hg.Posterior(dataclasses.replace(post.engine, later=post.engine.later._replace(factor=factor)))
+    factor = Lazy(functools.partial(exact_variances.factor_of, post.engine.lazy.system))
+    return hg.Posterior(dataclasses.replace(post.engine, lazy=post.engine.lazy._replace(factor=factor)))
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_a_grid_of_few_points_is_factored_in_place_of_the_data(monkeypatch, sett
     post = hg.GP(KERNEL, grid, trend=trend).condition(data, hg.Batch(tolerance=1e-8, **settings))
     target = pair("rays", 90, 10)[0] if trend is None else pair("points", 90, 10)[0]
     on_grid = post.predict(target, std="exact").std
-    assert post.engine.later.factor.get().matrix[0].shape == (20, 20)
+    assert post.engine.lazy.factor.get().matrix[0].shape == (20, 20)
     monkeypatch.setattr(type(post.engine.system), "grid_is_smaller", False)
     post = without_factor(post)
     of_data = post.predict(target, std="exact").std
-    assert post.engine.later.factor.get().matrix.shape == (len(data), len(data))
+    assert post.engine.lazy.factor.get().matrix.shape == (len(data), len(data))
     np.testing.assert_allclose(on_grid, of_data, rtol=1e-9)
 
 
@@ -84,10 +84,10 @@ def test_the_factor_is_kept():
     post = hg.GP(KERNEL, GRID).condition(mixture(("rays",))[0])
     target = pair("points", 90, 40)[0]
     first = post.predict(target, std="exact").std
-    kept = post.engine.later.factor.get()
+    kept = post.engine.lazy.factor.get()
     assert kept is not None and kept.matrix.shape == (24, 24)
     np.testing.assert_array_equal(post.predict(target, std="exact").std, first)
-    assert post.engine.later.factor.get() is kept
+    assert post.engine.lazy.factor.get() is kept
 
 
 def test_solves_stand_in_where_rounding_leaves_no_factor(monkeypatch):

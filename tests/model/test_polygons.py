@@ -54,7 +54,7 @@ def test_parts_and_holes_add_up():
 def test_the_number_of_nodes_follows_the_size_and_not_the_vertices():
     """Both outlines enclose nearly the same flower; the finer one has 20 times the vertices."""
     for spacing in (4.0, 0.5):
-        few, many = (hg.PolygonAverages([flower(5, n)]).nodes(spacing).per for n in (40, 800))
+        few, many = (hg.PolygonAverages([flower(5, n)]).nodes(spacing).rule_size for n in (40, 800))
         assert many <= 1.3 * few
 
 

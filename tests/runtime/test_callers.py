@@ -74,7 +74,7 @@ CASES = {
 
 @pytest.mark.parametrize(("words", "act"), CASES.items(), ids=lambda v: getattr(v, "__name__", None))
 def test_every_warning_names_the_line_of_the_call(words, act, monkeypatch):
-    monkeypatch.setattr(interpolation, "MUCH", 1)
+    monkeypatch.setattr(interpolation, "LARGE_WEIGHTS", 1)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         act()

@@ -92,7 +92,7 @@ def test_many_places_are_predicted_as_few_are(
 ):
     at = hg.Points(np.random.default_rng(2).uniform(size=(100, 2)))
     whole = fitted.predict(at, std=std, progress=False)
-    monkeypatch.setattr(estimates, "LEAST", 7)
+    monkeypatch.setattr(estimates, "LEAST_PLACES", 7)
     limited(monkeypatch, 100_000)
     pieces = fitted.predict(at, std=std, progress=False)
     np.testing.assert_allclose(pieces.mean, whole.mean, rtol=1e-10, atol=1e-12)
@@ -121,7 +121,7 @@ def test_trend_columns_of_many_places_go_with_them(monkeypatch: pytest.MonkeyPat
     post = gp.condition(data(2), progress=False)
     at, own = hg.Points(X[:40, :2]), X[:40, 2:3]
     whole = post.predict(at, columns=own, progress=False)
-    monkeypatch.setattr(estimates, "LEAST", 7)
+    monkeypatch.setattr(estimates, "LEAST_PLACES", 7)
     limited(monkeypatch, 100_000)
     pieces = post.predict(at, columns=own, progress=False)
     np.testing.assert_allclose(pieces.mean, whole.mean, rtol=1e-10)

@@ -63,7 +63,7 @@ def cut(monkeypatch, after):
         if len(writes) == after:
             raise Stopped
 
-    monkeypatch.setattr(resuming, "EVERY", 0.0)
+    monkeypatch.setattr(resuming, "SECONDS_BETWEEN", 0.0)
     monkeypatch.setattr(resuming, "write_arrays", write)
     return writes
 

@@ -129,7 +129,7 @@ def test_lines_need_not_be_spelt_out(average):
     rng = np.random.default_rng(2)
     data = observe(LineIntegrals(*rng.uniform(size=(2, 40, 3)), average=average), np.zeros(40))
     lines, nodes = coarse.coarse_data_quadrature(data, TWO, 4), coarse.coarse_data_nodes(data, TWO, 4)
-    assert isinstance(lines, Segments) and len(lines) == 40 and lines.per == nodes.per == 4
+    assert isinstance(lines, Segments) and len(lines) == 40 and lines.rule_size == nodes.rule_size == 4
     rays = data.blocks[0].functional
     np.testing.assert_allclose(np.sum(nodes.weights, axis=1), 1.0 if average else rays.length, rtol=1e-13)
     plenty, fine = coarse.coarse_data_nodes(data, TWO, 99), rays.nodes(0.4)

@@ -142,7 +142,7 @@ def test_crowded_cells_are_cut_and_draws_have_the_covariance(monkeypatch):
     monkeypatch.setattr(residuals, "LARGEST_BLOCK", 5)
     x, _, data = observed()
     post = hg.GP(KERNEL, GRID).condition(data, TIGHT)
-    cells = post.engine.later.cells.get()
+    cells = post.engine.lazy.cells.get()
     assert np.max(np.diff(cells.starts)) == 5
     own = post.engine.system.residuals
     eye = np.eye(len(x))

@@ -169,7 +169,7 @@ def test_too_many_stored_weights_are_named_with_the_way_out(monkeypatch):
     slices = [s for part in (held.rows, held.transposed) for s in part.slices]
     size = 12 * sum(np.count_nonzero(s.values) for s in slices)  # but for the padding
     assert matrix_free.stored_bytes(grid, data.functionals, 2, data.dtype) == pytest.approx(size, rel=0.5)
-    monkeypatch.setattr("hipgp.batch.interpolation.MUCH", size / 4)
+    monkeypatch.setattr("hipgp.batch.interpolation.LARGE_WEIGHTS", size / 4)
     with pytest.warns(UserWarning, match="matrix-free"):
         hg.GP(KERNEL, grid).condition(data)
 

@@ -108,9 +108,9 @@ def _through_grid(
 
 
 def _piece(
-    grid: Grid, p: int, part: Nodes, own: np.ndarray, residual: Array, of_residual: Array, forms: Forms
+    grid: Grid, p: int, part: Nodes, numbers: np.ndarray, residual: Array, of_residual: Array, forms: Forms
 ) -> Piece:
-    count, per = part.x.shape[:2]
+    count, nodes_each = part.x.shape[:2]
     missing = round_up_to_power_of_two(count) - count  # limits recompilation
     start, offset = locate_stencils(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
 
@@ -118,16 +118,16 @@ def _piece(
         v = np.asarray(v)
         return jnp.asarray(np.pad(v, [(0, missing)] + [(0, 0)] * (v.ndim - 1), mode=mode))
 
-    node = lambda v: None if v is None else jnp.repeat(full(np.asarray(v, float)), per, axis=0)
-    at = jnp.asarray(own)
+    node = lambda v: None if v is None else jnp.repeat(full(np.asarray(v, float)), nodes_each, axis=0)
+    at = jnp.asarray(numbers)
     some = lambda v: jnp.pad(v[:, at], ((0, 0), (0, missing)))
     chosen = Forms(some(forms.a), some(forms.b), forms.weight)
     return Piece(
-        full(offset.reshape(count, per, -1)).reshape(-1, grid.ndim),
+        full(offset.reshape(count, nodes_each, -1)).reshape(-1, grid.ndim),
         node(part.value),
         node(part.direction),
         full(np.asarray(part.weights, float), "constant"),
-        full(start.reshape(count, per)),
+        full(start.reshape(count, nodes_each)),
         full(residual[at]),
         full(of_residual[at], "constant"),
         chosen,
@@ -143,11 +143,11 @@ def _through_weights(
 
     def add(total: Array, form: tuple[Forms, Array, Array]) -> tuple[Array, None]:
         one, of_a, of_b = form
-        seen = one.a[:, None, None] * of_b[places] + one.b[:, None, None] * of_a[places]
-        return total + one.weight * seen, None
+        products = one.a[:, None, None] * of_b[places] + one.b[:, None, None] * of_a[places]
+        return total + one.weight * products, None
 
-    seen = jax.lax.scan(add, jnp.zeros(places.shape), (piece.forms, field_a, field_b))[0]
-    pull = (piece.share[..., None] * seen).reshape(-1, seen.shape[-1])  # the factor of each weight
+    gathered = jax.lax.scan(add, jnp.zeros(places.shape), (piece.forms, field_a, field_b))[0]
+    pull = (piece.share[..., None] * gathered).reshape(-1, gathered.shape[-1])  # the factor of each weight
 
     def value(k: Kernel) -> Array:
         w, v = stencil_weights(k, grid, p, piece.offset, piece.value, piece.direction)

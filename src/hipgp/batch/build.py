@@ -44,7 +44,7 @@ def build(problem: Problem, method: "Batch", operators: "_GridOperators | None" 
     """The linear system of a problem, its data in the order given; from K and W where these are given."""
     kernel, grid, data, _, _ = problem
     kernel.check_dimension(grid.ndim)
-    rows, description, near, toeplitz = _rows_beside(
+    rows, description, conditioning_sets, toeplitz = _weights_and_covariance(
         problem, method, operators or _operators(problem, method)
     )
     variance = problem.noise_std**2
@@ -64,8 +64,8 @@ def build(problem: Problem, method: "Batch", operators: "_GridOperators | None" 
         assert isinstance(rows, WeightRows)
         system: System = grid_system(toeplitz, rows, total, points=all_points(data))
     else:
-        system, trial = _data_system(problem, method, toeplitz, rows, total, cells, near)
-    taken: dict[str, Decision[Any]] = {
+        system, trial = _data_system(problem, method, toeplitz, rows, total, cells, conditioning_sets)
+    choices: dict[str, Decision[Any]] = {
         "weights": decisions.weights(method),
         "residual": of_residual,
         "space": where,
@@ -73,10 +73,10 @@ def build(problem: Problem, method: "Batch", operators: "_GridOperators | None" 
         "preconditioner": decisions.preconditioner(method, where.choice, system.preconditioner_size, trial),
     }
     if method.weights != "exact":
-        taken["stencil"] = decisions.stencil(method, data.functionals, data.ndim)
+        choices["stencil"] = decisions.stencil(method, data.functionals, data.ndim)
     info = _sizes(problem, toeplitz) | {"weights": description, "residual_to_noise": ratio}
-    info |= {name: taken[name].choice for name in ("residual", "space", "product", "preconditioner")}
-    info["decisions"] = {name: decision.reason for name, decision in taken.items()}
+    info |= {name: choices[name].choice for name in ("residual", "space", "product", "preconditioner")}
+    info["decisions"] = {name: decision.reason for name, decision in choices.items()}
     return Built(system, cells, info, _grid_model(problem, method, rows, residual, cells))
 
 
@@ -113,7 +113,7 @@ def _rows(problem: Problem, method: "Batch", toeplitz: Lazy[Toeplitz]) -> tuple[
     return interpolation.rows_of(method, kernel, grid, data.functionals, data.dtype, toeplitz.get)
 
 
-class Later(NamedTuple):
+class LazyParts(NamedTuple):
     """What follows from a problem and settings. A map from a file computes each part when it is first asked for."""
 
     system: Lazy[System]
@@ -121,7 +121,7 @@ class Later(NamedTuple):
     factor: Lazy[Any]  # of exact standard deviations
 
 
-def later(problem: Problem, method: "Batch", *built: Built) -> Later:
+def lazy_parts(problem: Problem, method: "Batch", *built: Built) -> LazyParts:
     """System, cells and factor of a problem; system and cells are there from the start where they are `built`.
 
     Otherwise W is computed once for both. The cells alone, which the mean takes, need no system.
@@ -129,7 +129,7 @@ def later(problem: Problem, method: "Batch", *built: Built) -> Later:
     operators = _operators(problem, method)
     system = Lazy(functools.partial(_system, problem, method, operators), *(b.system for b in built))
     cells = Lazy(functools.partial(_cells, problem, method, operators), *(b.cells for b in built))
-    return Later(system, cells, Lazy(functools.partial(exact_variances.factor_of, system)))
+    return LazyParts(system, cells, Lazy(functools.partial(exact_variances.factor_of, system)))
 
 
 @float64_available
@@ -142,7 +142,7 @@ def _cells(problem: Problem, method: "Batch", operators: _GridOperators) -> Cell
     return interpolation.cells(method, problem, operators.rows.get()[0])
 
 
-def _rows_beside(
+def _weights_and_covariance(
     problem: Problem, method: "Batch", operators: _GridOperators
 ) -> tuple[Rows, str, ConditioningSets | None, Toeplitz]:
     """W, its description, conditioning sets and K, computed in parallel.
@@ -151,11 +151,11 @@ def _rows_beside(
     preconditioner is tried first.
     """
     kernel, grid, data, _, _ = problem
-    beside = method.neighbours != 0 and method.weights == "local" and not all_points(data)
-    beside = beside and not decisions.tries_low_rank(method, lambda: crossing(data, kernel))
-    beside = beside and decisions.surely_in_data_space(method, data, grid.size)
+    early = method.neighbours != 0 and method.weights == "local" and not all_points(data)
+    early = early and not decisions.tries_low_rank(method, lambda: crossing(data, kernel))
+    early = early and decisions.surely_in_data_space(method, data, grid.size)
     conditioning_sets = lambda: (
-        vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if beside else None
+        vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if early else None
     )
     embedded, weights = operators.toeplitz.get, operators.rows.get
     if method.weights == "exact":
@@ -171,7 +171,7 @@ def _data_system(
     rows: Rows,
     variance: Float[np.ndarray, " N"],
     cells: CellBlocks | None,
-    near: ConditioningSets | None,
+    conditioning_sets: ConditioningSets | None,
 ) -> tuple[DataSystem, Trial | None]:
     """The system in data space, and the outcome of trying a low-rank preconditioner (None if it was not tried).
 
@@ -179,7 +179,7 @@ def _data_system(
     """
     kernel, data = problem.kernel, problem.data
     trial: Trial | None = None
-    if near is None and decisions.tries_low_rank(method, lambda: crossing(data, kernel)):
+    if conditioning_sets is None and decisions.tries_low_rank(method, lambda: crossing(data, kernel)):
         enough = np.inf if method.preconditioner == "low-rank" else decisions.MOST_LEFT
         local = rows if isinstance(rows, WeightRows) else None
         trial = low_rank(problem, variance, local, toeplitz, enough)
@@ -190,7 +190,11 @@ def _data_system(
             return trial.preconditioner
         if method.neighbours == 0:
             return Scaling.by(noise)
-        sets = vecchia.choose_conditioning_sets(kernel, data, method.neighbours) if near is None else near
+        sets = (
+            vecchia.choose_conditioning_sets(kernel, data, method.neighbours)
+            if conditioning_sets is None
+            else conditioning_sets
+        )
         return vecchia.vecchia_factor(kernel, sets, variance, data.dtype)
 
     preconditioner, weights = run_both(

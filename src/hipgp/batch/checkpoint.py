@@ -11,8 +11,12 @@ import numpy as np
 from hipgp.linalg.krylov import CGState
 from hipgp.runtime.checkpoints import read_arrays, write_arrays
 
-EVERY = 20.0  # seconds between two checkpoints
-WHOLE = ("value", "residual", "direction")  # arrays of a solve's state in the shape of the right-hand sides
+SECONDS_BETWEEN = 20.0  # seconds between two checkpoints
+LIKE_RHS = (
+    "value",
+    "residual",
+    "direction",
+)  # arrays of a solve's state in the shape of the right-hand sides
 
 
 class Checkpoint:
@@ -25,7 +29,7 @@ class Checkpoint:
 
     def load(self, shape: tuple[int, ...]) -> tuple[jax.Array, int, tuple[CGState, jax.Array]] | None:
         shapes = {"x": shape, "steps": (), "scale": (shape[0], 1)}
-        shapes |= {f"state_{name}": shape if name in WHOLE else shape[:1] for name in CGState._fields}
+        shapes |= {f"state_{name}": shape if name in LIKE_RHS else shape[:1] for name in CGState._fields}
         arrays = read_arrays(self.path, self.problem, *shapes)
         if arrays is None:
             return None
@@ -39,8 +43,8 @@ class Checkpoint:
         return jnp.asarray(arrays["x"]), int(arrays["steps"]), (state, jnp.asarray(arrays["scale"]))
 
     def save(self, x: jax.Array, steps: int, state: CGState, scale: jax.Array, now: bool = False) -> None:
-        """Write a checkpoint if the last one is EVERY seconds old, or `now`."""
-        if not now and time.perf_counter() - self.written < EVERY:
+        """Write a checkpoint if the last one is SECONDS_BETWEEN seconds old, or `now`."""
+        if not now and time.perf_counter() - self.written < SECONDS_BETWEEN:
             return
         fields = {
             f"state_{name}": np.asarray(value) for name, value in zip(CGState._fields, state, strict=True)

@@ -137,11 +137,11 @@ def space(
                 f'space: expected "data" or "auto" unless weights="local", got "grid" and "{method.weights}"'
             )
         return Decision(method.space, f'{method.space} space: Batch(space="{method.space}") asks for it')
-    for name, given in (
+    for name, is_set in (
         ("neighbours", method.neighbours is not None),
         ("preconditioner", method.preconditioner != "auto"),
     ):
-        if given:
+        if is_set:
             return Decision("data", f"data space: Batch({name}=...) is given, which grid space does not have")
     if method.weights != "local":
         return Decision("data", f"data space: grid space needs local weights, not {method.weights} ones")
@@ -202,8 +202,10 @@ def preconditioner(
         return Decision(name, f"{name}: {why}")
     leave = f"{trial.columns:,} columns leave {trial.left:.2g} noise variances of an observation"
     if low_rank:
-        asked = ' and Batch(preconditioner="low-rank") asks for them' * (method.preconditioner == "low-rank")
-        return Decision(name, f"{name}: the observations are long and cross, {leave}{asked}")
+        setting = ' and Batch(preconditioner="low-rank") asks for them' * (
+            method.preconditioner == "low-rank"
+        )
+        return Decision(name, f"{name}: the observations are long and cross, {leave}{setting}")
     limit = f"more than the {MOST_LEFT:g} up to which a low-rank factor pays"
     return Decision(name, f"{name}: the observations are long and cross, but {leave}, {limit}")
 
@@ -227,26 +229,26 @@ def standard_deviations(
     samples: int,
     work: Callable[[], Work],
     from_one_place: Callable[[list[Functional]], bool],
-    near: bool = True,
+    nearest_suffice: bool = True,
 ) -> Decision[str]:
     """The fastest accurate algorithm for standard deviations of `count` targets of one kind.
 
     For points given points, and for lines given lines from the same place, the nearest observations determine the standard
     deviation to a few percent. They do not for a line given lines that cross it, for values given slopes, for one kind
-    given another, and where a kernel repeats (`near` is False). Only then `work` is called.
+    given another, and where a kernel repeats (`nearest_suffice` is False). Only then `work` is called.
     """
     functionals = [*data.functionals, target]
     kinds = {type(functional) for functional in functionals}
-    if near and kinds == {Points}:
+    if nearest_suffice and kinds == {Points}:
         return Decision("vecchia", "from the nearest observations: points given points")
-    if near and kinds == {LineIntegrals} and from_one_place(functionals):
+    if nearest_suffice and kinds == {LineIntegrals} and from_one_place(functionals):
         return Decision("vecchia", "from the nearest observations: lines given lines from the same place")
     least = "the nearest observations carry too little information on one kind of functional given others"
     if kinds == {LineIntegrals}:
         least = (
             "the nearest observations carry too little information on lines that do not start from one place"
         )
-    if not near:
+    if not nearest_suffice:
         least = "the nearest observations carry too little information where a kernel repeats"
     needed = work()
     rows = f"the factor of a matrix of {needed.rows:,} rows"

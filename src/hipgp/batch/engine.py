@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hipgp.batch import decisions, estimates, evidence, interpolation, plan, variances
-from hipgp.batch.build import Built, build, later
+from hipgp.batch.build import Built, build, lazy_parts
 from hipgp.batch.checkpoint import Checkpoint
 from hipgp.batch.least_squares import TrendSolution, combine, right_hand_sides, row_tolerances
 from hipgp.batch.ordering import in_order
@@ -203,8 +203,8 @@ class Batch(Method):
     ) -> BatchPosterior:
         """A posterior from the solution of the system, which is built when it is needed, unless it is given."""
         kernel, grid, data, noise, trend = problem
-        given = kernel, grid, noise, self, diagnostics, data.dtype, data, trend
-        return BatchPosterior(*given, later=later(problem, self, *built), **solved)
+        model = kernel, grid, noise, self, diagnostics, data.dtype, data, trend
+        return BatchPosterior(*model, lazy=lazy_parts(problem, self, *built), **solved)
 
     @float64_available
     def log_evidence_slope(self, problem: Problem, probes: int, key: Any) -> Slope:

@@ -16,11 +16,11 @@ from hipgp.runtime import memory
 from hipgp.weights.matrix_free import stored_bytes
 from hipgp.weights.stencil_geometry import stencil_shape
 
-KEPT = 24  # bytes per entry of W that stay in memory: as computed, and as laid out
-AT_PEAK = 60  # bytes per entry of W while it is computed, transposed and laid out
+BYTES_KEPT = 24  # bytes per entry of W that stay in memory: as computed, and as laid out
+BYTES_AT_PEAK = 60  # bytes per entry of W while it is computed, transposed and laid out
 NEAR_POINT, NEAR_OTHER = 2_000, 16_000  # bytes for the neighbours of one place
 PIECE = 0.25  # fraction of the memory that one chunk of a prediction may take
-LEAST = 1024  # least number of places in a chunk
+LEAST_PLACES = 1024  # least number of places in a chunk
 
 
 def check_weights(grid: Grid, data: Data, p: int) -> None:
@@ -29,7 +29,7 @@ def check_weights(grid: Grid, data: Data, p: int) -> None:
     lines = all(isinstance(functional, LineIntegrals) for functional in data.functionals)
     advice = 'use Batch(weights="matrix-free")' if lines else "use fewer observations, or Batch(stencil=2)"
     what = f"{len(data):,} observations with {entries:.3g} weights"
-    memory.check("data", what, KEPT * entries, advice)
+    memory.check("data", what, BYTES_KEPT * entries, advice)
 
 
 def data_entries(grid: Grid, data: Data, p: int) -> float:
@@ -57,7 +57,7 @@ def check_joint_draws(at: Functional, grid: Grid, p: int, dtype: Any) -> None:
     """Refuse draws at places whose local weights do not fit into memory; joint draws need all weights at once."""
     entries = _entries(grid, at, p, dtype)
     what = f"{len(at):,} functionals with {entries:.3g} weights"
-    memory.check("at", what, KEPT * entries, "draw at fewer places, or on the grid")
+    memory.check("at", what, BYTES_KEPT * entries, "draw at fewer places, or on the grid")
 
 
 def check_draws(count: int, places: int, itemsize: int) -> None:
@@ -72,9 +72,9 @@ def pieces(
 ) -> Iterator[Int[np.ndarray, " n"]]:
     """The numbers of all functionals, in chunks whose prediction takes a quarter of the memory."""
     count = len(functional)
-    near = NEAR_POINT if functional.single else NEAR_OTHER
-    each = AT_PEAK * _entries(grid, functional, p, dtype) / count + near + 32.0 * samples
-    size = max(LEAST, int(PIECE * memory.bytes_available() / each))
+    entries = NEAR_POINT if functional.single else NEAR_OTHER
+    each = BYTES_AT_PEAK * _entries(grid, functional, p, dtype) / count + entries + 32.0 * samples
+    size = max(LEAST_PLACES, int(PIECE * memory.bytes_available() / each))
     for begin in range(0, count, size):
         yield np.arange(begin, min(begin + size, count))
 

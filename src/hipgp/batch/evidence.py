@@ -92,7 +92,7 @@ def _of_parts(post: "BatchPosterior", system: DataSystem, forms: Forms) -> tuple
     of_kernel = kernel_gradient(
         post.problem, post.method.points_per_axis(post.data), system, forms, of_residual
     )
-    cells = None if system.residuals is None else post.later.cells.get()
+    cells = None if system.residuals is None else post.lazy.cells.get()
     if cells is not None:
         of_kernel = jax.tree.map(jnp.add, of_kernel, joint_residual_gradient(cells, forms))
     return of_kernel, of_noise

@@ -33,7 +33,7 @@ class _PriorCovariances(NamedTuple):
 
     w: Float[Array, "t M"]
     field: Float[Array, "t M"]  # K w
-    prior: Float[Array, " t"]  # w'K w
+    variance: Float[Array, " t"]  # w'K w
     cross: Float[Array, "t N"]  # c
 
 
@@ -47,7 +47,7 @@ def exact_variance(
     """The variances of targets with these trend columns, in chunks."""
     (weights, joint), system, count = target, post.system, len(columns)
     factor = (
-        post.later.factor.get(report)
+        post.lazy.factor.get(report)
         if exact_by_factor(work(system, post.diagnostics["iterations"]), count, count)
         else None
     )
@@ -55,11 +55,13 @@ def exact_variance(
     out = []
     for begin in range(0, count, size := draws_at_once(system)):
         rows = np.arange(begin, min(begin + size, count))
-        seen = _seen(system, weights, jnp.asarray(rows))
+        prior = _prior_covariances(system, weights, jnp.asarray(rows))
         if joint is not None:
-            seen = seen._replace(cross=seen.cross + joint.cross[rows].toarray())
-        known, of_columns = explained(post, seen)
-        variance = np.asarray(weights.residual, float)[rows] + np.asarray(seen.prior, float) - known
+            prior = prior._replace(cross=prior.cross + joint.cross[rows].toarray())
+        explained_variance, of_columns = explained(post, prior)
+        variance = (
+            np.asarray(weights.residual, float)[rows] + np.asarray(prior.variance, float) - explained_variance
+        )
         gap = columns[rows] - of_columns
         out.append(np.maximum(variance, 0.0) + post.trend_variance(gap))
         report(int(rows[-1]) + 1, count)
@@ -67,21 +69,21 @@ def exact_variance(
 
 
 @bounded_jit()
-def _seen(system: Any, weights: Weights, rows: Int[Array, " t"]) -> _PriorCovariances:
+def _prior_covariances(system: Any, weights: Weights, rows: Int[Array, " t"]) -> _PriorCovariances:
     system, weights = in_float64(system), in_float64(weights)
     w = weights.transpose_matmul(jax.nn.one_hot(rows, len(weights.residual), dtype=jnp.float64))
     field = system.toeplitz.flat_matmul(w)
     return _PriorCovariances(w, field, jnp.sum(w * field, axis=-1), system.weights.matmul(field))
 
 
-def _by_solves(post: "BatchPosterior", seen: _PriorCovariances) -> tuple[np.ndarray, np.ndarray]:
+def _by_solves(post: "BatchPosterior", prior: _PriorCovariances) -> tuple[np.ndarray, np.ndarray]:
     """c' A^-1 c and X' A^-1 c."""
     # The error of c'A^-1 c is at most r'N^-1 r, twice the bound, so the tolerance is relative to the prior variance.
-    target = 1e-6 * np.asarray(seen.prior)
-    solved = solve(post.system, seen.cross.astype(post.data.dtype), target, post.method.max_iterations)
+    target = 1e-6 * np.asarray(prior.variance)
+    solved = solve(post.system, prior.cross.astype(post.data.dtype), target, post.method.max_iterations)
     alpha = np.asarray(solved.alpha, float)
-    known = np.asarray(_explained(post.system, seen.cross, jnp.asarray(alpha)))
-    return known, alpha @ post.trend.of_data(post.data, post.grid)
+    explained_variance = np.asarray(_explained(post.system, prior.cross, jnp.asarray(alpha)))
+    return explained_variance, alpha @ post.trend.of_data(post.data, post.grid)
 
 
 @bounded_jit()
@@ -90,27 +92,27 @@ def _explained(system: Any, cross: Array, alpha: Array) -> Array:
     system = in_float64(system)
     w = system.weights.transpose_matmul(alpha)
     field = system.toeplitz.flat_matmul(w)
-    own = jnp.sum(w * field, axis=-1) + jnp.sum(alpha * system.noise_matmul(alpha), axis=-1)
-    return 2 * jnp.sum(cross * alpha, axis=-1) - own
+    quadratic = jnp.sum(w * field, axis=-1) + jnp.sum(alpha * system.noise_matmul(alpha), axis=-1)
+    return 2 * jnp.sum(cross * alpha, axis=-1) - quadratic
 
 
 def _by_factor(
-    factor: np.ndarray, post: "BatchPosterior", seen: _PriorCovariances
+    factor: np.ndarray, post: "BatchPosterior", prior: _PriorCovariances
 ) -> tuple[np.ndarray, np.ndarray]:
     """c' A^-1 c and X' A^-1 c from A's Cholesky factor."""
     solve = lambda b: scipy.linalg.solve_triangular(factor, b, lower=True, check_finite=False)
-    half = solve(np.asarray(seen.cross).T)
+    half = solve(np.asarray(prior.cross).T)
     return np.sum(half**2, axis=0), half.T @ solve(post.trend.of_data(post.data, post.grid))
 
 
 def _by_grid_factor(
-    factor: Any, post: "BatchPosterior", seen: _PriorCovariances
+    factor: Any, post: "BatchPosterior", prior: _PriorCovariances
 ) -> tuple[np.ndarray, np.ndarray]:
     """c' A^-1 c and X' A^-1 c from the LU factors of I + G K; W' A^-1 = (I + G K)^-1 W' N^-1."""
     solve = lambda b: scipy.linalg.lu_solve(factor, np.asarray(b).T, check_finite=False)
-    field, x = np.asarray(seen.field), post.trend.of_data(post.data, post.grid)
-    left = np.sum(field * solve(seen.w).T, axis=1)  # posterior variance of w'u
-    return np.asarray(seen.prior) - left, field @ solve(_pulled(post.system, jnp.asarray(x.T, float)))
+    field, x = np.asarray(prior.field), post.trend.of_data(post.data, post.grid)
+    left = np.sum(field * solve(prior.w).T, axis=1)  # posterior variance of w'u
+    return np.asarray(prior.variance) - left, field @ solve(_pulled(post.system, jnp.asarray(x.T, float)))
 
 
 @bounded_jit()
@@ -132,19 +134,19 @@ def factor_of(lazy_system: Lazy[System], report: Report = silent) -> Factor | No
     """The factor of I + G K, or of A; None if the noise is so small that rounding makes A indefinite."""
     system = lazy_system.get()
     by_grid, size = system.grid_is_smaller, draws_at_once(system)
-    count, some = (system.grid_size, _rows_on_grid) if by_grid else (len(system.noise), _rows_of_a)
+    count, rows_of = (system.grid_size, _rows_on_grid) if by_grid else (len(system.noise), _rows_of_a)
     matrix = np.empty((count, count))
     for begin in range(0, count, size):
         rows = np.minimum(
             np.arange(begin, begin + size), count - 1
         )  # repeats the last row, so that shapes are equal
-        matrix[rows] = some(system, jnp.asarray(rows))
+        matrix[rows] = rows_of(system, jnp.asarray(rows))
         report(int(rows[-1]) + 1, count)
-    given = {"overwrite_a": True, "check_finite": False}
+    options = {"overwrite_a": True, "check_finite": False}
     try:
         if by_grid:
-            return Factor(scipy.linalg.lu_factor(matrix, **given), _by_grid_factor)
-        return Factor(scipy.linalg.cholesky(matrix, lower=True, **given), _by_factor)
+            return Factor(scipy.linalg.lu_factor(matrix, **options), _by_grid_factor)
+        return Factor(scipy.linalg.cholesky(matrix, lower=True, **options), _by_factor)
     except scipy.linalg.LinAlgError:
         return None
 
@@ -153,7 +155,7 @@ def factor_of(lazy_system: Lazy[System], report: Report = silent) -> Factor | No
 def _rows_of_a(system: Any, rows: Int[Array, " t"]) -> Array:
     """Some rows of A, in float64."""
     one = jax.nn.one_hot(rows, len(system.noise), dtype=jnp.float64)
-    return _seen(system, system.weights, rows).cross + in_float64(system).noise_matmul(one)
+    return _prior_covariances(system, system.weights, rows).cross + in_float64(system).noise_matmul(one)
 
 
 @bounded_jit()

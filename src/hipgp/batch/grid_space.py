@@ -56,10 +56,10 @@ class _LowModes(eqx.Module):
     def take(self, x: Float[Array, "B n"]) -> Float[Array, "B r"]:
         return jnp.sum(self.shares * x[:, self.places], axis=1)
 
-    def put(self, x: Float[Array, "B n"], own: Float[Array, "B r"]) -> Float[Array, "B n"]:
+    def put(self, x: Float[Array, "B n"], coefficients: Float[Array, "B r"]) -> Float[Array, "B n"]:
         """Add these coefficients to x."""
         for place, share in zip(self.places, self.shares, strict=True):
-            x = x.at[:, place].add(share * own)
+            x = x.at[:, place].add(share * coefficients)
         return x
 
 
@@ -221,9 +221,9 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
         scaled = np.sqrt(precision[order[some], None]) * values[order[some]]
         rows.reshape(-1, width)[place[some] - low * GROUP] = scaled
         products = np.matmul(rows.transpose(0, 2, 1), rows).reshape(high - low, -1)
-        own, at = np.unique(owner[low:high], return_index=True)
+        distinct, at = np.unique(owner[low:high], return_index=True)
         of_each = scipy.sparse.csr_array((np.ones(high - low), np.arange(high - low), [*at, high - low]))
-        return own, contiguous_transpose(of_each @ products, float).reshape(width, width, -1)
+        return distinct, contiguous_transpose(of_each @ products, float).reshape(width, width, -1)
 
     diagonals: dict[int, np.ndarray] = {}
     steps, at_once = (columns[0] - columns[0, 0]).tolist(), max(AT_ONCE // width, 1)
@@ -233,8 +233,8 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
             for b, other in enumerate(steps[a:], a):
                 diagonals.setdefault(other - step, np.zeros(size))[own + step] += products[a, b]
     offsets = [*diagonals, *(-o for o in diagonals if o)]
-    every = [diagonals[abs(o)][: size - abs(o)] for o in offsets]
-    return scipy.sparse.csr_array(scipy.sparse.diags_array(every, offsets=offsets, shape=(size, size)))  # type: ignore[arg-type]
+    entries = [diagonals[abs(o)][: size - abs(o)] for o in offsets]
+    return scipy.sparse.csr_array(scipy.sparse.diags_array(entries, offsets=offsets, shape=(size, size)))  # type: ignore[arg-type]
 
 
 class _Modes(NamedTuple):
@@ -255,8 +255,8 @@ def _largest(toeplitz: Toeplitz, most: int, least: float) -> _Modes:
     order = order[: round_up(int(np.count_nonzero(eigenvalues.ravel()[order] > least)), 8)]
     q = np.stack(np.unravel_index(order, eigenvalues.shape), axis=1)
     mirror = -q % np.asarray(shape)
-    here, there = (np.ravel_multi_index(tuple(k.T), shape) for k in (q, mirror))
-    first = (q[:, -1] != mirror[:, -1]) | (here <= there)
+    index, mirror_index = (np.ravel_multi_index(tuple(k.T), shape) for k in (q, mirror))
+    first = (q[:, -1] != mirror[:, -1]) | (index <= mirror_index)
     return _Modes(q[first], mirror[first])
 
 
@@ -275,23 +275,23 @@ def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: _Modes) -
 def _integrated(torus: Torus, matrix: Any, noise: np.ndarray, modes: _Modes) -> Float[np.ndarray, "k k"]:
     """Sums over a sample of the observations of products of two modes as the observations see them."""
     count = matrix.shape[0]
-    some = np.sort(np.random.default_rng(0).permutation(count)[:LINES])
-    chosen = matrix[some]
+    sample = np.sort(np.random.default_rng(0).permutation(count)[:LINES])
+    chosen = matrix[sample]
     scaled = scipy.sparse.csr_array(
         (
-            chosen.data / np.repeat(np.sqrt(noise[some]), np.diff(chosen.indptr)),
+            chosen.data / np.repeat(np.sqrt(noise[sample]), np.diff(chosen.indptr)),
             chosen.indices,
             chosen.indptr,
         ),
         shape=chosen.shape,
     )
-    seen: Any = np.empty((len(some), len(modes.q)), complex)
+    values: Any = np.empty((len(sample), len(modes.q)), complex)
     for begin in range(0, len(modes.q), MODES_AT_ONCE):
         part = slice(begin, begin + MODES_AT_ONCE)
         waves = np.ascontiguousarray(_waves(torus, modes.q[part]).T)
-        seen[:, part] = (scaled @ waves.view(float)).view(complex)
-    table = np.concatenate([seen.real, seen.imag[:, modes.paired]], axis=1)
-    return (count / len(some)) * (table.T @ table)
+        values[:, part] = (scaled @ waves.view(float)).view(complex)
+    table = np.concatenate([values.real, values.imag[:, modes.paired]], axis=1)
+    return (count / len(sample)) * (table.T @ table)
 
 
 def _waves(torus: Torus, q: Int[np.ndarray, "r D"]) -> np.ndarray:
@@ -311,8 +311,8 @@ def _low(toeplitz: Toeplitz, modes: _Modes, products: Float[np.ndarray, "k k"]) 
     places = np.stack([flat(modes.q), flat(np.where(both[:, None], modes.mirror, modes.q))])
     share, other = np.where(both, np.sqrt(0.5), 1.0), np.where(both, np.sqrt(0.5), 0.0)
     shares = np.concatenate([[share, other], np.stack([-share, other])[:, paired]], axis=1)
-    own = np.asarray(eigenvalues, float).ravel()[places[0]]
-    scale = np.sqrt(own * np.where(paired, 2.0, 1.0) / toeplitz.torus.size)
+    prior = np.asarray(eigenvalues, float).ravel()[places[0]]
+    scale = np.sqrt(prior * np.where(paired, 2.0, 1.0) / toeplitz.torus.size)
     scale = np.concatenate([scale, scale[paired]])
     matrix = np.eye(len(scale)) + scale[:, None] * products * scale
     inverse = _inverse(matrix) if len(scale) else matrix

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hipgp.batch.engine import Batch
     from hipgp.model.problem import Problem
 
-MUCH = 2**34  # bytes of stored weights above which a warning suggests matrix-free ones
+LARGE_WEIGHTS = 2**34  # bytes of stored weights above which a warning suggests matrix-free ones
 
 Rows = Weights | WeightRows  # of W: an operator, or entries on the host
 
@@ -48,7 +48,7 @@ def rows_of(
     if method.weights == "matrix-free":
         return matrix_free_weights(kernel, grid, functionals, dtype), "matrix-free"
     p = decisions.stencil(method, functionals, grid.ndim).choice
-    if (size := stored_bytes(grid, functionals, p, dtype)) > MUCH:
+    if (size := stored_bytes(grid, functionals, p, dtype)) > LARGE_WEIGHTS:
         warn_caller(
             f"the weights of these {count:,} lines will take about {size / 2**30:,.0f} GiB; "
             'Batch(weights="matrix-free") keeps none, and is meant for a GPU',

@@ -129,7 +129,11 @@ def _orthogonal(
 
 
 @bounded_jit()
-def _mixed(system: System, beta: Any, own: tuple[Array, ...], others: tuple[Array, ...]) -> tuple[Array, ...]:
+def _mixed(
+    system: System, beta: Any, of_data: tuple[Array, ...], of_columns: tuple[Array, ...]
+) -> tuple[Array, ...]:
     """alpha and field of y less beta times those of the columns, and the KL bound of the combined residual."""
-    alpha, field, residual = (a[0] - beta.astype(b.dtype) @ b[1:] for a, b in zip(own, others, strict=True))
+    alpha, field, residual = (
+        a[0] - beta.astype(b.dtype) @ b[1:] for a, b in zip(of_data, of_columns, strict=True)
+    )
     return alpha, field, system.kl_bound(residual[None])[0]

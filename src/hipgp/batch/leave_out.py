@@ -65,17 +65,17 @@ def _precisions(post: "BatchPosterior", rows: list[Int[np.ndarray, " n"]]) -> li
     noise = post.problem.noise_std**2
     places = location_features(nodes, post.kernel)
     tree = scipy.spatial.KDTree(places)
-    least = NEAREST_POINTS if nodes.per == 1 else NEAREST_OTHERS
+    least = NEAREST_POINTS if nodes.rule_size == 1 else NEAREST_OTHERS
     out: list[np.ndarray] = [np.empty(0)] * len(rows)
     sizes = np.array([len(r) for r in rows])
-    for own in np.unique([round_up_to_power_of_two(size) for size in sizes.tolist()]):
-        chosen = np.flatnonzero((sizes <= own) & (2 * sizes > own))
-        k = min(least * int(own), max(MOST_NEAREST, int(own)), len(noise) - 1)
-        each = max(1, ENTRIES_AT_ONCE // (k + int(own)) ** 2)
+    for width in np.unique([round_up_to_power_of_two(size) for size in sizes.tolist()]):
+        chosen = np.flatnonzero((sizes <= width) & (2 * sizes > width))
+        k = min(least * int(width), max(MOST_NEAREST, int(width)), len(noise) - 1)
+        each = max(1, ENTRIES_AT_ONCE // (k + int(width)) ** 2)
         for begin in range(0, len(chosen), each):
             some = chosen[begin : begin + each]
-            near = _with_nearest(tree, places, [rows[i] for i in some], int(own), k)
-            matrix = np.asarray(_matrices(post.kernel, nodes, jnp.asarray(noise), *map(jnp.asarray, near)))
+            nearest = _with_nearest(tree, places, [rows[i] for i in some], int(width), k)
+            matrix = np.asarray(_matrices(post.kernel, nodes, jnp.asarray(noise), *map(jnp.asarray, nearest)))
             chol = np.linalg.cholesky(matrix)[:, k:, k:]
             for i, factor in zip(some, chol, strict=True):
                 half = np.linalg.inv(factor[: sizes[i], : sizes[i]])
@@ -92,21 +92,21 @@ def _with_nearest(
     tree: "scipy.spatial.KDTree",
     places: Float[np.ndarray, "N F"],
     rows: list[Int[np.ndarray, " n"]],
-    own: int,
+    width: int,
     k: int,
 ) -> tuple[Int[np.ndarray, "G m"], np.ndarray]:
     """For each group the k nearest observations outside it and, last, its members; `used` is False for padding."""
-    index, used = np.zeros((len(rows), k + own), int), np.zeros((len(rows), k + own), bool)
+    index, used = np.zeros((len(rows), k + width), int), np.zeros((len(rows), k + width), bool)
     flat = np.concatenate(rows)
-    count = min(k + own, len(places))
-    distance, near = (
+    count = min(k + width, len(places))
+    distance, nearest = (
         np.reshape(a, (len(flat), count)) for a in tree.query(places[flat], k=count, workers=-1)
     )
     begin = 0
     for i, row in enumerate(rows):
         end = begin + len(row)
         order = np.argsort(distance[begin:end], axis=None, kind="stable")
-        candidates = near[begin:end].reshape(-1)[order]
+        candidates = nearest[begin:end].reshape(-1)[order]
         first = np.sort(np.unique(candidates, return_index=True)[1])
         candidates = candidates[first]
         candidates = candidates[~np.isin(candidates, row)][:k]

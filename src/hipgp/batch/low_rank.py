@@ -42,8 +42,8 @@ MOST_BYTES = 2**30  # size of the factor in float64
 PROBED, PROBE_COLUMNS = 2048, 128  # observations and columns of the probe
 CHECKED = 256  # observations whose remaining variance is computed exactly
 LONG = 1.0  # lengthscales between the ends of the median functional
-FEWEST = 1024  # observations: with fewer, the solve takes less time than the factor
-MOST = 250_000  # observations: with more, the factor has too few columns
+FEWEST_OBSERVATIONS = 1024  # observations: with fewer, the solve takes less time than the factor
+MOST_OBSERVATIONS = 250_000  # observations: with more, the factor has too few columns
 
 
 class LowRank(Preconditioner):
@@ -114,7 +114,9 @@ def crossing(data: Data, kernel: Kernel) -> bool:
     Their box must also hold no more lengthscales (area, volume) than the factor may have columns, since each takes a
     column or more.
     """
-    if not FEWEST <= len(data) <= MOST or all(functional.single for functional in data.functionals):
+    if not FEWEST_OBSERVATIONS <= len(data) <= MOST_OBSERVATIONS or all(
+        functional.single for functional in data.functionals
+    ):
         return False
     ends = coarse_data_quadrature(data, kernel, MOST_NODES).ends()
     first, last = (np.asarray(end, float) / typical_lengthscale(kernel, data.ndim) for end in ends)

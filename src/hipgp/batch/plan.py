@@ -89,7 +89,7 @@ def _space(method: "Batch", problem: Problem) -> str:
     where = lambda joint: decisions.space(method, data, grid.size, joint, lambda: 0.0).choice
     if where(False) == where(True):
         return where(False)
-    some = Data(tuple(block.taken(_sample(len(block.y))) for block in data.blocks))
+    some = Data(tuple(block.take(_sample(len(block.y))) for block in data.blocks))
     unseen, _ = unseen_variances(problem.kernel, grid, some, points_per_axis(method, data))
     ratio = float(np.mean(unseen) / np.mean(problem.noise_std**2))
     return where(decisions.residual(method, data, ratio, in_one_cell=True).choice == "joint")
@@ -135,7 +135,9 @@ def _weights(method: "Batch", problem: Problem, s: _Sizes, rates: Rates) -> Part
         + LOOSE * s.entries / rates.gathered
     )
     work = f"{s.entries:.3g} weights of {n} with {s.nodes:.3g} nodes"
-    return Part("weights", estimates.AT_PEAK * s.entries, estimates.KEPT * s.entries, seconds, work)
+    return Part(
+        "weights", estimates.BYTES_AT_PEAK * s.entries, estimates.BYTES_KEPT * s.entries, seconds, work
+    )
 
 
 def _check(method: "Batch", problem: Problem, rates: Rates) -> Part:
@@ -190,8 +192,8 @@ def _of_data_space(method: "Batch", problem: Problem, s: _Sizes, rates: Rates) -
         work = f"the sparse Vecchia factor, {s.observations:,} systems of {k} points"
         return Part("preconditioner", 2 * FACTOR_ENTRY * n * k, FACTOR_ENTRY * n * k, seconds, work)
     of_cpu = vecchia.GROUP_SIZE, vecchia.GROUP_NEIGHBOURS
-    group, near = of_cpu if on_cpu() else (vecchia.GPU_GROUP, vecchia.GPU_GROUP_NEIGHBOURS)
-    rows, count = group + (method.neighbours or near), n / group
+    group, neighbours = of_cpu if on_cpu() else (vecchia.GPU_GROUP, vecchia.GPU_GROUP_NEIGHBOURS)
+    rows, count = group + (method.neighbours or neighbours), n / group
     seconds = count * _group_seconds(problem, rows, rates)
     work = f"the sparse Vecchia factor, {count:,.0f} systems of {rows} observations"
     return Part("preconditioner", 24 * n * rows, (s.itemsize + 1) * n * rows, seconds, work)
@@ -199,7 +201,9 @@ def _of_data_space(method: "Batch", problem: Problem, s: _Sizes, rates: Rates) -
 
 def _group_seconds(problem: Problem, rows: int, rates: Rates) -> float:
     """The seconds of one covariance matrix of so many functionals by coarse quadrature, and of its factor."""
-    nodes = [coarse_nodes(f.take(_sample(len(f))), problem.kernel).per for f in problem.data.functionals]
+    nodes = [
+        coarse_nodes(f.take(_sample(len(f))), problem.kernel).rule_size for f in problem.data.functionals
+    ]
     return (rows / LARGE) ** 3 / rates.large + (rows * max(nodes)) ** 2 / rates.kernel
 
 
@@ -232,16 +236,18 @@ def _std(problem: Problem, s: _Sizes, step: float, rates: Rates) -> Part:
     """Mean and standard deviation at the grid points, by the algorithm that a prediction would take."""
     data, m, samples = problem.data, s.grid_points, DEFAULT_STD.samples
     needed = Work(min(s.observations, m), STEPS[s.space], int(s.torus_size))
-    one, near = Points(np.zeros((1, s.ndim))), not repeats(problem.kernel)
-    how = decisions.standard_deviations(data, one, m, samples, lambda: needed, variances.from_one_place, near)
+    one, nearest_suffice = Points(np.zeros((1, s.ndim))), not repeats(problem.kernel)
+    how = decisions.standard_deviations(
+        data, one, m, samples, lambda: needed, variances.from_one_place, nearest_suffice
+    )
     name, rows = "mean and std on the grid", float(needed.rows)
     if how.choice == "vecchia":
         size, k = variances.ALONE
         seconds = m * (
             ((k + size) / SMALL) ** 3 / rates.small + (k + size) ** 2 / rates.kernel + 1 / rates.found
         )
-        held = min(float(estimates.NEAR_POINT) * m, estimates.PIECE * memory.bytes_available())
-        return Part(name, held, 16.0 * m, seconds, how.reason, True)
+        bytes_at_once = min(float(estimates.NEAR_POINT) * m, estimates.PIECE * memory.bytes_available())
+        return Part(name, bytes_at_once, 16.0 * m, seconds, how.reason, True)
     if how.choice == "exact" and decisions.exact_by_factor(needed, m, samples):
         products = (rows + m) * transform_work(s.torus_size) * 2 / rates.transformed
         seconds = products + (rows**3 / 3 + rows**2 * m) / rates.multiplied

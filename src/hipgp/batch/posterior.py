@@ -34,7 +34,7 @@ from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencils import LocalWeights, WeightRows
 
 if TYPE_CHECKING:
-    from hipgp.batch.build import Later
+    from hipgp.batch.build import LazyParts
     from hipgp.batch.engine import Batch
 
 QUICK_POINTS = 250_000  # given points, on the CPU: a few seconds
@@ -57,7 +57,9 @@ class BatchPosterior(DataPosterior):
     """The posterior of the batch engine."""
 
     method: "Batch"
-    later: "Later" = eqx.field(static=True)  # posteriors from files build the system only when they need it
+    lazy: "LazyParts" = eqx.field(
+        static=True
+    )  # posteriors from files build the system only when they need it
     alpha: Float[Array, " N"]
     field: Float[Array, " M"]  # posterior mean on the grid, without the trend
     noise_variance: Float[np.ndarray, " N"]  # includes the residual variance if the method adds it
@@ -67,17 +69,17 @@ class BatchPosterior(DataPosterior):
     @property
     def system(self) -> System:
         """The linear system of the data."""
-        return self.later.system.get()
+        return self.lazy.system.get()
 
     def grid_mean(self) -> Float[np.ndarray, "..."]:
         total = np.asarray(self.field) + self.trend.on_grid(self.grid) @ self.beta
         return total.reshape(self.grid.shape).astype(self.data.dtype)
 
     def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, np.ndarray | None]:
-        own = self.trend.on_grid(self.grid) if self.trend.kind == "columns" else None
+        columns = self.trend.on_grid(self.grid) if self.trend.kind == "columns" else None
         points = Points(self.grid.coordinates().astype(self.dtype))
         algorithm = self._algorithm(points, how)
-        targets = self._targets(points, own, how, algorithm, with_rows=algorithm != "vecchia")
+        targets = self._targets(points, columns, how, algorithm, with_rows=algorithm != "vecchia")
         std, error = _together([self._std(target, how, algorithm) for target in targets])
         on_grid = lambda a: None if a is None else a.reshape(self.grid.shape).astype(self.dtype)
         return on_grid(std), on_grid(error)  # type: ignore[return-value]
@@ -107,9 +109,9 @@ class BatchPosterior(DataPosterior):
                 self, self.on_device(target), target.columns, how.report
             )
         else:
-            asked = target.functional, self.on_device(target), target.columns
+            arguments = target.functional, self.on_device(target), target.columns
             variance, error = variances.sampled_variance(
-                self, *asked, how.samples, as_key(how.key), how.report
+                self, *arguments, how.samples, as_key(how.key), how.report
             )
         std = np.sqrt(variance)
         return std, None if error is None else error / (2 * std)
@@ -121,11 +123,11 @@ class BatchPosterior(DataPosterior):
         p = decisions.stencil(self.method, [functional], functional.ndim).choice
         if self.trend.kind == "columns":
             columns = self.trend.of(functional, self.grid, columns)
-        held = how.samples if algorithm == "samples" else 0
-        for rows in estimates.pieces(functional, self.grid, p, self.dtype, held):
-            own = columns[rows] if self.trend.kind == "columns" else columns
-            some = functional if len(rows) == len(functional) else functional.take(rows)
-            yield self.target(some, own, with_rows)
+        draws = how.samples if algorithm == "samples" else 0
+        for rows in estimates.pieces(functional, self.grid, p, self.dtype, draws):
+            of_rows = columns[rows] if self.trend.kind == "columns" else columns
+            part = functional if len(rows) == len(functional) else functional.take(rows)
+            yield self.target(part, of_rows, with_rows)
 
     def target(self, functional: Functional, columns: Any = None, with_rows: bool = True) -> Target:
         """Functionals with their trend columns and their rows of W."""
@@ -138,8 +140,8 @@ class BatchPosterior(DataPosterior):
         if method.weights == "matrix-free" and not isinstance(functional, LineIntegrals):
             method = dataclasses.replace(method, weights="local")
         toeplitz = lambda: self.system.toeplitz
-        asked = self.kernel, self.grid, [functional], np.result_type(self.dtype, functional.dtype)
-        return interpolation.rows_of(method, *asked, toeplitz)[0]
+        arguments = self.kernel, self.grid, [functional], np.result_type(self.dtype, functional.dtype)
+        return interpolation.rows_of(method, *arguments, toeplitz)[0]
 
     @float64_available
     def on_device(self, target: Target) -> GridTarget:
@@ -148,17 +150,17 @@ class BatchPosterior(DataPosterior):
         assert rows is not None
         if not isinstance(rows, WeightRows):
             return GridTarget(rows, None)
-        weights, cells = LocalWeights.from_rows(rows, self.data.dtype), self._cells_beside(functional)
+        weights, cells = LocalWeights.from_rows(rows, self.data.dtype), self._joint_cells(functional)
         if cells is None:
             return GridTarget(weights, None)
         return GridTarget(
             weights, cells.regression(np.asarray(functional.places()[:, 0], float), rows.matrix)
         )
 
-    def _cells_beside(self, functional: Functional) -> CellBlocks | None:
+    def _joint_cells(self, functional: Functional) -> CellBlocks | None:
         """The data by cell, if the residuals of these functionals and of the data are correlated."""
         joint = self.diagnostics.get("residual") == "joint" and isinstance(functional, Points)
-        return self.later.cells.get() if joint else None
+        return self.lazy.cells.get() if joint else None
 
     @float64_available
     def _mean(self, target: Target) -> Float[np.ndarray, " T"]:
@@ -168,7 +170,7 @@ class BatchPosterior(DataPosterior):
         ):  # a single product on the host; a layout in JAX pays for many products
             matrix = rows.matrix
             field = matrix @ np.asarray(self.field, float)
-            if (cells := self._cells_beside(functional)) is not None:
+            if (cells := self._joint_cells(functional)) is not None:
                 x = np.asarray(functional.places()[:, 0], float)
                 field = field + cells.cross(x, matrix) @ np.asarray(self.alpha, float)
         else:
@@ -213,7 +215,9 @@ class BatchPosterior(DataPosterior):
     def user_numbers(self) -> Int[np.ndarray, " N"]:
         return self.order
 
-    def again(self, problem: Problem, kept: Int[np.ndarray, " n"], progress: bool = True) -> "BatchPosterior":
+    def updated(
+        self, problem: Problem, kept: Int[np.ndarray, " n"], progress: bool = True
+    ) -> "BatchPosterior":
         start = start_from(self, kept, len(problem.data) - len(kept))
         found = self.method.fit(problem, progress, check_grid=True, start=start)
         of_kept = np.argsort(np.argsort(self.order[kept]))  # their numbers among themselves
@@ -267,8 +271,10 @@ class BatchPosterior(DataPosterior):
         solved = solve(self.system, rhs, tolerance, self.method.max_iterations)
         warn_if_far(float(np.max(solved.kl_bound)), tolerance, solved.steps)
         betas = np.asarray(solved.alpha, float) @ columns @ self.beta_covariance
-        less = jnp.asarray(betas, prior.dtype)
-        alpha, field = (a - less @ b for a, b in zip((solved.alpha, solved.field), of_columns, strict=True))
+        correction = jnp.asarray(betas, prior.dtype)
+        alpha, field = (
+            a - correction @ b for a, b in zip((solved.alpha, solved.field), of_columns, strict=True)
+        )
         if at is None:
             values = prior + field
         else:
@@ -279,9 +285,9 @@ class BatchPosterior(DataPosterior):
     def deviations(
         self, count: int, key: Any, tolerance: float, start: Float[np.ndarray, "S N"] | None = None
     ) -> tuple[Float[np.ndarray, "S M"], Float[np.ndarray, "S N"] | None]:
-        own = Reference(self)
-        found = own.draws(count, key, tolerance, None if start is None else start[:, self.order])
-        return found.field + found.beta @ own.on_grid.T, found.alpha[:, np.argsort(self.order)]
+        reference = Reference(self)
+        found = reference.draws(count, key, tolerance, None if start is None else start[:, self.order])
+        return found.field + found.beta @ reference.on_grid.T, found.alpha[:, np.argsort(self.order)]
 
     def reference(self) -> Reference:
         """This posterior's mean and covariance, with residual variances as independent noise."""

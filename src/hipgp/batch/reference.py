@@ -44,18 +44,18 @@ class Reference:
         """The number of vectors whose solves fit into memory together."""
         return draws_at_once(self.system)
 
-    def seen(self, field: Float[np.ndarray, "S M"], beta: Float[np.ndarray, "S p"]) -> np.ndarray:
-        """What the data's functionals see, (S, N)."""
-        return np.asarray(_seen(self.system, jnp.asarray(field))) + beta @ self.columns.T
+    def observe(self, field: Float[np.ndarray, "S M"], beta: Float[np.ndarray, "S p"]) -> np.ndarray:
+        """The values of the data's functionals, (S, N)."""
+        return np.asarray(_observed(self.system, jnp.asarray(field))) + beta @ self.columns.T
 
-    def unseen(self, a: Float[np.ndarray, "S N"]) -> tuple[np.ndarray, np.ndarray]:
-        """The transpose of `seen`."""
-        return np.asarray(_unseen(self.system, jnp.asarray(a))), a @ self.columns
+    def observe_transpose(self, a: Float[np.ndarray, "S N"]) -> tuple[np.ndarray, np.ndarray]:
+        """The transpose of `observe`, as fields and coefficients."""
+        return np.asarray(_transposed(self.system, jnp.asarray(a))), a @ self.columns
 
     def times(self, field: np.ndarray, beta: np.ndarray, tolerance: float) -> Vectors:
         """S times vectors, by a solve to `tolerance` nats."""
-        prior, seen = _prior_times(self.system, jnp.asarray(field))
-        solved = solve(self.system, seen, tolerance, self.post.method.max_iterations)
+        prior, of_data = _prior_times(self.system, jnp.asarray(field))
+        solved = solve(self.system, of_data, tolerance, self.post.method.max_iterations)
         alpha = np.asarray(solved.alpha, float)
         beta = (beta - alpha @ self.columns) @ self.post.beta_covariance
         left = np.asarray(prior, float) - np.asarray(solved.field, float) - beta @ self.of_columns[1]
@@ -67,10 +67,10 @@ class Reference:
         """Draws of the deviation from the mean; solves begin at the alpha `start`, as an earlier call gave it."""
         y, parts = jnp.zeros(len(self.noise), self.post.data.dtype), []
         for begin in range(0, count, size := self.at_once):
-            some = slice(begin, min(begin + size, count))
-            prior, _, rhs = simulate(self.system, y, jax.random.fold_in(key, begin), some.stop - some.start)
-            known = None if start is None else self.system.unknowns_of(jnp.asarray(start[some], rhs.dtype))
-            solved = solve(self.system, rhs, tolerance, self.post.method.max_iterations, start=known)
+            rows = slice(begin, min(begin + size, count))
+            prior, _, rhs = simulate(self.system, y, jax.random.fold_in(key, begin), rows.stop - rows.start)
+            guess = None if start is None else self.system.unknowns_of(jnp.asarray(start[rows], rhs.dtype))
+            solved = solve(self.system, rhs, tolerance, self.post.method.max_iterations, start=guess)
             alpha = np.asarray(solved.alpha, float)
             beta = alpha @ self.columns @ self.post.beta_covariance
             field = np.asarray(prior + solved.field, float) - beta @ self.of_columns[1]
@@ -79,12 +79,12 @@ class Reference:
 
 
 @bounded_jit()
-def _seen(system: System, field: Array) -> Array:
+def _observed(system: System, field: Array) -> Array:
     return system.weights.matmul(field)
 
 
 @bounded_jit()
-def _unseen(system: System, a: Array) -> Array:
+def _transposed(system: System, a: Array) -> Array:
     return system.weights.transpose_matmul(a)
 
 

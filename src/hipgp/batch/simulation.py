@@ -44,8 +44,8 @@ class GridTarget(NamedTuple):
         values = np.asarray(self.weights.matmul(field), float)
         if self.joint is None or residual is None:
             return values + np.sqrt(np.asarray(self.weights.residual, float)) * np.asarray(white)
-        own = (self.joint.coefficients @ np.asarray(residual, float).T).T
-        return values + own + np.sqrt(self.joint.variance) * np.asarray(white)
+        explained = (self.joint.coefficients @ np.asarray(residual, float).T).T
+        return values + explained + np.sqrt(self.joint.variance) * np.asarray(white)
 
 
 @bounded_jit()

@@ -62,8 +62,8 @@ class System(eqx.Module):
 
     def noise_matmul(self, v: Float[Array, "B N"]) -> Float[Array, "B N"]:
         """(N + V) v, the product with the covariance of the data given the grid values."""
-        own = self.noise * v
-        return own if self.residuals is None else own + self.residuals.covariance.matmul(v)
+        independent = self.noise * v
+        return independent if self.residuals is None else independent + self.residuals.covariance.matmul(v)
 
     @property
     def grid_is_smaller(self) -> bool:

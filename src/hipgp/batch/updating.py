@@ -50,8 +50,8 @@ class Start(NamedTuple):
 
     def of(self, rows: "RightHandSides") -> Float[np.ndarray, "B N"]:
         """Return a first guess for these right-hand sides."""
-        own = self.alpha + (self.beta - rows.beta) @ self.of_columns
-        return np.concatenate([own[None], rows.scale[:, None] * self.of_columns])
+        of_data = self.alpha + (self.beta - rows.beta) @ self.of_columns
+        return np.concatenate([of_data[None], rows.scale[:, None] * self.of_columns])
 
 
 def start_from(post: "BatchPosterior", kept: Int[np.ndarray, " n"], added: int) -> Start:

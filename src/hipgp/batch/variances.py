@@ -90,8 +90,8 @@ def _local_conditional(post: "BatchPosterior", functional: Functional) -> _Local
         clusters = cluster_points(post.kernel, x, noise, scale, share, CLUSTER_MOST)
         if clusters is not None:
             nodes, spread = clusters_as_points(x, clusters, noise)
-    near = _near(nodes, targets, post.kernel)
-    return _LocalConditional(conditionals(post.kernel, nodes, spread, targets, near), clusters, noise)
+    groups = _near(nodes, targets, post.kernel)
+    return _LocalConditional(conditionals(post.kernel, nodes, spread, targets, groups), clusters, noise)
 
 
 def _near(nodes: Nodes, targets: Nodes, kernel: Kernel) -> Groups:
@@ -109,7 +109,7 @@ def _near(nodes: Nodes, targets: Nodes, kernel: Kernel) -> Groups:
     count = min(n * q, 4 * k)
     centres = np.array([middle[rows].mean(axis=0) for rows in groups])
     owner = np.asarray(tree.query(centres, k=count, workers=-1)[1]).reshape(len(groups), count) // q
-    first = np.sort(np.where(_first_seen(owner), np.arange(count), count), axis=1)[:, : min(k, n)]
+    first = np.sort(np.where(_first_occurrences(owner), np.arange(count), count), axis=1)[:, : min(k, n)]
     used = first < count
     near = Neighbours(np.take_along_axis(owner, np.minimum(first, count - 1), axis=1), used)
     return append_targets(near, groups, n)
@@ -121,7 +121,7 @@ def _sizes(observations: int, targets: int) -> tuple[int, int]:
     return int(np.clip(k * targets / (4 * observations), 1, MOST_TOGETHER)), k
 
 
-def _first_seen(owner: np.ndarray) -> np.ndarray:
+def _first_occurrences(owner: np.ndarray) -> np.ndarray:
     """Mark each entry that differs from all before it in its row."""
     order = np.argsort(owner, axis=1, kind="stable")
     ranked = np.take_along_axis(owner, order, axis=1)
@@ -220,8 +220,10 @@ def _controlled(
 def automatic(post: "BatchPosterior", functional: Functional, samples: int) -> Decision[str]:
     """The fastest accurate algorithm for standard deviations of these functionals."""
     needed = lambda: work(post.system, post.diagnostics["iterations"])
-    near = not repeats(post.kernel)
-    return standard_deviations(post.data, functional, len(functional), samples, needed, from_one_place, near)
+    nearest_suffice = not repeats(post.kernel)
+    return standard_deviations(
+        post.data, functional, len(functional), samples, needed, from_one_place, nearest_suffice
+    )
 
 
 def automatic_on_grid(problem: Problem, system: System, iterations: int) -> Decision[str]:

@@ -70,7 +70,7 @@ def _again(
     engine: FittedPosterior, problem: Problem, kept: Int[np.ndarray, " n"], progress: bool
 ) -> FittedPosterior:
     chosen = {k: v for k, v in engine.diagnostics.items() if k in ("grid_chosen", "engine_chosen")}
-    found = engine.again(problem, kept, progress)
+    found = engine.updated(problem, kept, progress)
     return dataclasses.replace(found, diagnostics=found.diagnostics | chosen)
 
 

@@ -152,8 +152,8 @@ def _transpose_in_threads(csr: Any) -> Any:
     cut = np.concatenate([[0], cut, [rows]])
 
     def of_rows(begin: int, end: int) -> Any:
-        here = slice(csr.indptr[begin], csr.indptr[end])
-        entries = csr.data[here], csr.indices[here], csr.indptr[begin : end + 1] - csr.indptr[begin]
+        selected = slice(csr.indptr[begin], csr.indptr[end])
+        entries = csr.data[selected], csr.indices[selected], csr.indptr[begin : end + 1] - csr.indptr[begin]
         return scipy.sparse.csr_array(entries, shape=(end - begin, columns)).T.tocsr()
 
     found = list(map_in_threads(of_rows, itertools.pairwise(cut)))

@@ -39,14 +39,14 @@ class IdentityPlusLowRank(eqx.Module):
 
     def solve(self, x: Float[Array, "... N"]) -> Float[Array, "... N"]:
         """Return (I + L L')^-1 x."""
-        return self._less(x, self.eigenvalues / (1 + self.eigenvalues))
+        return self._damped(x, self.eigenvalues / (1 + self.eigenvalues))
 
     def inverse_root_matmul(self, x: Float[Array, "... N"]) -> Float[Array, "... N"]:
         """Return (I + L L')^(-1/2) x, of the symmetric root."""
         root = jnp.sqrt(1 + self.eigenvalues)
-        return self._less(x, self.eigenvalues / (root * (1 + root)))  # 1 - 1 / root, without cancellation
+        return self._damped(x, self.eigenvalues / (root * (1 + root)))  # 1 - 1 / root, without cancellation
 
-    def _less(self, x: Array, share: Float[Array, " r"]) -> Array:
+    def _damped(self, x: Array, share: Float[Array, " r"]) -> Array:
         product = functools.partial(
             jnp.matmul, precision="highest"
         )  # a GPU would round float32 to three digits

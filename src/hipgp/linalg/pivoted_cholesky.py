@@ -50,8 +50,8 @@ def pivoted_cholesky(
     factor, pivots = np.empty((count, min(most, count))), np.empty(min(most, count), int)
     while rank < factor.shape[1] and (trace := float(np.sum(left))) > max(enough, 0.0):
         drawn = rng.choice(count, size=BLOCK, p=left / trace)
-        here = factor[drawn, :rank]
-        block = entries(drawn, drawn) - here @ here.T
+        chosen_rows = factor[drawn, :rank]
+        block = entries(drawn, drawn) - chosen_rows @ chosen_rows.T
         left[drawn] = np.where(np.diag(block) > floor[drawn], np.diag(block), 0.0)
         chosen, root = _accepted(block, left[drawn], rng, factor.shape[1] - rank)
         if not chosen:

@@ -47,8 +47,8 @@ class _EllpackSlice(eqx.Module):
         found = _sum_over_entries_in_passes(self, x) if on_cpu() else _sum_over_entries(self, x)
         parts, begin = [], 0
         for times, rows in self.row_parts:
-            every = [found[begin + i * rows : begin + (i + 1) * rows] for i in range(times)]
-            parts.append(functools.reduce(operator.add, every))
+            blocks = [found[begin + i * rows : begin + (i + 1) * rows] for i in range(times)]
+            parts.append(functools.reduce(operator.add, blocks))
             begin += times * rows
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
@@ -265,8 +265,8 @@ def _slices(
     csr: CSR, pieces: _RowPieces, classes: list[tuple[int, int, np.ndarray]], dtype: Any
 ) -> tuple[_EllpackSlice, ...]:
     """Fill the slices of the classes (width, rows, members) of row pieces; all classes wider than WIDTH share one slice."""
-    apart, wide = [[c] for c in classes if c[0] <= WIDTH], [c for c in classes if c[0] > WIDTH]
-    empty = [_slice_layout(pieces, some) for some in (*apart, wide) if some]
+    narrow, wide = [[c] for c in classes if c[0] <= WIDTH], [c for c in classes if c[0] > WIDTH]
+    empty = [_slice_layout(pieces, some) for some in (*narrow, wide) if some]
     if csr.on_host:
         return tuple(_filled_on_host(csr, columns, dtype) for columns in empty)
     begins, counts = ([on_device(getattr(c, name), np.int64) for c in empty] for name in ("begin", "count"))
@@ -299,11 +299,11 @@ def _filled_on_host(csr: CSR, empty: _SliceLayout, dtype: Any) -> _EllpackSlice:
     values = np.empty(columns.shape, dtype)
 
     def fill(first: int) -> None:  # some columns at a time: indices take more memory than entries
-        here = slice(first, first + ROWS_AT_ONCE)
-        inside = each < empty.count[here]
-        at = np.where(inside, empty.begin[here] + each, 0)
-        columns[:, here] = csr.columns.take(at)  # the columns of padding are arbitrary
-        values[:, here] = csr.values.take(at) * inside
+        chunk = slice(first, first + ROWS_AT_ONCE)
+        inside = each < empty.count[chunk]
+        at = np.where(inside, empty.begin[chunk] + each, 0)
+        columns[:, chunk] = csr.columns.take(at)  # the columns of padding are arbitrary
+        values[:, chunk] = csr.values.take(at) * inside
 
     for _ in map_in_threads(fill, ((first,) for first in range(0, columns.shape[1], ROWS_AT_ONCE))):
         pass

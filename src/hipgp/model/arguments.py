@@ -24,8 +24,8 @@ def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.n
             f"{name}: expected float32 or float64 numbers, got dtype {array.dtype}; {_remedy(array.dtype)}"
         )
     if ndim is not None and array.ndim not in ndim:
-        wanted = " or ".join(f"{n}-D" for n in ndim)
-        raise ValueError(f"{name}: expected a {wanted} array, got shape {array.shape}")
+        expected = " or ".join(f"{n}-D" for n in ndim)
+        raise ValueError(f"{name}: expected a {expected} array, got shape {array.shape}")
     if not np.all(np.isfinite(array)):
         bad = np.argwhere(~np.isfinite(array))
         first = tuple(int(i) for i in bad[0])

@@ -83,27 +83,27 @@ def as_pair(first: str, a: Any, second: str, b: Any) -> tuple[np.ndarray, np.nda
     return np.broadcast_to(x, shape).astype(dtype), np.broadcast_to(y, shape).astype(dtype), units
 
 
-def conversion(name: str, units: Units, wanted: Units) -> tuple[np.ndarray, np.ndarray]:
+def conversion(name: str, units: Units, target: Units) -> tuple[np.ndarray, np.ndarray]:
     """Factor and shift per axis that convert coordinates from `units` to `wanted`; a ValueError if none exist."""
-    if units == wanted:
+    if units == target:
         return np.ones(1), np.zeros(1)
-    count = max(len(units), len(wanted))
-    units, wanted = (u or ("",) * count for u in (units, wanted))
-    if len(units) != len(wanted):
-        raise ValueError(f"{name}: expected {len(wanted)} coordinates, got {len(units)}")
-    pairs = [_factor_and_shift(name, one, other) for one, other in zip(units, wanted, strict=True)]
+    count = max(len(units), len(target))
+    units, target = (u or ("",) * count for u in (units, target))
+    if len(units) != len(target):
+        raise ValueError(f"{name}: expected {len(target)} coordinates, got {len(units)}")
+    pairs = [_factor_and_shift(name, one, other) for one, other in zip(units, target, strict=True)]
     return np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
 
 
-def _factor_and_shift(name: str, unit: str, wanted: str) -> tuple[float, float]:
-    if unit == wanted:
+def _factor_and_shift(name: str, unit: str, target: str) -> tuple[float, float]:
+    if unit == target:
         return 1.0, 0.0
-    if (found := dates.factor_and_shift(unit, wanted)) is not None:
+    if (found := dates.factor_and_shift(unit, target)) is not None:
         return found
-    if dates.origin(unit) or dates.origin(wanted):
-        expected, got = ("dates" if dates.origin(u) else quantities.in_words(u) for u in (wanted, unit))
+    if dates.origin(unit) or dates.origin(target):
+        expected, got = ("dates" if dates.origin(u) else quantities.in_words(u) for u in (target, unit))
         raise ValueError(f"{name}: expected {expected} like the others along this axis, got {got}")
-    return quantities.factor(name, unit, wanted), 0.0
+    return quantities.factor(name, unit, target), 0.0
 
 
 def as_spread(name: str, value: Any, shape: tuple[int, ...], units: Units) -> np.ndarray:

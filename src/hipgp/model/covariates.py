@@ -77,11 +77,11 @@ class Design:
             if name in marked or not _numeric(table[name])
         }
         if not formula.text:
-            own = [
+            variables = [
                 [f"{name}[{level}]" for level in self.levels[name][1:]] if name in self.levels else [name]
                 for name in self.variables
             ]
-            self.names = ("constant", *(name for part in own for name in part))
+            self.names = ("constant", *(name for part in variables for name in part))
 
     def matrix(self, table: Any) -> Float[np.ndarray, "N p"]:
         """The columns for the rows of another table; a ValueError where it lacks one, or has a category not seen before."""

@@ -62,7 +62,7 @@ class Observations(eqx.Module):
         noise = None if self.noise is None else by * self.noise
         return Observations(functional, by * self.y, noise, None, frame.field, self.covariates)
 
-    def taken(self, index: Any) -> "Observations":
+    def take(self, index: Any) -> "Observations":
         """The observations at `index`, a mask or an array of numbers, with what goes with each of them."""
         rows = np.arange(len(self.y))[index]
         return dataclasses.replace(
@@ -130,7 +130,7 @@ class Data(Shown, eqx.Module):
         """The observations that `mask` marks."""
         parts = np.split(mask, np.cumsum([len(block.y) for block in self.blocks])[:-1])
         both = zip(self.blocks, parts, strict=True)
-        return Data(tuple(block.taken(part) for block, part in both if np.any(part)))
+        return Data(tuple(block.take(part) for block, part in both if np.any(part)))
 
     def reordered(
         self, order_of: Callable[[Observations], Int[np.ndarray, " n"]]
@@ -142,10 +142,10 @@ class Data(Shown, eqx.Module):
         blocks, orders, begin = [], [], 0
         for block in self.blocks:
             order = order_of(block)
-            taken = block.taken(order)
-            if type(taken.functional) is not type(block.functional):
-                taken, order = block, np.arange(len(order))
-            blocks.append(taken)
+            part = block.take(order)
+            if type(part.functional) is not type(block.functional):
+                part, order = block, np.arange(len(order))
+            blocks.append(part)
             orders.append(order + begin)
             begin += len(order)
         return Data(tuple(blocks)), np.concatenate(orders)

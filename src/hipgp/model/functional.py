@@ -119,14 +119,14 @@ class Functional(eqx.Module):
         return self.places().dtype
 
 
-def taken(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
+def take_rows(kind: type[F], functional: F, rows: Int[np.ndarray, " n"]) -> F:
     """The functionals numbered `rows`, as an instance of `kind`; fields that a subclass adds are dropped."""
     if len(rows) == 0:
         raise ValueError(
             f"index: expected at least one functional to be picked, got none of {len(functional)}"
         )
-    held = {field.name: getattr(functional, field.name) for field in dataclasses.fields(kind)}
-    return _replaced(kind, functional, {k: v[rows] for k, v in held.items() if isinstance(v, np.ndarray)})
+    fields = {field.name: getattr(functional, field.name) for field in dataclasses.fields(kind)}
+    return _replaced(kind, functional, {k: v[rows] for k, v in fields.items() if isinstance(v, np.ndarray)})
 
 
 def _replaced(kind: type[F], functional: F, values: dict[str, Any]) -> F:

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from hipgp.model.arguments import as_direction, as_float, check_not_empty, check_rule
 from hipgp.model.coordinates import as_pair, as_places, as_points, as_spread
-from hipgp.model.functional import Functional, taken
+from hipgp.model.functional import Functional, take_rows
 from hipgp.model.nodes import Nodes, Segments, gauss
 
 PLACES_REACH = 4.0  # standard deviations of uncertain places that are looked at
@@ -54,7 +54,7 @@ class Points(Functional):
         return np.stack([self.x - PLACES_REACH * self.std, self.x + PLACES_REACH * self.std], axis=1)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Points":
-        return taken(Points, self, rows)
+        return take_rows(Points, self, rows)
 
 
 def as_functional(value: Any) -> Functional:
@@ -88,7 +88,7 @@ class Derivatives(Functional):
         return self.x[:, None, :]
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Derivatives":
-        return taken(Derivatives, self, rows)
+        return take_rows(Derivatives, self, rows)
 
 
 class LineIntegrals(Functional):
@@ -181,7 +181,7 @@ class LineIntegrals(Functional):
         return LineIntegrals(self.start, self.end, self.average)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "LineIntegrals":
-        return taken(LineIntegrals, self, rows)
+        return take_rows(LineIntegrals, self, rows)
 
 
 class BoxAverages(Functional):
@@ -238,7 +238,7 @@ class BoxAverages(Functional):
         return BoxAverages(self.lower, self.upper)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "BoxAverages":
-        return taken(BoxAverages, self, rows)
+        return take_rows(BoxAverages, self, rows)
 
 
 class Functionals(Functional):
@@ -277,4 +277,4 @@ class Functionals(Functional):
         return self.positions
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "Functionals":
-        return taken(Functionals, self, rows)
+        return take_rows(Functionals, self, rows)

@@ -76,14 +76,14 @@ class Grid(Shown, eqx.Module):
         with np.errstate(over="ignore"):  # _check_size refuses infinitely many cells
             span = (high - low) / step
         # A box of a whole number of cells must not gain one by rounding.
-        wanted = np.maximum(np.ceil(span - 1e-9), 1.0) + 1
-        _check_size(wanted.tolist())
-        cells = wanted.astype(int) - 1
+        counts = np.maximum(np.ceil(span - 1e-9), 1.0) + 1
+        _check_size(counts.tolist())
+        cells = counts.astype(int) - 1
         return cls(low - (cells * step - (high - low)) / 2, step, tuple(int(n) + 1 for n in cells))
 
     def _shown(self) -> tuple[str, dict[str, str]]:
-        held = {"shape": self.shape, "lower": self.lower, "upper": self.upper, "spacing": self.spacing}
-        return f"Grid({', '.join(f'{name}={numbers(value)}' for name, value in held.items())})", {}
+        fields = {"shape": self.shape, "lower": self.lower, "upper": self.upper, "spacing": self.spacing}
+        return f"Grid({', '.join(f'{name}={numbers(value)}' for name, value in fields.items())})", {}
 
     @property
     def ndim(self) -> int:

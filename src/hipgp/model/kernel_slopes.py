@@ -48,8 +48,8 @@ def _of_stationary(kernel: Stationary, difference: Array) -> tuple[Array, list[A
     value, slope = variance * profile, -2 * variance * slope
     lengths = [slope * share for share in shares] if jnp.ndim(kernel.lengthscale) else [slope * s]
     known = {"variance": [value], "lengthscale": lengths}
-    every = known | _leaf_by_leaf(kernel, lambda k: variance * k.profile(s), without=tuple(known))
-    return value, [slope for name in dict.fromkeys(_names(kernel)) for slope in every[name]]
+    slopes = known | _leaf_by_leaf(kernel, lambda k: variance * k.profile(s), without=tuple(known))
+    return value, [slope for name in dict.fromkeys(_names(kernel)) for slope in slopes[name]]
 
 
 def _leaf_by_leaf(

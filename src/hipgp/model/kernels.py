@@ -82,20 +82,20 @@ class Kernel(eqx.Module):
         if deep:
             for name, part in list(found.items()):
                 if isinstance(part, Kernel):
-                    found |= {f"{name}__{own}": value for own, value in part.get_params().items()}
+                    found |= {f"{name}__{inner}": value for inner, value in part.get_params().items()}
         return found
 
     def set_params(self, **values: Any) -> "Kernel":
         """A new kernel with other values of some parameters, by the names of `get_params`; this one stays as it is."""
-        known, own = self.get_params(), self.get_params(deep=False)
+        known, direct = self.get_params(), self.get_params(deep=False)
         for name in values:
             if name not in known:
                 raise ValueError(f"kernel: expected parameters among {', '.join(known)}, got {name!r}")
-        own |= {name: value for name, value in values.items() if "__" not in name}
-        for part in own:
+        direct |= {name: value for name, value in values.items() if "__" not in name}
+        for part in direct:
             inside = {n.partition("__")[2]: v for n, v in values.items() if n.startswith(f"{part}__")}
-            own[part] = own[part].set_params(**inside) if inside else own[part]
-        return type(self)(**own)
+            direct[part] = direct[part].set_params(**inside) if inside else direct[part]
+        return type(self)(**direct)
 
     def __sklearn_clone__(self) -> "Kernel":
         return self  # nothing changes it

@@ -34,25 +34,27 @@ class Labels(NamedTuple):
         names = AXES[ndim] if not axes else tuple(str(a) for a in axes)
         units = ("",) * ndim if not axis_units else axis_units
         units = (units,) * ndim if isinstance(units, str) else tuple(str(u) for u in units)
-        for what, given in (("axes", names), ("axis_units", units)):
-            if len(given) != ndim:
-                raise ValueError(f"{what}: expected {ndim} names, one per axis of the grid, got {len(given)}")
+        for what, values in (("axes", names), ("axis_units", units)):
+            if len(values) != ndim:
+                raise ValueError(
+                    f"{what}: expected {ndim} names, one per axis of the grid, got {len(values)}"
+                )
         if len(set(names)) != ndim:
             raise ValueError(f"axes: expected different names, got {names}")
-        taken = [a for a in names if a in RESERVED or not a.strip()]
-        if taken:
+        unusable = [a for a in names if a in RESERVED or not a.strip()]
+        if unusable:
             raise ValueError(
                 f"axes: expected names other than {', '.join(RESERVED)}, which are those of the map's own parts, and none "
-                f"empty, got {taken[0]!r}; give the axis another name"
+                f"empty, got {unusable[0]!r}; give the axis another name"
             )
         made = Labels(names, units, str(name or "field"), str(unit or ""))
-        for what, given in (
+        for what, values in (
             ("axes", names),
             ("axis_units", units),
             ("name", (made.name,)),
             ("unit", (made.unit,)),
         ):
-            for text in given:
+            for text in values:
                 _check_printable(what, text)
         return made
 
@@ -65,12 +67,14 @@ class Labels(NamedTuple):
     def changed(self, frame: "Frame", axes: Any, axis_units: Any, name: Any, unit: Any) -> "Labels":
         """These labels with others where given; units must be those of the data, where these have any."""
         made = Labels.of(len(self.axes), axes, axis_units or frame.axes, name, unit or frame.field)
-        for what, given, known in (
+        for what, values, known in (
             ("axis_units", made.axis_units, frame.axes),
             ("unit", (made.unit,), (frame.field,)),
         ):
-            if any(known) and any(k and g != k for g, k in zip(given, known, strict=True)):
-                raise ValueError(f"{what}: expected {', '.join(known)} like the data, got {', '.join(given)}")
+            if any(known) and any(k and g != k for g, k in zip(values, known, strict=True)):
+                raise ValueError(
+                    f"{what}: expected {', '.join(known)} like the data, got {', '.join(values)}"
+                )
         return made if axes else made._replace(axes=self.axes)
 
     def axis(self, number: int) -> str:

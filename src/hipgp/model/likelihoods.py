@@ -212,10 +212,10 @@ class Censored(LibraryLikelihood):
         return out
 
     def information(self, y: Array, eta: Array, noise: Array | float = 1.0) -> Float[Array, "..."]:
-        out, own = self.base.information(y, eta, noise), super().information(y, eta, noise)
+        out, positive = self.base.information(y, eta, noise), super().information(y, eta, noise)
         if self.lower is not None:
-            out = jnp.where(y <= self.lower, own, out)
-        return out if self.upper is None else jnp.where(y >= self.upper, own, out)
+            out = jnp.where(y <= self.lower, positive, out)
+        return out if self.upper is None else jnp.where(y >= self.upper, positive, out)
 
     def mean(self, eta: Array) -> Float[Array, "..."]:
         return self.base.mean(eta)
@@ -227,16 +227,16 @@ class Censored(LibraryLikelihood):
         return self.base.cdf(y, eta, noise)
 
     def parameters(self) -> dict[str, Any]:
-        own = {name: v for name, v in (("lower", self.lower), ("upper", self.upper)) if v is not None}
-        return own | self.base.parameters()
+        limits = {name: v for name, v in (("lower", self.lower), ("upper", self.upper)) if v is not None}
+        return limits | self.base.parameters()
 
     def unknown(self) -> list[str]:
         return self.base.unknown()
 
     def replaced(self, values: dict[str, Any]) -> "Censored":
         made = object.__new__(Censored)
-        own = {name: values.get(name, getattr(self, name)) for name in ("lower", "upper")}
-        for name, value in {"logpdf": None, **own, "base": self.base.replaced(values)}.items():
+        limits = {name: values.get(name, getattr(self, name)) for name in ("lower", "upper")}
+        for name, value in {"logpdf": None, **limits, "base": self.base.replaced(values)}.items():
             object.__setattr__(made, name, value)
         return made
 

@@ -30,7 +30,7 @@ class Nodes(eqx.Module):
         return self.x.shape[0]
 
     @property
-    def per(self) -> int:
+    def rule_size(self) -> int:
         """The number of nodes of each functional."""
         return self.x.shape[1]
 
@@ -98,7 +98,7 @@ class Segments(eqx.Module):
         return len(self.start)
 
     @property
-    def per(self) -> int:
+    def rule_size(self) -> int:
         """The number of nodes of each line."""
         return len(self.t)
 
@@ -119,8 +119,8 @@ class Segments(eqx.Module):
 
     def nodes(self) -> Nodes:
         """The nodes of all lines, computed in several threads."""
-        (n, ndim), per, dtype = self.start.shape, len(self.t), self.start.dtype
-        x, t = np.empty((n, per, ndim), dtype), self.t.astype(dtype)[:, None]
+        (n, ndim), each, dtype = self.start.shape, len(self.t), self.start.dtype
+        x, t = np.empty((n, each, ndim), dtype), self.t.astype(dtype)[:, None]
 
         def fill(begin: int) -> None:
             some = slice(begin, begin + LINES_AT_ONCE)

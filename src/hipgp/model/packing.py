@@ -68,9 +68,9 @@ def _pack_data(data: Data, arrays: Arrays) -> list[Json]:
                 "Functionals(nodes, weights)"
             )
         of_arrays, settings = FUNCTIONALS[kind]
-        held = {name: getattr(block.functional, STORED_AS.get(name, name)) for name in of_arrays}
-        held |= {"y": block.y, "noise": block.noise}
-        for name, values in held.items():
+        fields = {name: getattr(block.functional, STORED_AS.get(name, name)) for name in of_arrays}
+        fields |= {"y": block.y, "noise": block.noise}
+        for name, values in fields.items():
             if values is not None:
                 arrays[f"data{number}_{name}"] = values
         entry = {"kind": kind, "settings": {s: getattr(block.functional, s) for s in settings}}
@@ -88,8 +88,8 @@ def unpack_data(blocks: list[Json], arrays: Arrays) -> Data:
                 f"map: expected a functional among {', '.join(FUNCTIONALS)}, got {block['kind']!r}"
             )
         of_arrays, settings = FUNCTIONALS[block["kind"]]
-        held = {name: arrays.get(f"data{number}_{name}") for name in of_arrays}
-        functional = KINDS[block["kind"]](**held, **{s: block["settings"][s] for s in settings})
+        fields = {name: arrays.get(f"data{number}_{name}") for name in of_arrays}
+        functional = KINDS[block["kind"]](**fields, **{s: block["settings"][s] for s in settings})
         y, noise = arrays[f"data{number}_y"], arrays.get(f"data{number}_noise")
         if noise is not None and noise.shape != y.shape:
             raise ValueError(f"map: expected a noise for each of {len(y)} values, got shape {noise.shape}")

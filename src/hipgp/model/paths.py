@@ -62,11 +62,13 @@ class PathIntegrals(Functional):
         piece = np.repeat(np.arange(len(rules)), [len(t) for t, _ in rules])
         t, c = (np.concatenate([rule[part] for rule in rules]) for part in (0, 1))
         x, c = start[piece] + t[:, None] * delta[piece], size[piece] * c
-        own = np.bincount(path[piece], minlength=len(self))
-        place = np.arange(len(piece)) - np.repeat(np.cumsum(own) - own, own)
-        weights = np.zeros((len(self), np.max(own)))
+        counts = np.bincount(path[piece], minlength=len(self))
+        place = np.arange(len(piece)) - np.repeat(np.cumsum(counts) - counts, counts)
+        weights = np.zeros((len(self), np.max(counts)))
         weights[path[piece], place] = c
-        positions = np.repeat(x[np.cumsum(own) - 1][:, None], np.max(own), axis=1)  # padding has weight zero
+        positions = np.repeat(
+            x[np.cumsum(counts) - 1][:, None], np.max(counts), axis=1
+        )  # padding has weight zero
         positions[path[piece], place] = x
         return Nodes(positions.astype(self.dtype), weights.astype(self.dtype))
 
@@ -123,13 +125,13 @@ def _read(paths: Any) -> tuple[np.ndarray, np.ndarray, Units]:
     units, ndim = read[0][0][1], read[0][0][0].shape[1]
     parts, labels = [], []
     for i, lines in enumerate(read):
-        for j, (line, own) in enumerate(lines):
+        for j, (line, coordinates) in enumerate(lines):
             if line.shape[1] != ndim:
                 raise ValueError(
                     f"paths[{i}]: expected vertices in {ndim} dimensions like the others, got {line.shape[1]}"
                 )
-            by, shift = conversion(f"paths[{i}]", own, units)
-            parts.append(line if own == units else by * line + shift)
+            by, shift = conversion(f"paths[{i}]", coordinates, units)
+            parts.append(line if coordinates == units else by * line + shift)
             labels.append(np.broadcast_to([float(i), float(j)], (len(line), 2)))
     return np.concatenate(parts), np.concatenate(labels), units
 

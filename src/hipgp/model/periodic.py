@@ -107,14 +107,14 @@ class Periodic(Stationary):
 
 def _period(period: Any) -> tuple[Any, tuple[float, float] | None]:
     """A period as a number; NaN, with the range that it is to be looked for in, where that is given."""
-    given = positive("period", period, (0, 1))
-    if given.ndim == 0:
-        return given, None
-    if given.shape != (2,) or given[0] >= given[1]:
+    periods = positive("period", period, (0, 1))
+    if periods.ndim == 0:
+        return periods, None
+    if periods.shape != (2,) or periods[0] >= periods[1]:
         raise ValueError(
             f"period: expected a number, or (low, high) to look for it in between, got {period!r}"
         )
-    return np.asarray(np.nan), (float(given[0]), float(given[1]))
+    return np.asarray(np.nan), (float(periods[0]), float(periods[1]))
 
 
 def check_periods(kernel: Kernel) -> None:

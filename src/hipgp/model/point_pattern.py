@@ -69,14 +69,14 @@ def point_pattern(
         counts, centres, width = _marked(marks, mark_range, cell, shape, centres)
         y, share = counts.ravel(), np.repeat(share * np.ones(len(y)), counts.shape[-1])
         size = np.append(size, width)
-    seen = share > 0
-    if np.any(y[~seen] > 0):
+    inside = share > 0
+    if np.any(y[~inside] > 0):
         raise ValueError(
-            f"exposure: expected positive values wherever there are places, got zero in {int(np.sum(y[~seen] > 0))} cells that hold "
-            f"{int(np.sum(y[~seen]))} of them"
+            f"exposure: expected positive values wherever there are places, got zero in {int(np.sum(y[~inside] > 0))} cells that hold "
+            f"{int(np.sum(y[~inside]))} of them"
         )
-    likelihood = Poisson(exposure=share[seen] * float(np.prod(size)))
-    return observe(Points(centres[seen]), y[seen], likelihood=likelihood)
+    likelihood = Poisson(exposure=share[inside] * float(np.prod(size)))
+    return observe(Points(centres[inside]), y[inside], likelihood=likelihood)
 
 
 def _marked(

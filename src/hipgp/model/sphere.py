@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hipgp.model.arguments import as_float
-from hipgp.model.functional import Functional, taken
+from hipgp.model.functional import Functional, take_rows
 from hipgp.model.functionals import NODES_PER_CELL
 from hipgp.model.nodes import Nodes, gauss
 
@@ -140,7 +140,7 @@ class GreatCircles(Functional):
         return np.stack([np.where(inside(top + np.pi), -height, lower), upper], axis=1)
 
     def take(self, rows: Int[np.ndarray, " n"]) -> "GreatCircles":
-        return taken(GreatCircles, self, rows)
+        return take_rows(GreatCircles, self, rows)
 
 
 def radius_of(functionals: list[Functional]) -> float | None:

@@ -26,27 +26,27 @@ class Described(NamedTuple):
     covariates: Any
 
 
-def described(given: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None) -> Described:
+def described(source: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None) -> Described:
     """What a functional, a table, a GeoDataFrame or an array of xarray says of the measurements `y`."""
-    if has_geometry(given):
-        return _of_geometry(given, y, noise, covariates, kind)
-    if hasattr(given, "dims") and hasattr(given, "coords"):
-        return _of_array(given, y, noise, covariates, kind)
+    if has_geometry(source):
+        return _of_geometry(source, y, noise, covariates, kind)
+    if hasattr(source, "dims") and hasattr(source, "coords"):
+        return _of_array(source, y, noise, covariates, kind)
     if kind is not None:
         raise ValueError(
             f"kind: expected None but for a GeoDataFrame or an array of xarray, got {kind!r}; the functional itself says "
             "what was measured"
         )
-    if hasattr(given, "iloc") and hasattr(given, "columns"):
-        places = [c for c in given.columns if not any(isinstance(n, str) and c == n for n in (y, noise))]
-        own = _column("y", given, y), _column("noise", given, noise)
-        return Described(points_of(given[places]), *own, covariates)
-    if not isinstance(given, Functional):
+    if hasattr(source, "iloc") and hasattr(source, "columns"):
+        places = [c for c in source.columns if not any(isinstance(n, str) and c == n for n in (y, noise))]
+        variables = _column("y", source, y), _column("noise", source, noise)
+        return Described(points_of(source[places]), *variables, covariates)
+    if not isinstance(source, Functional):
         raise ValueError(
             f"functional: expected Points, LineIntegrals, ..., a table of coordinates, a GeoDataFrame or an array of xarray, "
-            f"got {type(given).__name__}"
+            f"got {type(source).__name__}"
         )
-    return Described(given, y, noise, covariates)
+    return Described(source, y, noise, covariates)
 
 
 def points_of(table: Any, crs: str = "") -> Points:
@@ -71,19 +71,19 @@ def _of_geometry(frame: Any, y: Any, noise: Any, covariates: Any, kind: Kind | N
     functional = of_geometry("functional", frame, kind)
     if not hasattr(frame, "columns"):  # a GeoSeries
         return Described(functional, y, noise, covariates)
-    own = _column("y", frame, y), _column("noise", frame, noise)
+    variables = _column("y", frame, y), _column("noise", frame, noise)
     if covariates is None:
         import pandas as pd
 
         covariates = pd.DataFrame(frame.drop(columns=frame.geometry.name))
-    return Described(functional, *own, covariates)
+    return Described(functional, *variables, covariates)
 
 
-def _of_array(given: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None) -> Described:
+def _of_array(source: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None) -> Described:
     """The cells of an array that hold numbers, as values in their middles or as averages over them."""
     if kind not in (None, "points", "averages"):
         raise ValueError(f'kind: expected "points" or "averages" for cells of an array, got {kind!r}')
-    values = _variable(given, y)
+    values = _variable(source, y)
     missing = [dim for dim in values.dims if dim not in values.coords]
     if missing:
         raise ValueError(
@@ -91,7 +91,7 @@ def _of_array(given: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None
         )
     std = noise
     if isinstance(noise, str):
-        std = _variable(given, noise)
+        std = _variable(source, noise)
     if hasattr(std, "dims"):
         std = std.transpose(*values.dims).values.ravel()
     numbers = np.asarray(values.values, float).ravel()
@@ -101,26 +101,26 @@ def _of_array(given: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None
             f"y: expected some cells with numbers, got {len(numbers)} that are empty (NaN) or infinite"
         )
     std = std[good] if np.ndim(std) == 1 and len(std) == len(good) else std
-    functional = _cells(given, values, kind == "averages", good)
+    functional = _cells(source, values, kind == "averages", good)
     return Described(functional, numbers[good], std, covariates)
 
 
-def _variable(given: Any, name: Any) -> Any:
+def _variable(source: Any, name: Any) -> Any:
     """The array of values: a variable of a Dataset by its name, or the array itself."""
-    if not hasattr(given, "data_vars"):
+    if not hasattr(source, "data_vars"):
         if name is not None and not hasattr(name, "dims"):
             raise ValueError(
                 f"y: expected None with a DataArray, whose values are measured, got {type(name).__name__}"
             )
-        return given if name is None else name.transpose(*given.dims)
-    if not isinstance(name, str) or name not in given.data_vars:
+        return source if name is None else name.transpose(*source.dims)
+    if not isinstance(name, str) or name not in source.data_vars:
         raise ValueError(
-            f"y: expected a variable of the Dataset, {', '.join(map(str, given.data_vars))}, got {name!r}"
+            f"y: expected a variable of the Dataset, {', '.join(map(str, source.data_vars))}, got {name!r}"
         )
-    return given[name]
+    return source[name]
 
 
-def _cells(given: Any, values: Any, averages: bool, good: np.ndarray) -> Functional:
+def _cells(source: Any, values: Any, averages: bool, good: np.ndarray) -> Functional:
     """The cells marked `good` of an array with coordinates: their middles, or the boxes between the middles."""
     import pandas as pd
 
@@ -133,7 +133,7 @@ def _cells(given: Any, values: Any, averages: bool, good: np.ndarray) -> Functio
     pair = degrees_among(values.dims)
     if pair is not None and len(values.dims) > 2:
         refuse_degrees("functional", values.dims)
-    edges = [_edges(given, values.coords[dim]) for dim in values.dims] if averages else []
+    edges = [_edges(source, values.coords[dim]) for dim in values.dims] if averages else []
     if pair is not None and averages:
         lower, upper = (crossed([e[i] for e in edges]).set_axis(values.dims, axis=1) for i in (0, 1))
         return cells_in_degrees(*(table[name] for name in pair for table in (lower, upper)))
@@ -143,16 +143,16 @@ def _cells(given: Any, values: Any, averages: bool, good: np.ndarray) -> Functio
         functional: Functional = BoxAverages(*(crossed([e[i] for e in edges]) for i in (0, 1)))
     else:
         functional = Points(crossed(middles))
-    told = [str(values.coords[dim].attrs.get("units", "")) for dim in values.dims]
-    dated = functional.units or ("",) * len(told)
-    return functional.given_in(tuple(one or other for one, other in zip(dated, told, strict=True)))
+    units = [str(values.coords[dim].attrs.get("units", "")) for dim in values.dims]
+    dated = functional.units or ("",) * len(units)
+    return functional.given_in(tuple(one or other for one, other in zip(dated, units, strict=True)))
 
 
-def _edges(given: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:
+def _edges(source: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:
     """The lower and upper edge of every cell: its bounds by the CF conventions, or halfway to the next ones."""
     named = axis.attrs.get("bounds")
-    if named is not None and named in getattr(given, "variables", given.coords):
-        ends = np.sort(np.asarray(given[named].values), axis=1)
+    if named is not None and named in getattr(source, "variables", source.coords):
+        ends = np.sort(np.asarray(source[named].values), axis=1)
         return ends[:, 0], ends[:, 1]
     x = np.asarray(axis.values)
     if len(x) < 2:

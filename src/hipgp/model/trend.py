@@ -39,8 +39,8 @@ class Trend(eqx.Module):
 
     def count(self, ndim: int) -> int:
         """The number of coefficients."""
-        given = 0 if self.columns is None else self.columns.shape[1]
-        return {None: 0, "constant": 1, "linear": 1 + ndim, "columns": given}[self.kind]
+        columns = 0 if self.columns is None else self.columns.shape[1]
+        return {None: 0, "constant": 1, "linear": 1 + ndim, "columns": columns}[self.kind]
 
     def of_data(self, data: "Data", grid: Grid) -> Float[np.ndarray, "N p"]:
         """The trend's columns for the observations."""
@@ -62,10 +62,12 @@ class Trend(eqx.Module):
                 raise ValueError(
                     "columns: expected the trend's columns for these functionals, (N, p), got None"
                 )
-            given = as_float("columns", columns, ndim=(2,)).astype(float)
-            if given.shape != (n, self.count(grid.ndim)):
-                raise ValueError(f"columns: expected shape {(n, self.count(grid.ndim))}, got {given.shape}")
-            return given
+            own_columns = as_float("columns", columns, ndim=(2,)).astype(float)
+            if own_columns.shape != (n, self.count(grid.ndim)):
+                raise ValueError(
+                    f"columns: expected shape {(n, self.count(grid.ndim))}, got {own_columns.shape}"
+                )
+            return own_columns
         if columns is not None:
             raise ValueError(
                 "columns: expected None unless the trend was given as columns, got some; give those of the data as "

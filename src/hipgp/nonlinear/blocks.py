@@ -277,7 +277,7 @@ def block_of(
         return Direct(*common, LINKS["identity"], np.ones(n), functional, columns)
     nodes = functional.nodes(spacing)
     weights = np.asarray(nodes.weights, float)
-    if nodes.per == 1 and np.all(weights != 0):
+    if nodes.rule_size == 1 and np.all(weights != 0):
         x = nodes.x[:, 0]
         target = functional if isinstance(functional, Points) else Points(x)
         return Direct(*common, link, weights[:, 0], target, columns)

@@ -207,7 +207,7 @@ class Linearised(Method):
                 )
             _, order = in_order(Data((block.stand_in(block.start(0.0), False).observations,)))
             own = None if columns is None else columns[begin : begin + count][order]
-            blocks.append(self._block(given.taken(order), grid, noise, own))
+            blocks.append(self._block(given.take(order), grid, noise, own))
             orders.append(order + begin)
             begin += count
         order = np.concatenate(orders)
@@ -216,7 +216,7 @@ class Linearised(Method):
         many = many or any(given.functional.uncertain for given in data.blocks)  # needs draws
         inside = all(np.all(grid.outside(p) == 0) for p in of_nodes)
         reader = NodeReader(kernel, grid, trend, self.draws, of_nodes) if many and inside else None
-        ordered = Data(tuple(g.taken(o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
+        ordered = Data(tuple(g.take(o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
         return Prepared(blocks, ordered, trend.in_order(order), order, reader)
 
     def _block(self, given: Observations, grid: Grid, noise: float | None, columns: Any) -> Block:

@@ -97,7 +97,7 @@ class Ratio:
     def vector(self, field: np.ndarray, beta: np.ndarray) -> Float[np.ndarray, "B n"]:
         """The vector of deviations of field and coefficients."""
         x = np.concatenate([field, beta], axis=1)
-        return np.concatenate([x, self.q.seen(field, beta), (self.nodes @ x.T).T], axis=1)
+        return np.concatenate([x, self.q.observe(field, beta), (self.nodes @ x.T).T], axis=1)
 
     def at(self, d: Float[np.ndarray, "B n"]) -> Moving:
         m, n = self.width, len(self.q.noise)
@@ -110,7 +110,7 @@ class Ratio:
             phi = phi + np.asarray(log, float)
             slopes.append(np.asarray(slope, float).reshape(len(d), -1))
         gradient = (self.nodes_transposed @ np.concatenate(slopes, axis=1).T).T
-        gradient -= np.concatenate(self.q.unseen(left), axis=1)
+        gradient -= np.concatenate(self.q.observe_transpose(left), axis=1)
         bad = ~(np.isfinite(phi) & np.all(np.isfinite(gradient), axis=1))
         gradient[bad], phi[bad] = 0.0, -np.inf
         return Moving(d, phi, *self._pushed(gradient))

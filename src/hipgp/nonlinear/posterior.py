@@ -137,7 +137,7 @@ class LinearisedPosterior(FittedPosterior):
             return self.post.predict(functional, how)
         nodes = functional.nodes(self.grid.spacing)
         weights = np.asarray(nodes.weights, float)
-        if nodes.per == 1:
+        if nodes.rule_size == 1:
             found = self.post.predict(Points(nodes.x[:, 0]), how)
             mean, std = np.asarray(found.mean, float), np.asarray(found.std, float)
             return Transformed.of(self.link, weights[:, 0], mean, std, found.std_error)

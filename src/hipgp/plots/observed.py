@@ -70,7 +70,7 @@ def draw_series(ax: Any, data: Data, unit: str) -> None:
 
 def thinned(block: Observations) -> Observations:
     """At most MOST of the observations, evenly chosen."""
-    return block.taken(np.arange(0, len(block.y), max(1, -(-len(block.y) // MOST))))
+    return block.take(np.arange(0, len(block.y), max(1, -(-len(block.y) // MOST))))
 
 
 def _is_value(block: Observations) -> bool:

@@ -23,11 +23,11 @@ TRIMMED = 0.75  # of the limit are left where it was passed, so that few starts 
 
 def keep() -> None:
     """Have JAX keep what it compiles, for the next process."""
-    told = os.environ.get(VARIABLE)
-    own = getattr(jax.config, "jax_compilation_cache_dir", None)
-    if own or (told is not None and told.lower() in OFF):
+    variable = os.environ.get(VARIABLE)
+    of_jax = getattr(jax.config, "jax_compilation_cache_dir", None)
+    if of_jax or (variable is not None and variable.lower() in OFF):
         return
-    folder = _usual() if told is None else pathlib.Path(told)
+    folder = _default_folder() if variable is None else pathlib.Path(variable)
     with contextlib.suppress(OSError):  # a home that cannot be written to is no reason to fail
         folder.mkdir(parents=True, exist_ok=True)
         limit(folder, LIMIT)
@@ -54,7 +54,7 @@ def limit(folder: pathlib.Path, size: int) -> None:
             return
 
 
-def _usual() -> pathlib.Path:
+def _default_folder() -> pathlib.Path:
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(base) / "hipgp" / f"jax-{_processor()}"
 

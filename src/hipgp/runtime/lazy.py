@@ -19,11 +19,11 @@ class Lazy(Generic[Value]):
     def __init__(self, make: Callable[..., Value], *made: Value):
         self._make, self._made, self._lock = make, made, threading.Lock()
 
-    def get(self, *given: Any) -> Value:
-        """The value, the same object each time; if there is none yet, the function is called with `given`."""
+    def get(self, *arguments: Any) -> Value:
+        """The value, the same object each time; if there is none yet, the function is called with these arguments."""
         with self._lock:
             if not self._made:
-                self._made = (self._make(*given),)
+                self._made = (self._make(*arguments),)
             return self._made[0]
 
     def __reduce__(self) -> tuple[Any, ...]:

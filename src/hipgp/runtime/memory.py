@@ -41,8 +41,8 @@ def _limits() -> Iterator[float]:
         if controllers not in ("", "memory"):
             continue
         name = "memory.limit_in_bytes" if controllers else "memory.max"
-        own = Path(path.lstrip("/"))
-        for folder in (own, *own.parents):  # inside a container its own group is the top one
+        group = Path(path.lstrip("/"))
+        for folder in (group, *group.parents):  # inside a container its own group is the top one
             try:
                 yield float((CGROUPS / controllers / folder / name).read_text())
             except (OSError, ValueError):  # "max" is no limit

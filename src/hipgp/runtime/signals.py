@@ -63,9 +63,9 @@ def finish(code: int) -> None:
 
 def _remove_temporary_files() -> None:
     """Remove this process's temporary files, such as `.NAME.PID.tmp`."""
-    own = re.compile(rf"^\..*[.-]{os.getpid()}([.-].*)?\.(tmp|probe)$")
+    pattern = re.compile(rf"^\..*[.-]{os.getpid()}([.-].*)?\.(tmp|probe)$")
     for folder in folders:
         for name in os.listdir(folder):
-            if own.match(name):
+            if pattern.match(name):
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(folder, name))

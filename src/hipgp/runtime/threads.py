@@ -76,11 +76,11 @@ def map_in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]
         pool.shutdown(cancel_futures=True)
 
 
-def run_both(here: Callable[[], T], there: Callable[[], S]) -> tuple[T, S]:
-    """Run both functions at the same time, `there` in a second thread, and return both results."""
+def run_both(first: Callable[[], T], second: Callable[[], S]) -> tuple[T, S]:
+    """Run both functions at the same time, `second` in a thread of its own, and return both results."""
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(_with_same_settings(there))
-        return here(), other.result()
+        other = pool.submit(_with_same_settings(second))
+        return first(), other.result()
 
 
 def _with_same_settings(function: Callable[..., T]) -> Callable[..., T]:

@@ -166,18 +166,18 @@ class Variational(Method):
 
     @one_blas_thread
     @float64_available
-    def fit(self, given: Problem, progress: bool = True, checkpoint: Any = None) -> VariationalPosterior:
+    def fit(self, model: Problem, progress: bool = True, checkpoint: Any = None) -> VariationalPosterior:
         """The posterior of a problem without a trend, with no checks of its grid."""
-        self._check(given)
-        keeper = Keeper(checkpoint, "" if checkpoint is None else fingerprint(self, *given[:4]))
+        self._check(model)
+        keeper = Keeper(checkpoint, "" if checkpoint is None else fingerprint(self, *model[:4]))
         with Progress("variational", progress) as bar:
             trace = None
             if self.learn:
-                given, trace = self._learned(given, bar, keeper)
-            kernel, grid, data, noise, _ = given
+                model, trace = self._learned(model, bar, keeper)
+            kernel, grid, data, noise, _ = model
             whitening = whiten(kernel, grid, self.whitening)
-            source, solves = self._source(given, whitening)
-            problem = self._problem(given, source, whitening)
+            source, solves = self._source(model, whitening)
+            problem = self._problem(model, source, whitening)
             q, facts = self._optimum(self.blocks(whitening, grid), problem, bar, keeper)
             last = full_pass(q, problem, keeper=keeper)
         keeper.remove()
@@ -187,15 +187,15 @@ class Variational(Method):
             "mean_gap_nats": mean_gap(q, problem, last.gradient),
             "mean_gap_nats_bound": 0.5 * float(last.gradient @ last.gradient),  # rigorous, since Lambda >= I
         }
-        facts |= self._grid_facts(given)
+        facts |= self._grid_facts(model)
         facts |= {"engine": "variational", "family": self.family, "blocks": tuple(q.blocks.index.shape)}
         facts |= {} if trace is None else {"learning_trace": trace}
         facts |= sizes(len(data), grid.shape, whitening)
         facts |= verdict(facts, LARGEST_GAP, LARGEST_PCG_ERROR) | {"seconds": keeper.seconds}
         return VariationalPosterior(kernel, grid, noise, self, facts, data.dtype, whitening, q, problem)
 
-    def _check(self, given: Problem) -> None:
-        kernel, grid, data, _, _ = given
+    def _check(self, model: Problem) -> None:
+        kernel, grid, data, _, _ = model
         kernel.check_dimension(grid.ndim)
         for block in data.blocks:
             self.check(kernel, grid, block.functional)
@@ -214,48 +214,50 @@ class Variational(Method):
         shape = self.block_shape or (max(1, round(100 ** (1 / grid.ndim))),)
         return tiling(whitening.shape, shape if len(shape) == grid.ndim else shape * grid.ndim)
 
-    def _problem(self, given: Problem, source: WeightSource, whitening: Whitening) -> WhitenedProblem:
+    def _problem(self, model: Problem, source: WeightSource, whitening: Whitening) -> WhitenedProblem:
         """The problem as the engine solves it, whitened and in minibatches."""
-        kernel, data = given.kernel, given.data
+        kernel, data = model.kernel, model.data
         return WhitenedProblem.of(
-            source, kernel, whitening, data, given.noise_std, self.residual, self.batch_size
+            source, kernel, whitening, data, model.noise_std, self.residual, self.batch_size
         )
 
-    def _source(self, given: Problem, whitening: Whitening) -> tuple[WeightSource, SolveSummary]:
+    def _source(self, model: Problem, whitening: Whitening) -> tuple[WeightSource, SolveSummary]:
         """All weights where they fit into memory, else what computes them batch by batch."""
-        kernel, grid, data, _, _ = given
+        kernel, grid, data, _, _ = model
         if self.weights == "local":
             return stored_local(kernel, grid, data, self.stencil, data.dtype), NO_SOLVES
-        source = self._on_demand(given)
+        source = self._on_demand(model)
         if len(data) * grid.size > storage_limit():
             return source, NO_SOLVES
         counts = tuple(len(b.y) for b in data.blocks)
         return stored_exact(source, kernel, whitening, counts, max(1, -(-len(data) // self.batch_size)))
 
-    def _on_demand(self, given: Problem) -> WeightSource:
-        grid, functionals = given.grid, given.data.functionals
+    def _on_demand(self, model: Problem) -> WeightSource:
+        grid, functionals = model.grid, model.data.functionals
         if self.weights == "local":
             return local_source(grid, functionals, self.stencil)
-        dtype = self.solve_dtype(given.data.dtype)
-        return exact_source(given.kernel, grid, functionals, self.tolerance, self.max_iterations, dtype)
+        dtype = self.solve_dtype(model.data.dtype)
+        return exact_source(model.kernel, grid, functionals, self.tolerance, self.max_iterations, dtype)
 
     def solve_dtype(self, dtype: Any) -> Any:
         """The dtype of the solves for exact weights, given the data's: a dense K is too ill-conditioned for float32."""
         return np.dtype(dtype if self.whitening == "toeplitz" else np.float64)
 
-    def _grid_facts(self, given: Problem) -> dict[str, Any]:
-        stencil = self.stencil if self.weights == "local" else wide_stencil(given.grid)
-        seen = GridModel(None, None, stencil, residual_as_noise=self.residual == "noise", vecchia_std=False)
-        return grid_diagnostics(given, seen)
+    def _grid_facts(self, model: Problem) -> dict[str, Any]:
+        stencil = self.stencil if self.weights == "local" else wide_stencil(model.grid)
+        approximation = GridModel(
+            None, None, stencil, residual_as_noise=self.residual == "noise", vecchia_std=False
+        )
+        return grid_diagnostics(model, approximation)
 
     def _is_direct(self, problem: WhitenedProblem) -> bool:
-        held = isinstance(problem.source, StoredWeights)
-        if self.direct and not held and self.family != "full":
+        stored = isinstance(problem.source, StoredWeights)
+        if self.direct and not stored and self.family != "full":
             raise ValueError(
                 'direct: expected weights that fit into memory for the closed form, got more; use weights="local" or '
                 "direct=False"
             )
-        small = self.family == "full" or (held and problem.whitening.size <= SMALL)
+        small = self.family == "full" or (stored and problem.whitening.size <= SMALL)
         return small if self.direct is None else self.direct
 
     def _optimum(
@@ -268,20 +270,20 @@ class Variational(Method):
         facts = {"direct": False, "epochs": self.epochs}
         if (found := keeper.left("q", (standard(blocks), np.zeros(self.epochs)))) is not None:
             return found[0], facts | {"elbo_trace": found[1].tolist()}
-        given = np.random.default_rng(self.seed), _reporter(bar, "variational"), keeper
+        settings = np.random.default_rng(self.seed), _reporter(bar, "variational"), keeper
         if self.step is None:
-            q, trace = dual_ascent(blocks, problem, self.epochs, *given)
+            q, trace = dual_ascent(blocks, problem, self.epochs, *settings)
         else:
-            q, trace = natural_gradient(blocks, problem, self.epochs, self.step, *given)
+            q, trace = natural_gradient(blocks, problem, self.epochs, self.step, *settings)
         keeper.leave("q", (q, np.asarray(trace)))
         return q, facts | {"elbo_trace": trace}
 
-    def _learned(self, given: Problem, bar: Progress, keeper: Keeper) -> tuple[Problem, list[float]]:
+    def _learned(self, model: Problem, bar: Progress, keeper: Keeper) -> tuple[Problem, list[float]]:
         """The problem with kernel and noise as learned, and the bound after each epoch of learning them."""
-        kernel, grid, data, noise, _ = given
+        kernel, grid, data, noise, _ = model
         first = noise if noise is not None else 0.3 * float(np.std(data.y)) or 1.0
         rewhiten = lambda kernel: whiten(kernel, grid, self.whitening)
-        problem = self._problem(given._replace(noise=first), self._on_demand(given), rewhiten(kernel))
+        problem = self._problem(model._replace(noise=first), self._on_demand(model), rewhiten(kernel))
         logs, trace = learn(
             LogParameters.of(kernel, first),
             problem,
@@ -295,7 +297,7 @@ class Variational(Method):
             keeper,
         )
         learned = noise if np.all(data.noise_known) else float(np.exp(logs.noise))
-        return given._replace(kernel=logs.as_kernel(), noise=learned), trace
+        return model._replace(kernel=logs.as_kernel(), noise=learned), trace
 
 
 def _check_full(size: int) -> None:

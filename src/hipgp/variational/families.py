@@ -162,8 +162,8 @@ def _implicit_move(
     half = damped.root_solve(a)
     inner = jnp.eye(len(a)) + step * jnp.einsum("bin,bim->nm", half, half)
     move = damped.precondition(step * gradient)
-    seen = jax.scipy.linalg.solve(inner, a @ move, assume_a="pos")
-    return move - step * damped.precondition(seen @ a)
+    gain = jax.scipy.linalg.solve(inner, a @ move, assume_a="pos")
+    return move - step * damped.precondition(gain @ a)
 
 
 def _moved(q: Gaussian, move: Float[Array, " T"]) -> Gaussian:

@@ -66,8 +66,8 @@ def _solve_mean(q: Gaussian, problem: WhitenedProblem, b: Array, iterations: Any
     variance = problem.variance + (stored.residual if problem.residual == "noise" else 0.0)
 
     def matmul(v: Array) -> Array:
-        seen = stored.matmul(whitening.root(v)) / variance
-        return v + whitening.root_transpose(stored.transpose_matmul(seen))
+        values = stored.matmul(whitening.root(v)) / variance
+        return v + whitening.root_transpose(stored.transpose_matmul(values))
 
     return conjugate_gradients(
         matmul,

@@ -51,8 +51,8 @@ def expected_log_likelihood(
     kernel = jax.tree.map(jnp.exp, logs.kernel)
     whitening = problem.whitening.rebuilt(kernel)
     variance = jnp.where(known, problem.variance, jnp.exp(2 * logs.noise))
-    here = dataclasses.replace(problem, kernel=kernel, whitening=whitening, variance=variance)
-    t, _ = terms(here, selection)
+    changed = dataclasses.replace(problem, kernel=kernel, whitening=whitening, variance=variance)
+    t, _ = terms(changed, selection)
     return t.expected_log_likelihood(q), t
 
 

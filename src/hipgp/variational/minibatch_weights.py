@@ -195,15 +195,15 @@ class StoredWeights(WeightSource):
     starts: tuple[int, ...] = eqx.field(static=True)
 
     def weights(self, kernel: Kernel, whitening: "Whitening", index: tuple[Array, ...]) -> WeightRows:
-        every = Selection(index, None).flat(self.starts)
-        v = self.stored.residual[every].astype(float)
+        entries = Selection(index, None).flat(self.starts)
+        v = self.stored.residual[entries].astype(float)
         if isinstance(self.stored, ExactWeights):
-            return _unsolved(self.stored.rows[every].astype(float), v)
+            return _unsolved(self.stored.rows[entries].astype(float), v)
         assert isinstance(self.stored, LocalWeights) and self.entries is not None
-        columns, values = (a[every] for a in self.entries)
-        row = jnp.arange(len(every))[:, None]
+        columns, values = (a[entries] for a in self.entries)
+        row = jnp.arange(len(entries))[:, None]
         size = self.stored.sparse.column_count
-        return _unsolved(jnp.zeros((len(every), size)).at[row, columns].add(values.astype(float)), v)
+        return _unsolved(jnp.zeros((len(entries), size)).at[row, columns].add(values.astype(float)), v)
 
 
 def exact_source(

@@ -30,12 +30,12 @@ def parts(method: "Variational", problem: Problem, rates: Rates) -> list[Part]:
     product = m**2 / rates.multiplied if dense else 2 * transform_work(torus) / rates.transformed
     covariance = cholesky_bytes(grid.size) if dense else memory.torus_bytes(torus)
     solve = product * (STEPS if method.weights == "exact" else 1)
-    held = n * m <= storage_limit()
-    passes = (1 if held else method.epochs + 1) + (method.epochs if method.learn else 0)
+    is_stored = n * m <= storage_limit()
+    passes = (1 if is_stored else method.epochs + 1) + (method.epochs if method.learn else 0)
     block = _block(method, grid.ndim, size)
-    of_weights = 8.0 * (n if held else method.batch_size) * m
+    of_weights = 8.0 * (n if is_stored else method.batch_size) * m
     of_q = memory.dense_bytes(size, FULL_ARRAYS) if method.family == "full" else 8.0 * 4 * size * block
-    stored = "kept" if held else f"made anew in each of {passes} passes"
+    stored = "kept" if is_stored else f"made anew in each of {passes} passes"
     return [
         compilation(PROGRAMS, rates),
         Part("covariance", covariance, covariance / 4, torus / rates.kernel + product, f"{size:,.0f} whitened points"),

@@ -160,8 +160,8 @@ def restored(
     q = gaussian(blocks, jnp.asarray(arrays["q_mean"]), jnp.asarray(arrays["q_precision"]))
     if not bool(jnp.all(jnp.isfinite(q.factor))):
         raise ValueError("q_precision: expected positive definite matrices, got others")
-    given = kernel, grid, noise, method, model["diagnostics"], np.dtype(model["dtype"])
-    return VariationalPosterior(*given, whitening, q, None)
+    model_state = kernel, grid, noise, method, model["diagnostics"], np.dtype(model["dtype"])
+    return VariationalPosterior(*model_state, whitening, q, None)
 
 
 def _check_options(how: StdOptions) -> None:

@@ -78,7 +78,7 @@ def per_axis(name: str, value: int | Sequence[int] | None) -> tuple[int, ...] | 
     """One whole number for all axes or one each, as a tuple; None stays None."""
     if value is None:
         return None
-    every = [value] if isinstance(value, int | np.integer) else list(value)
-    if not 1 <= len(every) <= 4:
+    values = [value] if isinstance(value, int | np.integer) else list(value)
+    if not 1 <= len(values) <= 4:
         raise ValueError(f"{name}: expected a whole number, or one per axis of the grid, got {value!r}")
-    return tuple(whole(name, n) for n in every)
+    return tuple(whole(name, n) for n in values)

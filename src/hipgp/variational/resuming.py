@@ -17,7 +17,7 @@ import numpy as np
 
 from hipgp.runtime.checkpoints import read_arrays, write_arrays
 
-EVERY = 20.0  # seconds between two writes
+SECONDS_BETWEEN = 20.0  # seconds between two writes
 
 State = TypeVar("State")
 Minibatch = TypeVar("Minibatch")
@@ -49,8 +49,8 @@ class Keeper:
         return int(self.saved["epoch"]), int(self.saved["minibatch"]), state
 
     def keep(self, stage: str, epoch: int, minibatch: int, state: Any) -> None:
-        """Write the state if the last write was EVERY seconds ago."""
-        if self.path is None or time.perf_counter() - self.written < EVERY:
+        """Write the state if the last write was SECONDS_BETWEEN seconds ago."""
+        if self.path is None or time.perf_counter() - self.written < SECONDS_BETWEEN:
             return
         position = {"stage": stage, "epoch": epoch, "minibatch": minibatch, "seconds": self.seconds}
         leaves = _numbered("state", state)
@@ -74,15 +74,15 @@ class Keeper:
         leaves, tree = jax.tree.flatten(like)
         values = []
         for number, leaf in enumerate(leaves):
-            name, wanted = f"{prefix} {number}", np.asarray(leaf)
-            held = arrays.get(name)
-            if held is None or held.shape != wanted.shape or held.dtype != wanted.dtype:
-                got = "none" if held is None else f"{held.dtype} of shape {held.shape}"
+            name, expected = f"{prefix} {number}", np.asarray(leaf)
+            stored = arrays.get(name)
+            if stored is None or stored.shape != expected.shape or stored.dtype != expected.dtype:
+                got = "none" if stored is None else f"{stored.dtype} of shape {stored.shape}"
                 raise ValueError(
-                    f"checkpoint: expected {wanted.dtype} of shape {wanted.shape} for {name} in {self.path}, got {got}; "
+                    f"checkpoint: expected {expected.dtype} of shape {expected.shape} for {name} in {self.path}, got {got}; "
                     "remove it or name another file"
                 )
-            values.append(jnp.asarray(held) if isinstance(leaf, jax.Array) else held)
+            values.append(jnp.asarray(stored) if isinstance(leaf, jax.Array) else stored)
         return jax.tree.unflatten(tree, values)
 
 

@@ -153,14 +153,14 @@ def _bisect(
     count = ends - starts
     owner, rows = ranges(starts, count)
     first = np.concatenate([[0], np.cumsum(count)[:-1]])
-    here = places[order[rows]]
-    low, high = (f.reduceat(here, first, axis=0) for f in (np.minimum, np.maximum))
+    part = places[order[rows]]
+    low, high = (f.reduceat(part, first, axis=0) for f in (np.minimum, np.maximum))
     width = np.linalg.norm(high - low, axis=1)
     least = np.minimum.reduceat(allowed[order[rows]], first)
     fine = (variation(width) * count <= least) & (count <= most) | (count == 1)
     wide = ~fine
     axis = np.argmax(high - low, axis=1)[owner, None]
-    along, middle = (np.take_along_axis(v, axis, axis=1)[:, 0] for v in (here, ((low + high) / 2)[owner]))
+    along, middle = (np.take_along_axis(v, axis, axis=1)[:, 0] for v in (part, ((low + high) / 2)[owner]))
     late = np.arange(len(rows)) - first[owner] >= (count // 2)[owner]
     # if a place has more points than a cluster may hold, the later half of them is split off
     above = np.where((width == 0)[owner], late, along > middle) & wide[owner]

@@ -40,7 +40,7 @@ class Groups(NamedTuple):
 def location_features(nodes: Nodes | Segments, kernel: Kernel) -> Float[np.ndarray, "N F"]:
     """Return the location of each functional in the kernel's coordinates: its place, or both ends of a line or an area."""
     first, last = (metric_coordinates(kernel, np.asarray(end)) for end in nodes.ends())
-    if nodes.per == 1:
+    if nodes.rule_size == 1:
         return first
     return last if share_one_end(first, last) else ordered_ends(first, last)
 
@@ -100,8 +100,10 @@ def ordered_groups(
     order, begin = _ordered(nodes, places, size, rng)
     count = len(begin) - 1
     chosen = np.sort(rng.permutation(count)[: count if most is None else most])
-    near = _nearest_predecessors(places[order], begin, chosen, min(k, max(1, len(places) - 1)))
-    return _append_members(Neighbours(order[near.index], near.used), order, begin[chosen], begin[chosen + 1])
+    neighbours = _nearest_predecessors(places[order], begin, chosen, min(k, max(1, len(places) - 1)))
+    return _append_members(
+        Neighbours(order[neighbours.index], neighbours.used), order, begin[chosen], begin[chosen + 1]
+    )
 
 
 def groups_of_last(places: Float[np.ndarray, "N F"], last: Int[np.ndarray, " n"], k: int) -> Groups:
@@ -109,8 +111,8 @@ def groups_of_last(places: Float[np.ndarray, "N F"], last: Int[np.ndarray, " n"]
     order = np.concatenate([np.setdiff1d(np.arange(len(places)), last), last])
     chosen = np.arange(len(places) - len(last), len(places))
     begin = np.arange(len(places) + 1)
-    near = _nearest_predecessors(places[order], begin, chosen, min(k, max(1, len(places) - 1)))
-    return _append_members(Neighbours(order[near.index], near.used), order, chosen, chosen + 1)
+    neighbours = _nearest_predecessors(places[order], begin, chosen, min(k, max(1, len(places) - 1)))
+    return _append_members(Neighbours(order[neighbours.index], neighbours.used), order, chosen, chosen + 1)
 
 
 def _ordered(
@@ -138,8 +140,8 @@ def _nearest_predecessors(x: np.ndarray, begin: np.ndarray, chosen: np.ndarray, 
     middle = np.add.reduceat(x, begin[:-1], axis=0) / np.diff(begin)[:, None]
     few = int(np.searchsorted(begin[:-1], 2 * k))
     for row, g in enumerate(chosen[chosen < few]):
-        near = np.argsort(np.sum((x[: begin[g]] - middle[g]) ** 2, axis=1), kind="stable")[:k]
-        index[row, : len(near)], used[row, : len(near)] = near, True
+        nearest = np.argsort(np.sum((x[: begin[g]] - middle[g]) ** 2, axis=1), kind="stable")[:k]
+        index[row, : len(nearest)], used[row, : len(nearest)] = nearest, True
     cuts = [max(few, 1)]
     while cuts[-1] < count:
         cuts.append(max(cuts[-1] + 1, int(np.searchsorted(begin, 2 * begin[cuts[-1]], side="right")) - 1))
@@ -171,11 +173,11 @@ def _search_level(
     rows, count = np.arange(len(groups)), 3 * k
     while len(rows):
         count = min(count, end)
-        near = np.asarray(tree.query(middle[groups[rows]], k=count, workers=-1)[1])
-        late = near >= begin[groups[rows]][:, None]
+        nearest = np.asarray(tree.query(middle[groups[rows]], k=count, workers=-1)[1])
+        late = nearest >= begin[groups[rows]][:, None]
         enough = np.sum(~late, axis=1) >= k
         first = np.argsort(late[enough], axis=1, kind="stable")[:, :k]
-        found[rows[enough]] = np.take_along_axis(near[enough], first, axis=1)
+        found[rows[enough]] = np.take_along_axis(nearest[enough], first, axis=1)
         rows, count = rows[~enough], 3 * count
     return found
 
@@ -192,12 +194,12 @@ def target_groups(
     middle = np.add.reduceat(targets[members], begin[:-1], axis=0) / np.diff(begin)[:, None]
     k = min(k, len(places))
     if places.shape[1] == 1:
-        near = _either_side(places[:, 0], middle[:, 0], k)
+        nearest = _either_side(places[:, 0], middle[:, 0], k)
     else:
-        near = np.asarray(scipy.spatial.KDTree(places).query(middle, k=k, workers=-1)[1]).reshape(
+        nearest = np.asarray(scipy.spatial.KDTree(places).query(middle, k=k, workers=-1)[1]).reshape(
             len(groups), k
         )
-    return append_targets(Neighbours(near, np.ones_like(near, bool)), groups, len(places))
+    return append_targets(Neighbours(nearest, np.ones_like(nearest, bool)), groups, len(places))
 
 
 def _concatenated(
@@ -214,18 +216,18 @@ def _either_side(places: np.ndarray, middle: np.ndarray, k: int) -> Int[np.ndarr
     return order[np.clip(first, 0, len(places) - k)[:, None] + np.arange(k)]
 
 
-def append_targets(near: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:
+def append_targets(neighbours: Neighbours, groups: list[Int[np.ndarray, " n"]], count: int) -> Groups:
     """Number the targets of `groups` from `count` on, and append them to their neighbours."""
     members, begin = _concatenated(groups)
-    return _append_members(near, members + count, begin[:-1], begin[1:])
+    return _append_members(neighbours, members + count, begin[:-1], begin[1:])
 
 
 def _append_members(
-    near: Neighbours, members: Int[np.ndarray, " N"], begin: np.ndarray, end: np.ndarray
+    neighbours: Neighbours, members: Int[np.ndarray, " N"], begin: np.ndarray, end: np.ndarray
 ) -> Groups:
     """Append members[begin[g] : end[g]] of each group to its neighbours; the last member repeated pads short groups."""
     count = (end - begin)[:, None]
     within = np.arange(np.max(count))
     member_index = members[begin[:, None] + np.minimum(within, count - 1)]
-    used = np.concatenate([near.used, within < count], axis=1)
-    return Groups(np.concatenate([near.index, member_index], axis=1), used, len(within))
+    used = np.concatenate([neighbours.used, within < count], axis=1)
+    return Groups(np.concatenate([neighbours.index, member_index], axis=1), used, len(within))

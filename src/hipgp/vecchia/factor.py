@@ -174,8 +174,8 @@ def conditionals(
     variances = np.concatenate([noise, np.zeros(len(targets))])
     chunk = functools.partial(_conditional_chunk, group_size=group_size)
     parts = _in_chunks(chunk, kernel, both, variances, groups.index, groups.used)
-    here = (tuple(np.asarray(a)[:n] for a in part) for part, n in parts)
-    coefficients, variance = (np.concatenate(a) for a in zip(*here, strict=True))
+    pieces = (tuple(np.asarray(a)[:n] for a in part) for part, n in parts)
+    coefficients, variance = (np.concatenate(a) for a in zip(*pieces, strict=True))
     real = np.flatnonzero(groups.used[:, -group_size:])
     places = real[np.argsort(groups.index[:, -group_size:].ravel()[real])]
     kept = np.where(groups.used[:, None, :-group_size], coefficients, 0.0)
@@ -184,7 +184,7 @@ def conditionals(
 
 def group_sizes(nodes: Nodes | Segments) -> tuple[int, int]:
     """Return the default group size and number of neighbours; points are in groups of one."""
-    return (1, NEIGHBOURS) if nodes.per == 1 else (GROUP_SIZE, GROUP_NEIGHBOURS)
+    return (1, NEIGHBOURS) if nodes.rule_size == 1 else (GROUP_SIZE, GROUP_NEIGHBOURS)
 
 
 class ConditioningSets(NamedTuple):
@@ -210,9 +210,9 @@ def choose_conditioning_sets(
     """
     cpu = on_cpu()
     nodes = coarse_data_quadrature(data, kernel, MOST_NODES if cpu else GPU_MOST_NODES)
-    single = nodes.per == 1
-    usual = group_sizes(nodes) if cpu or single else (GPU_GROUP, GPU_GROUP_NEIGHBOURS)
-    group, k = usual[0] if group is None else group, usual[1] if k is None else k
+    single = nodes.rule_size == 1
+    sizes = group_sizes(nodes) if cpu or single else (GPU_GROUP, GPU_GROUP_NEIGHBOURS)
+    group, k = sizes[0] if group is None else group, sizes[1] if k is None else k
     scale = typical_lengthscale(kernel, data.ndim)
     aggregates = group == 1 and are_point_values(nodes)
     groups = None if aggregates else ordered_groups(nodes, location_features(nodes, kernel), group, k)
@@ -222,17 +222,17 @@ def choose_conditioning_sets(
 @one_blas_thread
 @float64_available
 def vecchia_factor(
-    kernel: Kernel, near: ConditioningSets, noise: Float[np.ndarray, " N"], dtype: Any = np.float64
+    kernel: Kernel, sets: ConditioningSets, noise: Float[np.ndarray, " N"], dtype: Any = np.float64
 ) -> Vecchia:
     """Compute the Vecchia factor of the data's covariance plus the variances `noise`, with the given conditioning sets."""
     noise = np.asarray(noise, float)
-    if near.groups is not None:
-        return _factor_of_groups(kernel, near.nodes, near.groups, noise, dtype)
-    x = np.asarray(near.nodes.ends()[0])
-    ungrouped = lambda nodes: ordered_groups(nodes, location_features(nodes, kernel), 1, near.k)
-    clusters = cluster_points(kernel, x, noise, near.scale)
+    if sets.groups is not None:
+        return _factor_of_groups(kernel, sets.nodes, sets.groups, noise, dtype)
+    x = np.asarray(sets.nodes.ends()[0])
+    ungrouped = lambda nodes: ordered_groups(nodes, location_features(nodes, kernel), 1, sets.k)
+    clusters = cluster_points(kernel, x, noise, sets.scale)
     if clusters is None:
-        return _factor_of_groups(kernel, near.nodes, ungrouped(near.nodes), noise, dtype)
+        return _factor_of_groups(kernel, sets.nodes, ungrouped(sets.nodes), noise, dtype)
     means, noise_of_means = clusters_as_points(x, clusters, noise)
     inner = _factor_rows(kernel, means, ungrouped(means), noise_of_means, np.float64)
     logs = np.sum(np.log(noise)) - np.sum(np.log(noise_of_means)) + inner.log_determinant
@@ -318,7 +318,7 @@ def _in_float32(kernel: Kernel, nodes: Nodes | Segments, noise: np.ndarray) -> b
     The sums are factored in float64 in any case and stay positive: a group's rounding errors are below 1e-4 of the
     largest variance.
     """
-    if isinstance(nodes, Nodes) and (nodes.per == 1 or nodes.direction is not None):
+    if isinstance(nodes, Nodes) and (nodes.rule_size == 1 or nodes.direction is not None):
         return False
     longest = nodes.heaviest()
     x, c = np.asarray(longest.x[0], float), np.asarray(longest.weights[0], float)

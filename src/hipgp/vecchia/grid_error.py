@@ -137,14 +137,14 @@ def _errors(
     left_out = np.maximum(np.diag(true) - np.diag(ours), 0.0)[:k]
     residual = left_out if approximation.residual is None else approximation.residual[members]
     prior = np.diag(ours)[at] + [residual[0], 0.0]
-    given = 1 / problems.precision[members] + ROUNDING * np.max(np.diag(true))
-    noise = given
+    known = 1 / problems.precision[members] + ROUNDING * np.max(np.diag(true))
+    noise = known
     if problems.shares is not None:
         shares = problems.shares[members].toarray()
         ours[:k, :k] += (shares @ shares.T) * (true - ours)[:k, :k]
     elif approximation.residual_as_noise:
-        noise = given + residual / problems.count[members]
-    a, c = true[:k, :k] + np.diag(given), true[:k][:, at]
+        noise = known + residual / problems.count[members]
+    a, c = true[:k, :k] + np.diag(known), true[:k][:, at]
     b, cross = ours[:k, :k] + np.diag(noise), ours[:k][:, at]
     weights, approximate = _solve(a, c), _solve(b, cross)
     conditional = lambda prior, c, w: np.maximum(prior - np.sum(c * w, axis=0), ROUNDING * np.diag(true)[at])
@@ -179,7 +179,7 @@ def _exact(
     if derivative:
         parts = [(nodes.with_derivative_fields(), at) for nodes, at in parts]
     flat = lambda pick: np.concatenate([np.asarray(pick(nodes), float) for nodes, _ in parts])
-    each = lambda a, nodes: np.repeat(a, nodes.per, axis=0)
+    each = lambda a, nodes: np.repeat(a, nodes.rule_size, axis=0)
     owner = np.concatenate([each(at, nodes) for nodes, at in parts])
     c = flat(lambda nodes: np.ravel(nodes.weights))
     kept = np.flatnonzero(c)
@@ -218,11 +218,11 @@ def stencil_approximation(
     approximation = GridApproximation(stacked[0], stacked[1], counted)
     if all(functional.single for functional in problems.data.functionals):
         return approximation  # residual variances are the difference of the covariances
-    every = [
+    parts = [
         _residual_variance(kernel, grid, problems.data, approximation, row)
         for row in range(len(problems.rows))
     ]
-    return approximation._replace(residual=np.array(every))
+    return approximation._replace(residual=np.array(parts))
 
 
 def _residual_variance(
@@ -241,8 +241,10 @@ def _residual_variance(
     if nodes.direction is None or nodes.value is None:
         sums = _NodeSums(x, weights)
     else:
-        value = np.concatenate([np.repeat(nodes.value, nodes.per), np.ones(len(used))])
-        direction = np.concatenate([np.repeat(nodes.direction, nodes.per, axis=0), np.zeros_like(points)])
+        value = np.concatenate([np.repeat(nodes.value, nodes.rule_size), np.ones(len(used))])
+        direction = np.concatenate(
+            [np.repeat(nodes.direction, nodes.rule_size, axis=0), np.zeros_like(points)]
+        )
         sums = _NodeSums(x, weights, value, direction)
     return max(float(_covariance_of_sums(sums, _kernel_covariance(kernel))[0, 0]), 0.0)
 
@@ -270,8 +272,8 @@ def _stencil_covariance(
     x = np.concatenate([at, stencil])
     if nodes.direction is None or nodes.value is None:
         return _kernel_covariance(kernel)(_NodeSums(x), slice(len(at)), slice(len(at), None))
-    value = np.concatenate([np.repeat(nodes.value, nodes.per), np.ones(len(stencil))])
-    direction = np.concatenate([np.repeat(nodes.direction, nodes.per, axis=0), np.zeros_like(stencil)])
+    value = np.concatenate([np.repeat(nodes.value, nodes.rule_size), np.ones(len(stencil))])
+    direction = np.concatenate([np.repeat(nodes.direction, nodes.rule_size, axis=0), np.zeros_like(stencil)])
     return _kernel_covariance(kernel)(
         _NodeSums(x, None, value, direction), slice(len(at)), slice(len(at), None)
     )
@@ -283,9 +285,9 @@ def _on_grid(
     """Return the functionals as sums over grid points, by their rows of W, and last the value at a grid point."""
     columns, values = approximation.columns[rows], approximation.values[rows]
     steps = np.rint((point - np.asarray(grid.origin)) / np.asarray(grid.spacing)).astype(int)
-    here = np.ravel_multi_index(tuple(steps), grid.shape)
+    position = np.ravel_multi_index(tuple(steps), grid.shape)
     owner, slot = np.nonzero(values)
-    used, where = np.unique(np.append(columns[owner, slot], here), return_inverse=True)
+    used, where = np.unique(np.append(columns[owner, slot], position), return_inverse=True)
     entries = np.append(values[owner, slot], 1.0), (np.append(owner, len(rows)), where)
     weights = scipy.sparse.csr_array(entries, shape=(len(rows) + 1, len(used)))
     index = np.stack(np.unravel_index(used, grid.shape), axis=-1)
@@ -300,9 +302,9 @@ def _covariance_of_sums(sums: _NodeSums, entries: NodeCovariance) -> Float[np.nd
     for begin in range(0, count, each):
         end = min(begin + each, count)
         k = entries(sums, slice(begin, end), slice(begin, count))
-        here, behind = weights[:, begin:end], weights[:, end:]
-        off = here @ (behind @ k[:, end - begin :].T).T
-        total += here @ (here @ k[:, : end - begin].T).T + off + off.T
+        before, behind = weights[:, begin:end], weights[:, end:]
+        off = before @ (behind @ k[:, end - begin :].T).T
+        total += before @ (before @ k[:, : end - begin].T).T + off + off.T
     return total
 
 
@@ -325,13 +327,13 @@ def _kernel_covariance(kernel: Kernel) -> NodeCovariance:
     def entries(sums: _NodeSums, a: slice, b: slice) -> Float[np.ndarray, "n m"]:
         x, value, direction = sums.x, sums.value, sums.direction
         n, m = len(x[a]), len(x[b])
-        apart = (x[a][:, None] - x[b]).reshape(n * m, -1)
+        differences = (x[a][:, None] - x[b]).reshape(n * m, -1)
         if value is None or direction is None:
-            return kernel_at_differences(kernel, apart).reshape(n, m)
+            return kernel_at_differences(kernel, differences).reshape(n, m)
         both = np.concatenate([value[:, None], direction], axis=1)
-        every = apart, np.repeat(both[a], m, axis=0), np.tile(both[b], (n, 1))
+        pairs = differences, np.repeat(both[a], m, axis=0), np.tile(both[b], (n, 1))
         fill = ((0, -n * m % CHUNK_SIZES[0]), (0, 0))
-        chunks = [np.pad(v, fill).reshape(-1, CHUNK_SIZES[0], v.shape[1]) for v in every]
+        chunks = [np.pad(v, fill).reshape(-1, CHUNK_SIZES[0], v.shape[1]) for v in pairs]
         found = [np.asarray(_with_derivatives(kernel, *chunk)) for chunk in zip(*chunks, strict=True)]
         return np.concatenate(found)[: n * m].reshape(n, m)
 
@@ -339,8 +341,8 @@ def _kernel_covariance(kernel: Kernel) -> NodeCovariance:
 
 
 @eqx.filter_jit
-def _with_derivatives(kernel: Kernel, apart: Array, first: Array, second: Array) -> Array:
-    """Evaluate covariances of nodes `apart` from each other; `first` and `second` hold value and direction of each."""
-    apart, first, second = (jnp.asarray(a).T for a in (apart, first, second))
-    a, b = (TransposedNodes(apart, n[0], n[0], n[1:]) for n in (first, second))
-    return kernel_between_nodes(kernel, a, b)(apart)
+def _with_derivatives(kernel: Kernel, difference: Array, first: Array, second: Array) -> Array:
+    """Evaluate covariances of nodes at a `difference`; `first` and `second` hold value and direction of each."""
+    difference, first, second = (jnp.asarray(a).T for a in (difference, first, second))
+    a, b = (TransposedNodes(difference, n[0], n[0], n[1:]) for n in (first, second))
+    return kernel_between_nodes(kernel, a, b)(difference)

@@ -35,19 +35,19 @@ def _coarse_quadrature(functional: Functional, kernel: Kernel, most: int) -> Nod
     scale = shortest_lengthscale(kernel, functional.ndim)
     if isinstance(functional, LineIntegrals) and functional.ruled:
         nodes: Nodes | Segments = functional.segments(scale)
-        if nodes.per > most:
+        if nodes.rule_size > most:
             nodes = Segments(nodes.start, nodes.delta, nodes.size, *gauss(most))
     else:
         longest = np.argmax(np.max(extents(functional.places()) / scale, axis=1), keepdims=True)
         count = functional.nodes_of(
             longest, scale
-        ).per  # of the longest functional, since trying all is expensive
+        ).rule_size  # of the longest functional, since trying all is expensive
         scale = scale * max(1.0, count / most)
         nodes = functional.nodes(scale)
-        while nodes.per > most:
-            scale = scale * max(nodes.per / most, 1.2)
+        while nodes.rule_size > most:
+            scale = scale * max(nodes.rule_size / most, 1.2)
             fewer = functional.nodes(scale)
-            if fewer.per == nodes.per:  # the user gave the nodes, or their number
+            if fewer.rule_size == nodes.rule_size:  # the user gave the nodes, or their number
                 nodes = _merged_nodes(fewer, most)
                 break
             nodes = fewer
@@ -101,7 +101,7 @@ def field_covariances(
 
     A kernel with its derivatives gives a list of such arrays, the covariances first.
     """
-    if isinstance(nodes, Nodes) and nodes.per == 1 and nodes.direction is None:  # no sum over nodes
+    if isinstance(nodes, Nodes) and nodes.rule_size == 1 and nodes.direction is None:  # no sum over nodes
         at = [x[index] for x in nodes.x[:, 0].T]
         share = jnp.where(used, nodes.weights[index, 0], 0.0)
         between = kernel.evaluate(differences([x[:, :, None] for x in at], [x[:, None, :] for x in at]))
@@ -125,6 +125,6 @@ def coarse_data_quadrature(data: "Data", kernel: Kernel, most: int) -> Nodes | S
 
 def are_point_values(nodes: Nodes | Segments) -> bool:
     """Tell whether all functionals are values of the field at one place each."""
-    if isinstance(nodes, Segments) or nodes.direction is not None or nodes.per > 1:
+    if isinstance(nodes, Segments) or nodes.direction is not None or nodes.rule_size > 1:
         return False
     return bool(np.all(nodes.weights == 1))

@@ -52,7 +52,7 @@ class LocalProblems(NamedTuple):
     def pairs(self, grid: Grid) -> float:
         """Count the pairs of nodes of all problems, on a grid."""
         most = max(
-            nodes.per
+            nodes.rule_size
             for nodes, _ in quadrature_nodes(grid, self.data, np.arange(len(self.rows)), self.density)
         )
         return self.members.size * self.members.shape[1] * most**2 / 2
@@ -78,19 +78,19 @@ def local_problems(
     (count, most), density = _affordable(grid, data, first, stencil, entries)
     centres = _centres(precision if residual is None else residual[first] * precision, count)
     places = _end_points(data, typical_lengthscale(kernel, grid.ndim))[first]
-    near = (
+    nearest = (
         scipy.spatial.KDTree(places)
         .query(places[centres], min(most, len(places)))[1]
         .reshape(len(centres), -1)
     )
     # the centre comes first, also if others are at the same place
-    near = np.array([[i, *row[row != i][: len(row) - 1]] for i, row in zip(centres, near, strict=True)])
-    used, members = np.unique(near, return_inverse=True)
+    nearest = np.array([[i, *row[row != i][: len(row) - 1]] for i, row in zip(centres, nearest, strict=True)])
+    used, members = np.unique(nearest, return_inverse=True)
     shares = None
     if block is not None:
         part = (1 / noise) / precision[group], (group, block)
         shares = scipy.sparse.csr_array(part, shape=(len(first), int(np.max(block)) + 1))[used]
-    chosen, members = _subset(grid, data, first[used]), members.reshape(near.shape)
+    chosen, members = _subset(grid, data, first[used]), members.reshape(nearest.shape)
     standing_for = np.bincount(group)[used].astype(float)
     points = _grid_points(grid, chosen, members[:, 0])
     return LocalProblems(chosen, first[used], precision[used], standing_for, shares, members, points, density)
@@ -100,7 +100,7 @@ def _grid_points(grid: Grid, data: Data, rows: Int[np.ndarray, " c"]) -> Float[n
     """Return the grid point nearest to the middle node of each of some observations."""
     nodes = [part for row in rows for part, _ in quadrature_nodes(grid, data, np.array([row]), 1)]
     origin, spacing = np.asarray(grid.origin), np.asarray(grid.spacing)
-    index = np.rint((np.array([n.x[0, n.per // 2] for n in nodes]) - origin) / spacing)
+    index = np.rint((np.array([n.x[0, n.rule_size // 2] for n in nodes]) - origin) / spacing)
     return origin + np.clip(index, 0, np.asarray(grid.shape) - 1) * spacing
 
 
@@ -117,7 +117,7 @@ def _affordable(
     """Return the affordable number of problems and of observations in each, and the density of nodes."""
     some = rows[np.unique(np.linspace(0, len(rows) - 1, 16).astype(int))]
     for density, sizes in ((2, SIZES[:DENSE]), (1, SIZES)):
-        nodes = max(part.per for part, _ in quadrature_nodes(grid, data, some, density))
+        nodes = max(part.rule_size for part, _ in quadrature_nodes(grid, data, some, density))
         each = nodes * stencil**grid.ndim if entries is None else entries
         for count, k in sizes:
             on_grid = min(k * each, grid.size) ** 2 * (LOOKUP_COST if grid.size <= TABLE else 1)
@@ -184,10 +184,10 @@ def _subset(grid: Grid, data: Data, rows: Int[np.ndarray, " n"]) -> Data:
     for block, numbers, _ in blocks_with_rows(data, rows):
         if _has_random_nodes(block.functional):
             nodes = block.functional.nodes_of(numbers, grid.spacing)
-            taken: Functional = Functionals(nodes.x, nodes.weights)
+            chosen: Functional = Functionals(nodes.x, nodes.weights)
         else:
-            taken = block.functional.take(numbers)
-        out.append(Observations(taken, block.y[numbers], None))
+            chosen = block.functional.take(numbers)
+        out.append(Observations(chosen, block.y[numbers], None))
     return Data(tuple(out))
 
 

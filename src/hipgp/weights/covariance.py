@@ -124,8 +124,8 @@ def prior_variances(kernel: "Kernel", nodes: "Nodes") -> Float[Array, " N"]:
     k = kernel_between_nodes(kernel, f, f)
 
     def with_all(q: Array) -> Array:
-        apart = differences([x[q][None] for x in f.x], f.x)
-        return f.weights[q] * jnp.sum(f.weights * k(apart), axis=0)
+        difference = differences([x[q][None] for x in f.x], f.x)
+        return f.weights[q] * jnp.sum(f.weights * k(difference), axis=0)
 
     first, count = with_all(jnp.array(0)), f.x.shape[1]
     return first if count == 1 else jax.lax.fori_loop(1, count, lambda q, total: total + with_all(q), first)

@@ -43,14 +43,14 @@ def refine_quadrature(
     while True:
         fine = some.nodes(spacing / 2)
         error = (
-            _difference(kernel, coarse, fine) if fine.per > coarse.per else np.inf
+            _difference(kernel, coarse, fine) if fine.rule_size > coarse.rule_size else np.inf
         )  # if the numbers of nodes are equal, both are the smallest rule
-        if error <= accuracy or 2 * fine.per > MOST_NODES:
+        if error <= accuracy or 2 * fine.rule_size > MOST_NODES:
             break
         coarse, spacing = fine, spacing / 2
     if error > accuracy:
         warn_caller(
-            f"quadrature with {coarse.per} nodes leaves errors of {error:.2g} in the covariances of "
+            f"quadrature with {coarse.rule_size} nodes leaves errors of {error:.2g} in the covariances of "
             f"{type(functional).__name__} (accuracy {accuracy:g}): the kernel is rough, or its lengthscale short for them",
         )
     return exact, spacing, error

@@ -103,8 +103,8 @@ def grid_covariances(
     if isinstance(source, LineIntegrals):
         assert isinstance(kernel, SquaredExponential)
         start, end = (jnp.asarray(a, float) - centre for a in (source.start, source.end))
-        near, far = start.astype(dtype), end.astype(dtype)
-        cross = line_covariance_with_points(kernel, points, near, far, source.average)
+        begin, far = start.astype(dtype), end.astype(dtype)
+        cross = line_covariance_with_points(kernel, points, begin, far, source.average)
         return cross, line_variances(kernel, start, end, source.average)
     moved = dataclasses.replace(source, x=source.x - centre)
     low = jax.tree.map(lambda a: jnp.asarray(a, dtype), moved)

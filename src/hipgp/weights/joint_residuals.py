@@ -139,8 +139,8 @@ class CellBlocks(NamedTuple):
     def regression(self, x: Float[np.ndarray, "T D"], matrix: Any) -> ResidualRegression:
         """Regress the residuals of targets on those of the data; `matrix` is the targets' W."""
         parts = [(cross, *self._regression(cross, targets)) for cross, targets in self._parts(x, matrix)]
-        cross, given, variance = zip(*parts, strict=True)
-        stacked = [scipy.sparse.vstack(a, format="csr") for a in (cross, given)]
+        cross, coefficients, variance = zip(*parts, strict=True)
+        stacked = [scipy.sparse.vstack(a, format="csr") for a in (cross, coefficients)]
         return ResidualRegression(stacked[0], stacked[1], np.concatenate(variance))
 
     def _parts(self, x: Float[np.ndarray, "T D"], matrix: Any) -> Iterator[tuple[Any, _InterpolatedPoints]]:
@@ -167,9 +167,9 @@ class CellBlocks(NamedTuple):
             which, back = np.unique(self.block[cross.indices[at[:, 0]]], return_inverse=True)
             factors = self._block(which).regularised[back]
             coefficients[at] = np.linalg.solve(factors, cross.data[at][..., None])[..., 0]
-        given = scipy.sparse.csr_array((coefficients, cross.indices, cross.indptr), shape=cross.shape)
+        weights = scipy.sparse.csr_array((coefficients, cross.indices, cross.indptr), shape=cross.shape)
         explained = np.bincount(np.repeat(target, sizes), coefficients * cross.data, len(target))
-        return given, np.maximum(prior - explained, 0.0)
+        return weights, np.maximum(prior - explained, 0.0)
 
     def _pairs(
         self, targets: _InterpolatedPoints, first: Int[np.ndarray, " t"], last: Int[np.ndarray, " t"]
@@ -184,10 +184,10 @@ class CellBlocks(NamedTuple):
         least = np.repeat(np.minimum.reduceat(far, begin), np.diff(np.append(begin, len(far))))
         nearest = np.full(len(targets.x), -1)
         nearest[target[far == least]] = self.block[self.order[places[far == least]]]
-        near = np.flatnonzero(nearest >= 0)
-        block = nearest[near]
+        candidates = np.flatnonzero(nearest >= 0)
+        block = nearest[candidates]
         which, places = ranges(self.starts[block], self.starts[block + 1] - self.starts[block])
-        return near[which], self.order[places]
+        return candidates[which], self.order[places]
 
 
 def cell_blocks(

@@ -66,8 +66,8 @@ class Slabs(NamedTuple):
         """Multiply the modes of planes, which are cropped to the grid, by the eigenvalues."""
 
         def filtered(part: Array, at: Array) -> Array:
-            modes = jnp.fft.fftn(part, s=self.torus[1:], axes=self._others)
-            return self._cropped(modes * self._unfolded(_some(orthant, at, len(part))))
+            modes = jnp.fft.fftn(part, s=self.torus[1:], axes=self._other_axes)
+            return self._cropped(modes * self._unfolded(_planes_at(orthant, at, len(part))))
 
         return self._plane_by_plane(filtered, planes)
 
@@ -82,10 +82,10 @@ class Slabs(NamedTuple):
         size = int(np.prod(shape, dtype=np.int64))
         total = float(np.prod(self.torus, dtype=float))
 
-        def drawn(own: Array, part: Array, at: Array) -> Array:
+        def drawn(key_of_plane: Array, part: Array, at: Array) -> Array:
             numbers = at + jnp.arange(len(part))
-            white = jax.vmap(lambda k: _white(jax.random.fold_in(own, k), size, dtype))(numbers)
-            modes = white.reshape(len(part), *shape) * self._unfolded(_some(amplitudes, at, len(part)))
+            white = jax.vmap(lambda k: _white(jax.random.fold_in(key_of_plane, k), size, dtype))(numbers)
+            modes = white.reshape(len(part), *shape) * self._unfolded(_planes_at(amplitudes, at, len(part)))
             # The lowest and the highest frequency are their own mirror images: their planes are real fields. The real part
             # of what complex noise makes is one, of half the variance.
             real = ((numbers == 0) | (2 * numbers == self.torus[0])).reshape(-1, *[1] * len(shape))
@@ -93,22 +93,22 @@ class Slabs(NamedTuple):
             return jnp.where(real, fields.real, fields)
 
         def one(number: Array) -> Array:
-            own = jax.random.fold_in(key, number)
+            plane_key = jax.random.fold_in(key, number)
             planes = jnp.zeros((self.frequencies, *self.grid[1:]), _complex(dtype))
-            return self.from_planes(self._plane_by_plane(functools.partial(drawn, own), planes))
+            return self.from_planes(self._plane_by_plane(functools.partial(drawn, plane_key), planes))
 
         return jax.lax.map(one, jnp.arange(count))
 
     @property
-    def _others(self) -> tuple[int, ...]:
+    def _other_axes(self) -> tuple[int, ...]:
         return tuple(range(1, len(self.torus)))
 
     def _cropped(self, modes: Complex[Array, "k ..."]) -> Complex[Array, "k ..."]:
         crop = (slice(None), *(slice(n) for n in self.grid[1:]))
-        return jnp.fft.ifftn(modes, axes=self._others)[crop] if self._others else modes
+        return jnp.fft.ifftn(modes, axes=self._other_axes)[crop] if self._other_axes else modes
 
     def _unfolded(self, orthant: Float[Array, "k ..."]) -> Float[Array, "k ..."]:
-        return unfolded(orthant, self.torus, self._others)
+        return unfolded(orthant, self.torus, self._other_axes)
 
     def _along_lines(self, transform: Callable[[Array], Array], lines: Array, out: Array) -> Array:
         """Transform some lines after the other. The last ones overlap with those before, which come out the same."""
@@ -131,7 +131,7 @@ class Slabs(NamedTuple):
 
         def step(i: Array, planes: Array) -> Array:
             at = jnp.minimum(i * count, total - count)
-            part = _some(planes, at, count)
+            part = _planes_at(planes, at, count)
             done = (at + jnp.arange(count) < i * count).reshape(-1, *[1] * (planes.ndim - 1))
             part = jnp.where(done, part, change(part, at))
             return jax.lax.dynamic_update_slice_in_dim(planes, part, at, 0)
@@ -183,7 +183,7 @@ def slabs_of(grid: tuple[int, ...], torus: tuple[int, ...], most: int | None = N
     return Slabs(grid, torus, even(frequencies, most // plane), even(lines, most // torus[0]))
 
 
-def _some(planes: Array, at: Array, count: int) -> Array:
+def _planes_at(planes: Array, at: Array, count: int) -> Array:
     return jax.lax.dynamic_slice_in_dim(planes, at, count, 0)
 
 

@@ -161,24 +161,24 @@ def _merging_functions() -> tuple[Callable[..., tuple[Any, np.ndarray]], Callabl
 
 
 class _FlatNodes(NamedTuple):
-    """The nodes of some functionals in one list, `per` nodes each, padded at the end with nodes of weight zero."""
+    """The nodes of some functionals in one list, `rule_size` nodes each, padded at the end with nodes of weight zero."""
 
     x: Float[AnyArray, "n D"]
     value: Float[AnyArray, " n"] | None
     direction: Float[AnyArray, "n D"] | None
     weights: Float[AnyArray, " n"]
-    per: Int[AnyArray, ""]
+    rule_size: Int[AnyArray, ""]
 
     @staticmethod
     def of(nodes: Nodes, least: int) -> "_FlatNodes":
         """Flatten `nodes`, padded to `least` or to the next power of two, to limit recompilation."""
-        rows, per, ndim = nodes.x.shape
-        missing = _padded_size(rows * per, least) - rows * per
+        rows, rule_size, ndim = nodes.x.shape
+        missing = _padded_size(rows * rule_size, least) - rows * rule_size
         pad = lambda a: np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1), mode="edge")
-        spread = lambda a: None if a is None else pad(np.repeat(np.asarray(a, float), per, axis=0))
+        spread = lambda a: None if a is None else pad(np.repeat(np.asarray(a, float), rule_size, axis=0))
         x = pad(np.asarray(nodes.x, float).reshape(-1, ndim))
         weights = np.pad(np.asarray(nodes.weights, float).ravel(), (0, missing))
-        return _FlatNodes(x, spread(nodes.value), spread(nodes.direction), weights, np.asarray(per))
+        return _FlatNodes(x, spread(nodes.value), spread(nodes.direction), weights, np.asarray(rule_size))
 
 
 def _padded_size(count: int, least: int) -> int:
@@ -203,10 +203,10 @@ def _block_of_single_nodes(
         return rows, weights, *_weights_at(kernel, grid, p, x, value, direction)
 
     def fill(rows: np.ndarray, weights: AnyArray, begin: Array, w: Array, v: Array) -> None:
-        here, n = slice(rows[0], rows[-1] + 1), len(rows)
-        np.add(np.asarray(begin)[:n, None], steps, out=columns[here])
-        np.multiply(np.asarray(w)[:n], weights[:n, None], out=values[here])
-        residual[here] = np.asarray(v)[:n] * weights[:n] ** 2
+        block, n = slice(rows[0], rows[-1] + 1), len(rows)
+        np.add(np.asarray(begin)[:n, None], steps, out=columns[block])
+        np.multiply(np.asarray(w)[:n], weights[:n, None], out=values[block])
+        residual[block] = np.asarray(v)[:n] * weights[:n] ** 2
 
     for _ in map_in_threads(fill, map(launch, pieces)):
         pass
@@ -224,13 +224,13 @@ def _merged_rows_on_host(
 
     Weights of one functional's nodes on the same grid point are added.
     """
-    x, value, direction, weights, per = _FlatNodes.of(functional.nodes_of(rows, grid.spacing), least)
+    x, value, direction, weights, rule_size = _FlatNodes.of(functional.nodes_of(rows, grid.spacing), least)
     begin, w, v = _weights_at(kernel, grid, p, x, value, direction)
-    n, per = len(rows), int(per)
-    count = n * per
+    n, rule_size = len(rows), int(rule_size)
+    count = n * rule_size
     columns = np.asarray(begin)[:count, None] + stencil_offsets(grid, p)[1].astype(np.int32)
     values = np.asarray(w)[:count] * np.asarray(weights)[:count, None]
-    starts = np.arange(n + 1, dtype=np.int32) * (per * columns.shape[1])
+    starts = np.arange(n + 1, dtype=np.int32) * (rule_size * columns.shape[1])
     matrix = scipy.sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(n, grid.size))
     matrix.sum_duplicates()
     return (rows, matrix), np.sum((np.asarray(v) * weights**2)[:count].reshape(n, -1), axis=1)
@@ -245,11 +245,11 @@ def _merged_rows_on_device(
     """
     if isinstance(functional, LineIntegrals) and functional.ruled:
         lines = functional.segments(grid.spacing, rows)
-        size = _padded_size(len(rows) * lines.per, least)
+        size = _padded_size(len(rows) * lines.rule_size, least)
         filled = jax.tree.map(
             lambda a: with_zeros(np.asarray(a, float), round_up_geometrically(len(a) + 1, 8)), lines
         )
-        found = _merged_lines(kernel, grid, p, filled, np.asarray(lines.per), size)
+        found = _merged_lines(kernel, grid, p, filled, np.asarray(lines.rule_size), size)
         weights = lines.size[:, None] * lines.c
     else:
         nodes = functional.nodes_of(rows, grid.spacing)
@@ -266,16 +266,16 @@ def _merged_rows_on_device(
 
 @eqx.filter_jit
 def _merged_lines(
-    kernel: Kernel, grid: Grid, p: int, lines: Segments, per: Int[AnyArray, ""], size: int
+    kernel: Kernel, grid: Grid, p: int, lines: Segments, rule_size: Int[AnyArray, ""], size: int
 ) -> tuple[list[Array], list[Array], Array, Array]:
-    """Call `_merged` on the nodes of lines that share a quadrature rule of `per` nodes, padded to `size` nodes."""
+    """Call `_merged` on the nodes of lines that share a quadrature rule of `rule_size` nodes, padded to `size` nodes."""
     lines = jax.tree.map(jnp.asarray, lines)
-    row, nth = jnp.divmod(jnp.arange(size), per)
+    row, nth = jnp.divmod(jnp.arange(size), rule_size)
     pick = lambda a: jnp.take(
         a, row, axis=0, mode="clip"
     )  # rows beyond the last read a padding line of length zero
     x = pick(lines.start) + lines.t[nth, None] * pick(lines.delta)
-    return _merged(kernel, grid, p, _FlatNodes(x, None, None, lines.c[nth] * pick(lines.size), per))
+    return _merged(kernel, grid, p, _FlatNodes(x, None, None, lines.c[nth] * pick(lines.size), rule_size))
 
 
 @eqx.filter_jit
@@ -283,18 +283,18 @@ def _merged(
     kernel: Kernel, grid: Grid, p: int, nodes: _FlatNodes
 ) -> tuple[list[Array], list[Array], Array, Array]:
     """Return the columns and values of rows of W in OUTPUT_PARTS arrays, each row's end, and the nodes' residual variances."""
-    per, weights = nodes.per, jnp.asarray(nodes.weights)
+    rule_size, weights = nodes.rule_size, jnp.asarray(nodes.weights)
     begin, w, v = _weights_at(kernel, grid, p, nodes.x, nodes.value, nodes.direction)
     steps = jnp.asarray(stencil_offsets(grid, p)[1])
     node = jnp.arange(len(weights))
-    key = (node // per * grid.size + begin)[:, None] + steps
+    key = (node // rule_size * grid.size + begin)[:, None] + steps
     key, entries = jax.lax.sort((key.ravel(), (w * weights[:, None]).ravel()), num_keys=1)
     new = jnp.concatenate([jnp.ones(1, bool), key[1:] != key[:-1]])
     first = jnp.nonzero(new, size=len(key), fill_value=len(key))[0]
     columns = (jnp.take(key, first, mode="clip") % grid.size).astype(jnp.int32)
     sums = _sum_equal_keys(key, entries, longest=jnp.max(jnp.diff(first, append=len(key))))
     values = jnp.take(sums, first, mode="clip")
-    last = jnp.minimum((node + 1) * per, len(node)) - 1
+    last = jnp.minimum((node + 1) * rule_size, len(node)) - 1
     ends = jnp.take(jnp.cumsum(new), last * len(steps) + len(steps) - 1)
     return jnp.split(columns, OUTPUT_PARTS), jnp.split(values, OUTPUT_PARTS), ends, v
 

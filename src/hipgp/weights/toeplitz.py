@@ -271,8 +271,10 @@ def check_first_column(kernel: Kernel, toeplitz: Toeplitz, dtype: Any) -> None:
     """Raise a RuntimeError where the first column of K, at some places, is not the kernel: transforms can go wrong."""
     grid = toeplitz.torus.grid
     rng = np.random.default_rng(0)
-    near = np.minimum(rng.integers(0, 4, (8, grid.ndim)), np.array(grid.shape) - 1)
-    index = np.concatenate([np.zeros((1, grid.ndim), int), near, rng.integers(0, grid.shape, (7, grid.ndim))])
+    corner = np.minimum(rng.integers(0, 4, (8, grid.ndim)), np.array(grid.shape) - 1)
+    index = np.concatenate(
+        [np.zeros((1, grid.ndim), int), corner, rng.integers(0, grid.shape, (7, grid.ndim))]
+    )
     unit = np.zeros(grid.shape, dtype)
     unit[(0,) * grid.ndim] = 1.0
     found = np.asarray(toeplitz.matmul(on_device(unit))[tuple(index.T)], float)
