@@ -44,7 +44,7 @@ def test_rows_and_tables():
 @pytest.mark.parametrize(
     ("paths", "told"),
     [
-        ([], "at least one line, got none"),
+        ([], "at least one, got none"),
         ([[(0, 0)]], r"paths\[0\]: expected at least 2 vertices"),
         ([[(0, 0), (1, 1)], [(2, 2), (2, 2)]], "positive length.* in row 1"),
         ([[(0, 0), (1, 1)], [(2, 2, 0), (3, 3, 1)]], r"paths\[1\]: expected vertices in 2 dimensions"),

@@ -137,7 +137,7 @@ BAD = {
     "one polygon, not in a list": (SQUARE, r"give a list of polygons, also for one"),
     "a point": ([Shape("Point", (0.0, 0.0))], r"polygons\[0\]: expected a Polygon or a MultiPolygon, got Point"),
     "an empty geometry": ([Shape("MultiPolygon", [])], r"polygons\[0\]: .*empty"),
-    "no polygons": ([], "at least one polygon"),
+    "no polygons": ([], "at least one, got none"),
     "three coordinates too many": ([np.zeros((4, 5))], r"polygons\[0\]: .*shape \(4, 5\)"),
     "a number": (3.0, r"polygons\[0\]"),
 }  # fmt: skip

@@ -13,17 +13,16 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
-from hipgp.model.arguments import as_float
-from hipgp.model.coordinates import Units, as_places, conversion
-from hipgp.model.functional import Functional
+from hipgp.model.coordinates import Units, as_places
 from hipgp.model.nodes import Nodes
 from hipgp.model.polygon_rule import rule, trapezoids
+from hipgp.model.vertices import FromVertices, Line, from_lines, from_table, is_table
 
 TURN = np.array([[np.cos(0.7), np.sin(0.7)], [-np.sin(0.7), np.cos(0.7)]])
 ROUNDED = 1e-3  # fraction of the area by which outlines with rounded coordinates may cross themselves
 
 
-class PolygonAverages(Functional):
+class PolygonAverages(FromVertices):
     """The average of the field over polygons in two dimensions, or with `total=True` its integral.
 
     `polygons` is a list with one entry for each: the vertices (n, 2) of its outline, a list of such rings for holes and
@@ -34,22 +33,15 @@ class PolygonAverages(Functional):
     most two cells of the grid, and of degree 5 for polygons within a cell.
     """
 
-    vertices: Float[np.ndarray, "V 2"]
-    rings: Float[np.ndarray, "V 2"]  # which polygon, and which of its rings, each vertex belongs to
     total: bool = eqx.field(static=True)
 
     def __init__(self, polygons: Any, total: bool = False):
-        self.vertices, self.rings, self.units = (
-            _from_table(polygons) if _is_table(polygons) else _read(polygons)
+        self.vertices, self.numbers, self.units = (
+            from_table("polygons", polygons) if is_table(polygons, columns=4) else _read(polygons)
         )
         self.total = bool(total)
         for number, edges in enumerate(self._edges()):
             _check(number, edges)
-
-    @property
-    def table(self) -> Float[np.ndarray, "V 4"]:
-        """A row for each vertex: number of the polygon, number of the ring, coordinates; a valid argument `polygons`."""
-        return np.concatenate([self.rings.astype(self.vertices.dtype), self.vertices], axis=1)
 
     @property
     def area(self) -> Float[np.ndarray, " N"]:
@@ -68,35 +60,6 @@ class PolygonAverages(Functional):
         c = [np.pad(c if self.total else c / np.sum(c), (0, most - len(c))) for _, c in found]
         return Nodes(np.stack(x).astype(self.dtype), np.stack(c).astype(self.dtype))
 
-    def places(self) -> Float[np.ndarray, "N C D"]:
-        begins = self._begins()
-        return np.stack([f.reduceat(self.vertices, begins) for f in (np.minimum, np.maximum)], axis=1)
-
-    def take(self, rows: Int[np.ndarray, " n"]) -> "PolygonAverages":
-        if len(rows) == 0:
-            raise ValueError(f"index: expected at least one polygon to be picked, got none of {len(self)}")
-        begins = np.append(self._begins(), len(self.vertices))
-        count = np.diff(begins)[rows]
-        number = np.repeat(np.arange(len(rows)), count)
-        at = (
-            np.repeat(begins[rows], count)
-            + np.arange(len(number))
-            - np.repeat(np.cumsum(count) - count, count)
-        )
-        rings = np.stack([number, self.rings[at, 1]], axis=1)
-        return self.with_fields({"vertices": self.vertices[at], "rings": rings})
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.vertices.dtype
-
-    def __len__(self) -> int:
-        return int(self.rings[-1, 0]) + 1
-
-    def _begins(self) -> Int[np.ndarray, " N"]:
-        """Where in `vertices` each polygon begins."""
-        return np.flatnonzero(np.diff(self.rings[:, 0], prepend=-1))
-
     def edges(self, number: int) -> Float[np.ndarray, "E 4"]:
         """The edges of one polygon, each as the coordinates of both ends."""
         return self._edges()[number]
@@ -104,45 +67,20 @@ class PolygonAverages(Functional):
     def _edges(self) -> list[Float[np.ndarray, "E 4"]]:
         """The edges of each polygon in float64, every ring closed."""
         x = np.asarray(self.vertices, float)
-        last = np.append(np.any(np.diff(self.rings, axis=0) != 0, axis=1), True)
+        last = np.append(np.any(np.diff(self.numbers, axis=0) != 0, axis=1), True)
         first = np.append(0, np.flatnonzero(last)[:-1] + 1)
         following = np.arange(1, len(x) + 1)
         following[last] = first
         return np.split(np.concatenate([x, x[following]], axis=1), self._begins()[1:])
 
 
-def _is_table(polygons: Any) -> bool:
-    return isinstance(polygons, np.ndarray) and polygons.ndim == 2 and polygons.shape[1] == 4
-
-
-def _from_table(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, Units]:
-    table = as_float("polygons", table)
-    step = np.diff(table[:, 0], prepend=-1)
-    if len(table) == 0 or np.any((step != 0) & (step != 1)):
-        raise ValueError(
-            "polygons: expected a table whose first column counts polygons from 0 without gaps, got one that does not"
-        )
-    return table[:, 2:], table[:, :2].astype(float), ()
-
-
 def _read(polygons: Any) -> tuple[np.ndarray, np.ndarray, Units]:
-    """The vertices of all rings, the numbers of each vertex's polygon and ring, and the units of the axes."""
     if not isinstance(polygons, Iterable) or hasattr(polygons, "__geo_interface__"):
         polygons = [polygons]
-    read = [_rings(f"polygons[{i}]", polygon) for i, polygon in enumerate(polygons)]
-    if not read:
-        raise ValueError("polygons: expected at least one polygon, got none")
-    units = read[0][0][1]
-    parts, labels = [], []
-    for i, rings in enumerate(read):
-        for j, (ring, its_units) in enumerate(rings):
-            by, shift = conversion(f"polygons[{i}]", its_units, units)
-            parts.append(ring if its_units == units else by * ring + shift)
-            labels.append(np.broadcast_to([float(i), float(j)], (len(ring), 2)))
-    return np.concatenate(parts), np.concatenate(labels), units
+    return from_lines("polygons", [_rings(f"polygons[{i}]", polygon) for i, polygon in enumerate(polygons)])
 
 
-def _rings(name: str, polygon: Any) -> list[tuple[np.ndarray, Units]]:
+def _rings(name: str, polygon: Any) -> list[Line]:
     """The rings of one polygon, open, with their units."""
     if hasattr(polygon, "__geo_interface__"):
         polygon = polygon.__geo_interface__
@@ -172,7 +110,7 @@ def _of_geojson(name: str, geometry: dict[str, Any]) -> list[Any]:
     )
 
 
-def _ring(name: str, ring: Any) -> tuple[np.ndarray, Units]:
+def _ring(name: str, ring: Any) -> Line:
     x, units = as_places(name, ring)
     if x.ndim != 2 or x.shape[1] not in (2, 3):
         raise ValueError(

@@ -87,11 +87,9 @@ def _outlines(functional: Functional, labels: Labels) -> list[np.ndarray] | None
         (x0, y0), (x1, y1) = functional.lower.T, functional.upper.T
         rings = list(np.stack([[x0, x1, x1, x0, x0], [y0, y0, y1, y1, y0]], axis=-1).transpose(1, 0, 2))
     elif isinstance(functional, PolygonAverages):
-        starts = np.flatnonzero(np.any(np.diff(functional.rings, axis=0) != 0, axis=1)) + 1
-        rings = [np.concatenate([r, r[:1]]) for r in np.split(functional.vertices, starts)]
+        rings = [np.concatenate([r, r[:1]]) for r in functional.lines]
     elif isinstance(functional, PathIntegrals):
-        starts = np.flatnonzero(np.any(np.diff(functional.lines, axis=0) != 0, axis=1)) + 1
-        rings = np.split(functional.vertices, starts)
+        rings = functional.lines
     else:
         return None
     return [
