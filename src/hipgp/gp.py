@@ -53,6 +53,7 @@ class _Settled(NamedTuple):
     unit: int
     frame: Frame
     begin: Any = None  # states in which rounds of linearisation begin
+    design: Design | None = None  # of a trend in named columns
 
 
 class GP(Shown, eqx.Module):
@@ -73,9 +74,8 @@ class GP(Shown, eqx.Module):
     parameters: dict[str, float]
     learned: Learned | None
     formula: Formula | None = eqx.field(static=True)
-    begun: Begun | None = eqx.field(
-        static=True
-    )  # what learning knew of the field, with a link or a likelihood
+    # what learning knew of the field, with a link or a likelihood
+    begun: Begun | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -143,18 +143,12 @@ class GP(Shown, eqx.Module):
         if isinstance(self.kernel, Undecided):
             how = {"hyperparameters": hyperparameters, "progress": progress, "checkpoint": checkpoint}
             return self.learn(data, progress=progress).condition(data, method, **how)  # type: ignore[arg-type]
-        if self.formula is not None:
-            design, plain = self._with_columns(data)
-            how = {"hyperparameters": hyperparameters, "progress": progress, "checkpoint": checkpoint}
-            found = plain.condition(data, method, **how)  # type: ignore[arg-type]
-            return dataclasses.replace(found, design=design)
         settled = self._settled(data, method, hyperparameters == "average", checkpoint, progress)
-        begin = (
-            () if settled.begin is None else (settled.begin,)
-        )  # only rounds of linearisation begin somewhere
+        begin = () if settled.begin is None else (settled.begin,)  # only rounds of linearisation have one
         found = settled.engine.condition(settled.problem, progress, checkpoint, *begin)
         found = dataclasses.replace(found, diagnostics=found.diagnostics | settled.why)
-        return Posterior(found, self.learned, unit=settled.unit, frame=settled.frame)
+        learned, unit, frame = self.learned, settled.unit, settled.frame
+        return Posterior(found, learned, unit=unit, frame=frame, design=settled.design)
 
     def plan(
         self,
@@ -175,10 +169,6 @@ class GP(Shown, eqx.Module):
             raise ValueError(
                 'kernel: expected a kernel to plan a fit with, got "auto"; call gp = gp.learn(data) first'
             )
-        if self.formula is not None:
-            return self._with_columns(data)[1].plan(
-                data, method, hyperparameters=hyperparameters, progress=progress
-            )
         settled = self._settled(data, method, hyperparameters == "average", None, progress)
         engine, problem = settled.engine, settled.problem
         refusal = None
@@ -191,6 +181,9 @@ class GP(Shown, eqx.Module):
 
     def _settled(self, data: Any, method: Any, average: bool, checkpoint: Any, progress: bool) -> "_Settled":
         """The engine, the problem that it would condition, and what was chosen for it."""
+        if self.formula is not None:
+            design, plain = self._with_columns(data)
+            return plain._settled(data, method, average, checkpoint, progress)._replace(design=design)
         data = self._in_frame(data).without_covariates()
         check_periods(self.kernel)
         frame, data = data.frame, data.plain()
@@ -208,9 +201,8 @@ class GP(Shown, eqx.Module):
             bounding = learning_grid(scaled) if self.grid is None else self.grid
             learned = None if self.learned is None else in_unit(self.learned, -unit)
             engine = _averaged(engine, learned, open_problem.on(bounding))
-            open_problem = open_problem._replace(
-                kernel=engine.shortest(data.ndim)
-            )  # the one that needs the finest grid
+            # the kernel that needs the finest grid
+            open_problem = open_problem._replace(kernel=engine.shortest(data.ndim))
         grid, why_grid = settled_grid(engine, open_problem, progress)
         scaling.warn_if_far_from_zero(data, grid, self.trend, self.kernel)
         if self.learned is not None and self.learned.choice:

@@ -19,7 +19,7 @@ from hipgp.learning.learned import Learned
 from hipgp.model import scaling
 from hipgp.model.arguments import check_whole
 from hipgp.model.coordinates import Units
-from hipgp.model.covariates import Design, coefficient_table, pack_design, unpack_design
+from hipgp.model.covariates import Design, coefficient_table
 from hipgp.model.data import Data
 from hipgp.model.frames import Frame, plain_numbers
 from hipgp.model.functionals import Functional, Points, as_functional
@@ -138,11 +138,7 @@ class Posterior(Shown, eqx.Module):
         An existing file is replaced only with `overwrite=True`, and only once the new one is complete.
         """
         io.check_free(path, overwrite)  # before the work
-        arrays, model = persistence.pack(self.engine, self.learned)
-        model |= {"unit": self.unit, "frame": self.frame}
-        if self.design is not None:
-            of_columns, model["design"] = pack_design(self.design)
-            arrays |= of_columns
+        arrays, model = persistence.pack(self)
         io.write(path, io.Record(self.to_xarray(std, samples), arrays, model, self.labels), overwrite)
 
     @property
@@ -251,27 +247,25 @@ class Posterior(Shown, eqx.Module):
         )
         functional, longer = self._plain(at)
         estimates.check_places(functional)
-        default = isinstance(functional, Points) and std == "auto" and columns is None
-        nearest_suffice = self.engine.method.linear and not repeats(self.kernel)
-        if default and nearest_suffice and beyond(self.engine, functional):
-            found = self.engine.predict_beyond(functional.x)
-        else:
-            engine = reaching(self.engine, functional, progress)
-            with Progress("standard deviations", progress) as bar:
-                found = engine.predict(functional, StdOptions(std, samples, key, columns, bar.done))
+        found = self._predicted(functional, StdOptions(std, samples, key, columns), progress)
         found = self._in_unit(found, functional, longer)
         if noisy is not False:
             of_data = noise_of_all(self.engine.observations(), self.noise, self.unit)
             found = new_observations(found, self.engine, noisy, noise, of_data)
         return shaped(found)
 
+    def _predicted(self, functional: Functional, how: StdOptions, progress: bool) -> Prediction:
+        """The prediction in the engine's unit, at points beyond its grid from the data themselves where that is enough."""
+        default = how.method == "auto" and how.columns is None
+        default &= self.engine.method.linear and not repeats(self.kernel)
+        if default and isinstance(functional, Points) and beyond(self.engine, functional):
+            return self.engine.predict_beyond(functional.x)
+        engine = reaching(self.engine, functional, progress)
+        with Progress("standard deviations", progress) as bar:
+            return engine.predict(functional, how._replace(report=bar.done))
+
     def sample(
-        self,
-        count: int,
-        key: Any = 0,
-        at: Any = None,
-        columns: Any = None,
-        progress: bool = True,
+        self, count: int, key: Any = 0, at: Any = None, columns: Any = None, progress: bool = True
     ) -> np.ndarray:
         """`count` draws from the posterior at the grid points, (count, *grid.shape), or of functionals `at`, (count, N)."""
         check_whole("count", count, 1)
@@ -361,10 +355,6 @@ def load(path: str | os.PathLike[str]) -> Posterior:
     """
     record = io.read(path)
     with io.damaged(path):
-        design = unpack_design(record.model.get("design"), record.arrays)
-        engine, learned = persistence.unpack(record.arrays, record.model)
-        kept = {
-            str(name): np.asarray(record.fields[name]) for name in record.fields.data_vars if name != "mean"
-        }
-        frame = persistence.frame_from_json(record.model.get("frame"))
-        return Posterior(engine, learned, record.labels, int(record.model["unit"]), kept, frame, design)
+        fields = record.fields
+        kept = {str(name): np.asarray(fields[name]) for name in fields.data_vars if name != "mean"}
+        return Posterior(named=record.labels, kept=kept, **persistence.unpack(record.arrays, record.model))

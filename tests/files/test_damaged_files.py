@@ -78,7 +78,7 @@ def rewritten(content, keep, order=lambda names: names):
 
 
 def same(post, was):
-    (arrays, model), (old_arrays, old_model) = (persistence.pack(p.engine, p.learned) for p in (post, was))
+    (arrays, model), (old_arrays, old_model) = (persistence.pack(p) for p in (post, was))
     for told in (model, old_model):
         told.pop("provenance")
     return model == old_model and all(np.array_equal(arrays[k], v) for k, v in old_arrays.items())

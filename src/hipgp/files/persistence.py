@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hipgp.engines import FittedPosterior, Method
+from hipgp.engines import Method
+from hipgp.model.covariates import pack_design, unpack_design
 from hipgp.model.frames import Frame
 from hipgp.model.grid import Grid
 from hipgp.model.packing import kernel_from_json, kernel_to_json
@@ -19,6 +20,7 @@ from hipgp.runtime.plain import Arrays, Json, plain
 
 if TYPE_CHECKING:
     from hipgp.learning.learned import Learned
+    from hipgp.posterior import Posterior
 
 # The engines that a map may be of, by `Method.name`: the module and the class of their settings.
 ENGINES = {
@@ -30,10 +32,10 @@ ENGINES = {
 }
 
 
-def pack(engine: FittedPosterior, learned: "Learned | None") -> tuple[Arrays, Json]:
+def pack(post: "Posterior") -> tuple[Arrays, Json]:
     """The arrays and the description of a posterior."""
+    engine, learned, method = post.engine, post.learned, post.engine.method
     arrays, of_engine = engine.pack()
-    method = engine.method
     model: Json = {
         "kernel": kernel_to_json(engine.kernel),
         "grid": {k: list(getattr(engine.grid, k)) for k in ("origin", "spacing", "shape")},
@@ -43,21 +45,35 @@ def pack(engine: FittedPosterior, learned: "Learned | None") -> tuple[Arrays, Js
         "provenance": _provenance(),
         "engine": method.name,
         "settings": method.settings(),
+        "unit": post.unit,
+        "frame": post.frame,
     }
+    if post.design is not None:
+        of_columns, model["design"] = pack_design(post.design)
+        arrays |= of_columns
     return arrays, model | of_engine
 
 
-def unpack(arrays: Arrays, model: Json) -> "tuple[FittedPosterior, Learned | None]":
-    """The posterior that was packed; a ValueError where something is missing, out of range or does not fit."""
+def unpack(arrays: Arrays, model: Json) -> dict[str, Any]:
+    """The fields of the posterior that was packed; a ValueError where something is missing, out of range or does not fit."""
+    design = unpack_design(model.get("design"), arrays)
     try:
         kernel, grid = kernel_from_json(model["kernel"]), Grid(**model["grid"])
         kernel.check_dimension(grid.ndim)
         learned = None if model["learned"] is None else _learned_from_json(model["learned"])
         _check_described(model)
         method = _method(model["engine"], model["settings"])
-        return method.unpack(kernel, grid, model["noise"], arrays, model), learned
+        engine = method.unpack(kernel, grid, model["noise"], arrays, model)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"map: expected a complete model, got one without {error}") from None
+    frame = _frame_from_json(model.get("frame"))
+    return {
+        "engine": engine,
+        "learned": learned,
+        "unit": int(model["unit"]),
+        "frame": frame,
+        "design": design,
+    }
 
 
 def _method(engine: str, settings: Json) -> Method:
@@ -101,11 +117,11 @@ def _learned_from_json(packed: Json) -> "Learned":
         raise ValueError("learned: expected a trace of steps, got something else")
     from hipgp.learning.learned import Learned
 
-    frame = frame_from_json(packed.get("frame"))
+    frame = _frame_from_json(packed.get("frame"))
     return Learned(**{**packed, **arrays, "kernel": kernel_from_json(packed["kernel"]), "frame": frame})
 
 
-def frame_from_json(packed: Any) -> Frame:
+def _frame_from_json(packed: Any) -> Frame:
     """The units of a map's axes and field; none where it says nothing of them."""
     if packed is None:
         return Frame()

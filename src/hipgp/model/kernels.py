@@ -6,32 +6,28 @@ A kernel is k(x, y) = variance * g(s) with s = sum_d ((x_d - y_d) / lengthscale_
     >>> kernel([[0.0, 0.0]], [[0.0, 0.0]])
     array([[3.]])
 
-Derivatives come from automatic differentiation of `evaluate`. The profile g is a function of the *squared* distance with
-explicit derivatives (`_profile`), so that they are correct at distance zero, where the square root has none.
+Derivatives come from automatic differentiation of `evaluate`. The profile g is a function of the *squared* distance, with
+explicit derivatives (`model/profiles.py`).
 """
 
 import abc
 import dataclasses
 import functools
 import inspect
-import math
 import operator
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from hipgp.model import profiles
 from hipgp.model.arguments import as_float
 from hipgp.model.differences import differences
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.shown import numbers
-
-Profile = Callable[[Array], Array]
 
 SMOOTH = 99  # stands for infinitely many derivatives
 
@@ -207,56 +203,13 @@ class Stationary(Kernel):
         return f"{type(self).__name__}({', '.join(f'{k}={numbers(v)}' for k, v in fields.items())})"
 
 
-def _profile(*derivatives: Profile) -> Profile:
-    """g(s) with its successive derivatives in s given explicitly; JAX differentiates the last one."""
-    if len(derivatives) == 1:
-        return derivatives[0]
-    g = jax.custom_jvp(derivatives[0])
-    slope = _profile(*derivatives[1:])
-
-    @g.defjvp
-    def _jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-        return g(primals[0]), slope(primals[0]) * tangents[0]
-
-    return g
-
-
-def _root(s: Array) -> Array:
-    """sqrt(s) with derivative zero, not infinity, at s = 0."""
-    return jnp.where(s > 0, jnp.sqrt(jnp.where(s > 0, s, 1.0)), 0.0)
-
-
-def _over_root(value: Array, s: Array) -> Array:
-    """value / sqrt(s), set to zero at s = 0, because such terms are multiplied by a distance that vanishes there."""
-    return jnp.where(s > 0, value / jnp.sqrt(jnp.where(s > 0, s, 1.0)), 0.0)
-
-
-def _decay(rate: float) -> Profile:
-    return lambda s: jnp.exp(-rate * _root(s))
-
-
-_A3, _A5 = math.sqrt(3.0), math.sqrt(5.0)
-_matern12 = _profile(_decay(1.0), lambda s: -0.5 * _over_root(_decay(1.0)(s), s))
-_matern32 = _profile(
-    lambda s: (1 + _A3 * _root(s)) * _decay(_A3)(s),
-    lambda s: -1.5 * _decay(_A3)(s),
-    lambda s: 0.75 * _A3 * _over_root(_decay(_A3)(s), s),
-)
-_matern52 = _profile(
-    lambda s: (1 + _A5 * _root(s) + 5 / 3 * s) * _decay(_A5)(s),
-    lambda s: -5 / 6 * (1 + _A5 * _root(s)) * _decay(_A5)(s),
-    lambda s: 25 / 12 * _decay(_A5)(s),
-    lambda s: -25 / 24 * _A5 * _over_root(_decay(_A5)(s), s),
-)
-
-
 class Matern12(Stationary):
     """Matern with nu = 1/2 (the exponential): rough draws, no derivative."""
 
     differentiable: ClassVar[int] = 0
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
-        return _matern12(s)
+        return profiles.matern12(s)
 
 
 class Matern32(Stationary):
@@ -265,7 +218,7 @@ class Matern32(Stationary):
     differentiable: ClassVar[int] = 1
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
-        return _matern32(s)
+        return profiles.matern32(s)
 
 
 class Matern52(Stationary):
@@ -274,7 +227,7 @@ class Matern52(Stationary):
     differentiable: ClassVar[int] = 2
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
-        return _matern52(s)
+        return profiles.matern52(s)
 
 
 class SquaredExponential(Stationary):
@@ -299,14 +252,6 @@ class RationalQuadratic(Stationary):
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
         alpha = jnp.asarray(self.alpha, s.dtype)
         return jnp.exp(-alpha * jnp.log1p(s / (2 * alpha)))
-
-
-_bump = _profile(  # (1 - t) cos(pi t) + sin(pi t) / pi up to t = sqrt(s) = 1, zero beyond
-    lambda s: jnp.where(
-        s < 1, (1 - _root(s)) * jnp.cos(jnp.pi * _root(s)) + jnp.sin(jnp.pi * _root(s)) / jnp.pi, 0.0
-    ),
-    lambda s: jnp.where(s < 1, -(jnp.pi**2) / 2 * (1 - _root(s)) * jnp.sinc(_root(s)), 0.0),
-)
 
 
 class Gneiting(Stationary):
@@ -336,12 +281,8 @@ class Gneiting(Stationary):
             )
 
     def profile(self, s: Float[Array, ""]) -> Float[Array, ""]:
-        power = s if self.alpha == 2 else _power(s, self.alpha / 2)
-        return (1 + power) ** -3 * _bump(s)
-
-
-def _power(s: Array, exponent: float) -> Array:
-    return jnp.where(s > 0, jnp.where(s > 0, s, 1.0) ** exponent, 0.0)
+        power = s if self.alpha == 2 else profiles.power(s, self.alpha / 2)
+        return (1 + power) ** -3 * profiles.bump(s)
 
 
 def positive(name: str, value: Any, ndim: tuple[int, ...]) -> Any:

@@ -13,7 +13,6 @@ from hipgp.model.data import Data, observe
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.likelihoods import Beta, Censored, Gamma, Gaussian, LogNormal, StudentT
 from hipgp.model.paths import PathIntegrals
-from hipgp.model.periodic import Periodic
 from hipgp.model.polygons import PolygonAverages
 from hipgp.model.sphere import GreatCircles
 from hipgp.model.trend import Trend
@@ -54,7 +53,6 @@ LIKELIHOODS: dict[str, Any] = {
         Bernoulli, Beta, Binomial, Censored, Gamma, Gaussian, LogNormal, NegativeBinomial, Poisson, StudentT,
     )
 }  # fmt: skip
-EXTRA = {"RationalQuadratic": ("alpha",), "Gneiting": ("alpha",), "Periodic": ("period",)}
 
 
 def _pack_data(data: Data, arrays: Arrays) -> list[Json]:
@@ -143,9 +141,8 @@ def kernel_to_json(kernel: hk.Kernel) -> Json:
         return {"kind": kind, "left": kernel_to_json(kernel.left), "right": kernel_to_json(kernel.right)}
     if elementary().get(kind) is not type(kernel):
         raise ValueError(f"kernel: expected one that hipgp provides, which can be saved, got {kind}")
-    names = ("variance", "lengthscale", *EXTRA.get(kind, ()))
-    axis = {"axis": kernel.axis} if isinstance(kernel, Periodic) else {}
-    return {"kind": kind} | {name: np.asarray(getattr(kernel, name), float).tolist() for name in names} | axis
+    plain = lambda value: np.asarray(value, float).tolist() if hasattr(value, "shape") else value
+    return {"kind": kind} | {name: plain(value) for name, value in kernel.get_params().items()}
 
 
 def kernel_from_json(packed: Json) -> hk.Kernel:

@@ -11,7 +11,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from hipgp.model.coordinates import Units, as_places
 from hipgp.model.nodes import Nodes

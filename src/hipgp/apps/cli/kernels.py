@@ -1,13 +1,16 @@
 """Kernels in words, such as "Matern32 * Periodic(period=1) + Matern12"."""
 
 import ast
+import inspect
 from typing import Any
 
 from hipgp.apps.cli.console import BadInput
 from hipgp.model.kernel_words import elementary
 from hipgp.model.kernels import Kernel
 
-OPTIONS = ("variance", "lengthscale", "period", "axis", "alpha")
+OPTIONS = tuple(
+    dict.fromkeys(name for cls in elementary().values() for name in inspect.signature(cls).parameters)
+)
 
 
 def kernel_of(text: str, lengthscale: tuple[float, ...] = (), variance: float = 1.0) -> Kernel:
