@@ -236,7 +236,7 @@ class AveragedPosterior(FittedPosterior):
         return away, std
 
     def pack(self) -> tuple[Arrays, Json]:
-        """The parts, one after another; arrays that all have, such as the data, are held once."""
+        """The packed parts; an array that all of them share, such as the data, is stored once."""
         packed = [part.pack() for part in self.parts]
         first = packed[0][0]
         same = {
@@ -282,7 +282,7 @@ class MixturePrediction(Prediction):
         return np.tensordot(self.weights, [part.cdf(values) for part in self.parts], 1)
 
     def quantile(self, q: Any) -> np.ndarray:
-        """Between the least and the largest of the parts' own quantiles, by bisection."""
+        """The quantile of the mixture, by bisection between the least and the largest quantile of its parts."""
         quantiles = np.array([part.quantile(q) for part in self.parts])
         low, high, share = quantiles.min(axis=0), quantiles.max(axis=0), np.asarray(q, float)
         share = share[:, None] if share.ndim else share
@@ -336,7 +336,7 @@ def _diagnostics(parts: list[FittedPosterior], weights: np.ndarray, reason: str)
 
 
 def _warn_once(caught: list[warnings.WarningMessage]) -> None:
-    """Of every kind of warning the first, however many parts gave it."""
+    """Show each warning once, however many parts raise it."""
     kinds: dict[type[Warning], Any] = {}
     for one in caught:
         kinds.setdefault(one.category, one.message)

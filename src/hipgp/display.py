@@ -57,7 +57,7 @@ def view(post: "Posterior", std: bool = True, progress: bool = False) -> _View:
 
 
 def refined(grid: Grid) -> Grid:
-    """The same box on so many points as a picture needs, those of `grid` among them where it is coarser."""
+    """A grid over the same box that is fine enough for a picture; it contains the points of `grid` where that is coarser."""
     if grid.ndim == 1:
         if grid.size > LONGEST_SERIES:
             return Grid.cover(grid.lower, grid.upper, shape=LONGEST_SERIES)
@@ -119,7 +119,7 @@ def interpolated(
 
 
 def _order(post: "Posterior") -> int:
-    """Of the spline: cubic where the field is smooth, linear where it is rough."""
+    """The order of the interpolating spline: cubic where the field is smooth, linear where it is rough."""
     return 3 if post.kernel.differentiable else 1
 
 

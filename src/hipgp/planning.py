@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 def compilation(programs: int, rates: "Rates") -> Part:
-    """The compilation of so many programs, each as long as those whose compilation is timed."""
+    """The part of a plan for compiling `programs` programs, each as long as those whose compilation is timed."""
     size = programs * PROGRAM_BYTES
     return Part(
         "compilation", size, size, programs / rates.compiled, "once in a process for each shape of a fit"

@@ -44,7 +44,7 @@ def exact_variance(
     columns: Float[np.ndarray, "T p"],
     report: Report = silent,
 ) -> Float[np.ndarray, " T"]:
-    """The variances of targets with these trend columns, in chunks."""
+    """The posterior variances of targets, computed in chunks; `columns` holds their trend columns."""
     (weights, joint), system, count = target, post.system, len(columns)
     factor = (
         post.lazy.factor.get(report)
@@ -117,7 +117,7 @@ def _by_grid_factor(
 
 @bounded_jit()
 def _pulled(system: Any, x: Float[Array, "p N"]) -> Float[Array, "p M"]:
-    """W' N^-1 x."""
+    """Return W' N^-1 x."""
     system = in_float64(system)
     return system.weights.transpose_matmul(x / system.noise)
 

@@ -57,7 +57,7 @@ class _LowModes(eqx.Module):
         return jnp.sum(self.shares * x[:, self.places], axis=1)
 
     def put(self, x: Float[Array, "B n"], coefficients: Float[Array, "B r"]) -> Float[Array, "B n"]:
-        """Add these coefficients to x."""
+        """Return x with these coefficients added to it."""
         for place, share in zip(self.places, self.shares, strict=True):
             x = x.at[:, place].add(share * coefficients)
         return x
@@ -99,7 +99,7 @@ class GridSystem(System):
         return jnp.stack([modes.real, modes.imag], axis=1).reshape(len(modes), -1)
 
     def information(self, u: Float[Array, "B M"]) -> Float[Array, "B M"]:
-        """G u."""
+        """Return G u."""
         if self.stencil is not None:
             return self.stencil.matmul(u)
         return self.weights.transpose_matmul(self.weights.matmul(u) / self.noise)

@@ -200,7 +200,7 @@ def _of_data_space(method: "Batch", problem: Problem, s: _Sizes, rates: Rates) -
 
 
 def _group_seconds(problem: Problem, rows: int, rates: Rates) -> float:
-    """The seconds of one covariance matrix of so many functionals by coarse quadrature, and of its factor."""
+    """The seconds that a covariance matrix of a group by coarse quadrature takes, and its factor."""
     nodes = [
         coarse_nodes(f.take(_sample(len(f))), problem.kernel).rule_size for f in problem.data.functionals
     ]

@@ -220,7 +220,7 @@ class BatchPosterior(DataPosterior):
     ) -> "BatchPosterior":
         start = start_from(self, kept, len(problem.data) - len(kept))
         found = self.method.fit(problem, progress, check_grid=True, start=start)
-        of_kept = np.argsort(np.argsort(self.order[kept]))  # their numbers among themselves
+        of_kept = np.argsort(np.argsort(self.order[kept]))  # numbered from 0 in their order
         numbers = np.concatenate([of_kept, np.arange(len(kept), len(problem.data))])
         started = f"from the posterior of {len(self.order):,} observations, of which {len(kept):,} are kept"
         info = found.diagnostics | {"started": started}
@@ -309,7 +309,7 @@ class BatchPosterior(DataPosterior):
     def _columns_solved_again(
         self, columns: Float[np.ndarray, "N p"]
     ) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
-        """For maps from files of before, which do not hold A^-1 X."""
+        """Solve for A^-1 X, which maps written by earlier versions do not hold."""
         std = np.sqrt(self.noise_variance)
         rows = right_hand_sides(self.data.y, columns, std)
         target = row_tolerances(self.method.tolerance, columns.shape[1])[1:]

@@ -159,11 +159,11 @@ class DataSystem(System):
         return jax.random.rademacher(key, (probes, len(rows)), rows.dtype) * rows
 
     def whitened_matmul(self, v: Float[Array, "B k"]) -> Float[Array, "B k"]:
-        """S A S' v."""
+        """Return S A S' v."""
         return self.preconditioner.whiten(self.matmul(self.root_transpose(v)))
 
     def root_transpose(self, v: Float[Array, "B k"]) -> Float[Array, "B N"]:
-        """S' v."""
+        """Return S' v."""
         return self.preconditioner.whiten_transpose(v)
 
     @property

@@ -55,7 +55,7 @@ class Start(NamedTuple):
 
 
 def start_from(post: "BatchPosterior", kept: Int[np.ndarray, " n"], added: int) -> Start:
-    """Return what a posterior knows of its observations numbered `kept`, followed by so many others."""
+    """Return the solution for the observations numbered `kept`, followed by zeros for `added` new ones."""
     alpha = np.concatenate([np.asarray(a, float) for a in (post.alpha[None], post.alpha_of_columns)])
     left = np.setdiff1d(np.arange(alpha.shape[1]), kept)
     known = alpha[:, kept]

@@ -42,7 +42,7 @@ class Rates(NamedTuple):
 
 
 def transform_work(points: float) -> float:
-    """Return the work of one real FFT of so many points, in the units of `Rates.transformed`."""
+    """Return the work of one real FFT of this many points, in the units of `Rates.transformed`."""
     return float(points) * math.log2(max(points, 2.0))
 
 
@@ -82,7 +82,7 @@ def _matern(x: jax.Array) -> jax.Array:
 
 
 def _factored(rows: int, many: int) -> tuple[float, float]:
-    """Return how many matrices of so many rows all cores factor in a second, and the seconds that compilation took."""
+    """Return how many matrices of `rows` rows all cores factor in a second, and the seconds that compilation took."""
     count = many * 2**21 // rows**3
     matrices = on_device(np.broadcast_to(np.eye(rows) * 2, (count, rows, rows)).copy())
     return _rate(

@@ -167,7 +167,7 @@ class Data(Shown, eqx.Module):
         return pd.concat(tables, ignore_index=True)
 
     def without_covariates(self) -> "Data":
-        """The same data without the tables that came with them."""
+        """These data without the covariates in their tables."""
         if all(block.covariates is None for block in self.blocks):
             return self
         return Data(tuple(dataclasses.replace(block, covariates=None) for block in self.blocks))
@@ -289,7 +289,7 @@ def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelih
 
 
 def count_repeated(data: Data) -> int:
-    """How many observations repeat another one exactly: the same functional, and the same value to the last digit."""
+    """The number of observations that repeat another exactly, in functional and in value."""
     found = 0
     for block in data.blocks:
         places = np.asarray(block.functional.places(), float).reshape(len(block.y), -1)

@@ -1,4 +1,4 @@
-"""How far the correlations of a kernel reach: its lengthscales, and the coordinates in which distances are its own."""
+"""How far the correlations of a kernel reach: its lengthscales, and coordinates in units of them."""
 
 import math
 from fractions import Fraction
@@ -46,7 +46,7 @@ def repeats(kernel: "Kernel") -> bool:
 
 
 def cells_of_periods(kernel: "Kernel", spacing: Float[np.ndarray, " D"]) -> tuple[int | None, ...]:
-    """For each axis of a grid the number of cells after which all that repeats along it is where it began.
+    """The number of grid cells along each axis after which every periodic part of the kernel has repeated.
 
     It is 1 where nothing repeats along the axis, and None where no number of cells makes whole periods.
     """
@@ -64,7 +64,7 @@ def cells_of_periods(kernel: "Kernel", spacing: Float[np.ndarray, " D"]) -> tupl
 
 
 def spacing_in_step(kernel: "Kernel", spacing: Float[np.ndarray, " D"]) -> Float[np.ndarray, " D"]:
-    """The largest spacing, not above the one given, of which whole numbers make each period, where there is one."""
+    """The largest spacing, at most the given one, that divides each period of the kernel."""
     out = np.array(spacing, float)
     repeating: list[Any] = [part for part in kernel.parts if part.repeats]
     for axis in range(len(out)):

@@ -82,7 +82,7 @@ class Kernel(eqx.Module):
         return found
 
     def set_params(self, **values: Any) -> "Kernel":
-        """A new kernel with other values of some parameters, by the names of `get_params`; this one stays as it is."""
+        """A new kernel with other values of some parameters, by the names of `get_params`."""
         known, direct = self.get_params(), self.get_params(deep=False)
         for name in values:
             if name not in known:

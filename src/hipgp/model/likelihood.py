@@ -99,7 +99,7 @@ class Likelihood(eqx.Module):
         return [name for name in self.learnable if getattr(self, name) is None]
 
     def completed(self, learned: dict[str, float]) -> "Likelihood":
-        """The same with what was learned, by full name, where it has no value of its own."""
+        """This likelihood with learned parameters, by full name, in place of those that have no value."""
         missing = {}
         for name in self.unknown():
             full = f"{type(self).__name__}.{name}"

@@ -106,7 +106,7 @@ class Periodic(Stationary):
 
 
 def _period(period: Any) -> tuple[Any, tuple[float, float] | None]:
-    """A period as a number; NaN, with the range that it is to be looked for in, where that is given."""
+    """The period as a number and None, or NaN and the range in which it is to be learned."""
     periods = positive("period", period, (0, 1))
     if periods.ndim == 0:
         return periods, None

@@ -57,7 +57,7 @@ def points_of(table: Any, crs: str = "") -> Points:
 
 
 def _column(name: str, table: Any, value: Any) -> Any:
-    """The column that is named, or what was given."""
+    """The column with this name, or the value itself if it is no name."""
     if not isinstance(value, str):
         return value
     if value not in table.columns:

@@ -27,7 +27,7 @@ class FromVertices(Functional):
 
     @property
     def lines(self) -> list[np.ndarray]:
-        """The vertices of every line or ring, each an array of its own."""
+        """The vertices of every line or ring, an array for each."""
         new = np.any(np.diff(self.numbers, axis=0) != 0, axis=1)
         return np.split(self.vertices, np.flatnonzero(new) + 1)
 
@@ -87,5 +87,5 @@ def from_lines(name: str, lines_of_each: list[list[Line]]) -> tuple[np.ndarray, 
 
 
 def is_table(value: Any, columns: int | None = None) -> bool:
-    """Whether the value is an array of two axes, with so many columns if their number is given."""
+    """Whether the value is an array with two axes, and with this number of columns unless that is None."""
     return isinstance(value, np.ndarray) and value.ndim == 2 and columns in (None, value.shape[1])

@@ -60,17 +60,17 @@ def bytes_available() -> float:
 
 
 def torus_bytes(points: float) -> float:
-    """Return the bytes that a solve on a torus of so many points takes at its peak."""
+    """Return the bytes that a solve on a torus of this many points takes at its peak."""
     return 8.0 * ARRAYS * float(points)
 
 
 def slab_bytes(grid_points: float, orthant: float) -> float:
-    """Return the bytes that a solve by slabs takes at its peak, with so many eigenvalues in one orthant of the torus."""
+    """Return the bytes that a solve by slabs takes at its peak, with `orthant` eigenvalues in one orthant of the torus."""
     return OF_SLABS * (float(grid_points) + float(orthant))
 
 
 def dense_bytes(rows: float, arrays: int) -> float:
-    """Return the bytes of so many square float64 matrices with this many rows."""
+    """Return the bytes of `arrays` square float64 matrices of `rows` rows."""
     return 8.0 * arrays * float(rows) ** 2
 
 

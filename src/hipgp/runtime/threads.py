@@ -77,7 +77,7 @@ def map_in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]
 
 
 def run_both(first: Callable[[], T], second: Callable[[], S]) -> tuple[T, S]:
-    """Run both functions at the same time, `second` in a thread of its own, and return both results."""
+    """Run both functions at the same time, `second` in another thread, and return both results."""
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(_with_same_settings(second))
         return first(), other.result()

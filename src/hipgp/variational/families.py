@@ -36,7 +36,7 @@ class Blocks(eqx.Module):
         return jnp.take(x, self.index, axis=-1, mode="fill", fill_value=0)
 
     def scatter(self, blocks: Float[Array, "... B n"]) -> Float[Array, "... T"]:
-        """The inverse of `gather`: values by blocks back in the array's own order."""
+        """The inverse of `gather`: values by blocks, put back in the array's order."""
         return jnp.take(blocks.reshape(*blocks.shape[:-2], -1), self.slot, axis=-1)
 
     def identity(self) -> Float[Array, "B n n"]:
@@ -88,7 +88,7 @@ class Gaussian(eqx.Module):
         return _lower_solve(self.factor, jnp.moveaxis(self.blocks.gather(k), 0, -1))
 
     def precondition(self, g: Float[Array, " T"]) -> Float[Array, " T"]:
-        """S g."""
+        """Return S g."""
         half = _lower_solve(self.factor, self.blocks.gather(g)[..., None])
         return self.blocks.scatter(_upper_solve(self.factor, half)[..., 0])
 

@@ -53,7 +53,7 @@ def full_pass(
 
 
 def _plain(solves: SolveSummary) -> SolveSummary:
-    """The same numbers in arrays of fixed dtypes, as a checkpoint holds them."""
+    """The numbers as arrays of fixed dtypes, for a checkpoint."""
     most, mean, error, unconverged = solves
     return SolveSummary(np.asarray(most, int), np.asarray(mean, float), np.asarray(error, float), np.asarray(unconverged, int))  # fmt: skip
 

@@ -36,11 +36,11 @@ class Whitening(eqx.Module):
 
     @abc.abstractmethod
     def root(self, e: Float[Array, "... T"]) -> Float[Array, "... M"]:
-        """R e."""
+        """Return R e."""
 
     @abc.abstractmethod
     def root_transpose(self, w: Float[Array, "... M"]) -> Float[Array, "... T"]:
-        """R' w."""
+        """Return R' w."""
 
     @abc.abstractmethod
     def conditional(
@@ -131,7 +131,7 @@ def _factor(kernel: Kernel, grid: Grid) -> Float[Array, "M M"]:
 
 
 def cholesky_bytes(points: int) -> float:
-    """The bytes that the Cholesky factor of so many grid points takes at its peak."""
+    """The peak of bytes while the Cholesky factor for `points` grid points is computed."""
     return memory.dense_bytes(points, CHOLESKY_ARRAYS)
 
 

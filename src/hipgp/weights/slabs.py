@@ -111,7 +111,7 @@ class Slabs(NamedTuple):
         return unfolded(orthant, self.torus, self._other_axes)
 
     def _along_lines(self, transform: Callable[[Array], Array], lines: Array, out: Array) -> Array:
-        """Transform some lines after the other. The last ones overlap with those before, which come out the same."""
+        """Transform the lines in chunks; the last chunk overlaps the one before, and repeats some of its lines."""
         total = lines.shape[1]
         count = min(self.lines, total)
         if count == total:
@@ -168,7 +168,7 @@ def unfolded(orthant: AnyArray, torus: tuple[int, ...], axes: Iterable[int], xp:
 
 
 def slabs_of(grid: tuple[int, ...], torus: tuple[int, ...], most: int | None = None) -> Slabs:
-    """Return slabs whose transforms have at most so many elements, or one plane or line where that has more."""
+    """Return slabs whose transforms have at most `most` elements, or of one plane or line where that has more."""
     if most is None:
         most = CACHED if on_cpu() else ON_GPU
     most = min(most, LARGEST_TRANSFORM)

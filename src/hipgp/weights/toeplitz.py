@@ -65,7 +65,7 @@ class Toeplitz(eqx.Module):
 
     @abc.abstractmethod
     def draw(self, key: Array, count: int) -> Float[Array, "count ..."]:
-        """Return draws u = R e of the prior, the same from both forms."""
+        """Return draws u = R e of the prior; both subclasses return equal draws for a key."""
 
     @abc.abstractmethod
     def astype(self, dtype: Any) -> "Toeplitz":
