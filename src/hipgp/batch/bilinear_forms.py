@@ -43,7 +43,7 @@ class Forms(eqx.Module):
         return self.weight @ (self.a * self.b)
 
 
-class Piece(eqx.Module):
+class _Piece(eqx.Module):
     """A chunk of functionals as the gradient needs them, padded with functionals of weight zero."""
 
     offset: Float[Array, "n*Q D"]
@@ -109,7 +109,7 @@ def _through_grid(
 
 def _piece(
     grid: Grid, p: int, part: Nodes, numbers: np.ndarray, residual: Array, of_residual: Array, forms: Forms
-) -> Piece:
+) -> _Piece:
     count, nodes_each = part.x.shape[:2]
     missing = round_up_to_power_of_two(count) - count  # limits recompilation
     start, offset = locate_stencils(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
@@ -122,7 +122,7 @@ def _piece(
     at = jnp.asarray(numbers)
     some = lambda v: jnp.pad(v[:, at], ((0, 0), (0, missing)))
     chosen = Forms(some(forms.a), some(forms.b), forms.weight)
-    return Piece(
+    return _Piece(
         full(offset.reshape(count, nodes_each, -1)).reshape(-1, grid.ndim),
         node(part.value),
         node(part.direction),
@@ -136,7 +136,7 @@ def _piece(
 
 @eqx.filter_jit
 def _through_weights(
-    kernel: Kernel, grid: Grid, p: int, piece: Piece, field_a: Array, field_b: Array
+    kernel: Kernel, grid: Grid, p: int, piece: _Piece, field_a: Array, field_b: Array
 ) -> Kernel:
     """The derivative through W and the residual variances of some functionals, with the fields on the grid held fixed."""
     places = piece.start[..., None] + jnp.asarray(stencil_offsets(grid, p)[1])

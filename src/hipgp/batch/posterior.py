@@ -42,7 +42,7 @@ QUICK_POINTS = 250_000  # given points, on the CPU: a few seconds
 SOLVED = ("alpha", "field", "beta", "beta_covariance", "noise_variance", "order", "alpha_of_columns")
 
 
-class Target(NamedTuple):
+class _Target(NamedTuple):
     """Functionals to be predicted, their trend columns, and their rows of W."""
 
     functional: Functional
@@ -99,7 +99,7 @@ class BatchPosterior(DataPosterior):
             raise ValueError(f'std: expected "auto", "vecchia", "samples" or "exact", got {how.method!r}')
         return how.method
 
-    def _std(self, target: Target, how: StdOptions, algorithm: str) -> tuple[np.ndarray, np.ndarray | None]:
+    def _std(self, target: _Target, how: StdOptions, algorithm: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Standard deviations, and their Monte Carlo error or None."""
         error = None
         if algorithm == "vecchia":
@@ -118,7 +118,7 @@ class BatchPosterior(DataPosterior):
 
     def _targets(
         self, functional: Functional, columns: Any, how: StdOptions, algorithm: str, with_rows: bool = True
-    ) -> Iterator[Target]:
+    ) -> Iterator[_Target]:
         """Yield the functionals in chunks that fit into memory; only millions of them take more than one chunk."""
         p = decisions.stencil(self.method, [functional], functional.ndim).choice
         if self.trend.kind == "columns":
@@ -129,10 +129,10 @@ class BatchPosterior(DataPosterior):
             part = functional if len(rows) == len(functional) else functional.take(rows)
             yield self.target(part, of_rows, with_rows)
 
-    def target(self, functional: Functional, columns: Any = None, with_rows: bool = True) -> Target:
+    def target(self, functional: Functional, columns: Any = None, with_rows: bool = True) -> _Target:
         """Functionals with their trend columns and their rows of W."""
         trend = self.trend.of(functional, self.grid, columns)
-        return Target(functional, trend, self._rows(functional) if with_rows else None)
+        return _Target(functional, trend, self._rows(functional) if with_rows else None)
 
     @float64_available
     def _rows(self, functional: Functional) -> Rows:
@@ -144,7 +144,7 @@ class BatchPosterior(DataPosterior):
         return interpolation.rows_of(method, *arguments, toeplitz)[0]
 
     @float64_available
-    def on_device(self, target: Target) -> GridTarget:
+    def on_device(self, target: _Target) -> GridTarget:
         """Functionals in a layout for many products, with the regression of their residuals if residuals are joint."""
         rows, functional = target.rows, target.functional
         assert rows is not None
@@ -163,7 +163,7 @@ class BatchPosterior(DataPosterior):
         return self.lazy.cells.get() if joint else None
 
     @float64_available
-    def _mean(self, target: Target) -> Float[np.ndarray, " T"]:
+    def _mean(self, target: _Target) -> Float[np.ndarray, " T"]:
         rows, functional = target.rows, target.functional
         if isinstance(
             rows, WeightRows
