@@ -49,8 +49,8 @@ def problems() -> Iterator[tuple[str, Callable[[], Any]]]:
     def rays(count: int) -> Any:
         end = rng.uniform(size=(count, 3))
         length = np.linalg.norm(end - 0.5, axis=1)
-        y = length * (1 + 0.3 * np.sin(5 * end[:, 0])) + 0.02 * rng.standard_normal(count)
-        return hg.observe(hg.LineIntegrals(np.full(3, 0.5), end), y, noise=0.02)
+        y = length * (1 + 0.3 * np.sin(5 * end[:, 0])) + 0.1 * rng.standard_normal(count)
+        return hg.observe(hg.LineIntegrals(np.full(3, 0.5), end), y, noise=0.1)
 
     cube = hg.Grid.cover((0.0,) * 3, (1.0,) * 3, shape=(40, 40, 20))
     smooth, lines = hg.Matern32(lengthscale=0.2), rays(4_000)
@@ -81,9 +81,7 @@ def run_tree(tree: Path) -> dict[str, dict[str, float]]:
 
 
 def least(rounds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-    return {
-        name: {call: min(found[name][call] for found in rounds) for call in CALLS} for name in rounds[0]
-    }
+    return {name: {call: min(found[name][call] for found in rounds) for call in CALLS} for name in rounds[0]}
 
 
 def main() -> None:
@@ -100,7 +98,9 @@ def main() -> None:
 
     before, after = [], []
     with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(["git", "-C", ROOT, "archive", chosen.revision, "src"], check=True, stdout=-1)
+        archive = subprocess.run(
+            ["git", "-C", ROOT, "archive", chosen.revision, "src"], check=True, stdout=-1
+        )
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         for _ in range(chosen.rounds):
             before.append(run_tree(Path(folder)))

@@ -48,7 +48,7 @@ def test_rows_and_tables():
         ([[(0, 0)]], r"paths\[0\]: expected at least 2 vertices"),
         ([[(0, 0), (1, 1)], [(2, 2), (2, 2)]], "positive length.* in row 1"),
         ([[(0, 0), (1, 1)], [(2, 2, 0), (3, 3, 1)]], r"paths\[1\]: expected vertices in 2 dimensions"),
-        (np.zeros((2, 2)), "expected a list of lines, or a table"),
+        (np.zeros((2, 2)), "expected a list, or a table whose first column"),
     ],
 )
 def test_what_is_no_path_is_refused(paths, told):
