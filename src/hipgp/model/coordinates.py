@@ -84,7 +84,7 @@ def as_pair(first: str, a: Any, second: str, b: Any) -> tuple[np.ndarray, np.nda
 
 
 def conversion(name: str, units: Units, target: Units) -> tuple[np.ndarray, np.ndarray]:
-    """Factor and shift per axis that convert coordinates from `units` to `wanted`; a ValueError if none exist."""
+    """Factor and shift per axis that convert coordinates from `units` to `target`; a ValueError if none exist."""
     if units == target:
         return np.ones(1), np.zeros(1)
     count = max(len(units), len(target))
