@@ -9,6 +9,11 @@ import numpy as np
 import hipgp as hg
 from hipgp.apps.simulate import interpolate
 from hipgp.model.labels import Labels
+from hipgp.model.problem import Problem
+from hipgp.model.trend import Trend
+from hipgp.runtime.precision import float64_available
+from hipgp.variational.minibatch_weights import are_stored, exact_source, stored_exact
+from hipgp.variational.whitening import whiten
 
 from . import baselines, systems
 from .outcome import NOT_POSSIBLE, NOT_RUN, on_gpu, scores
@@ -81,27 +86,105 @@ def learned(kernel: Any, grid: hg.Grid, stars: Stars, count: int, progress: bool
         return gp.learn(few, start="kernel", bounds=bounds, polish=polish, progress=progress).kernel
 
 
+class HeldWeights:
+    """The exact weights of the stars seen and of those held out, found once for many fits with one kernel, grid and rule."""
+
+    key: Any
+    weights: list[Any]
+    facts: dict[str, Any]
+
+    def __init__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Drop the weights."""
+        self.key, self.weights, self.facts = None, [], {}
+
+    @staticmethod
+    def serve(system: str, way: Way, stars: Stars, grid: hg.Grid) -> bool:
+        """Tell whether HIP-GP's weights are to be held: of very many stars with a fixed kernel, where they fit into memory."""
+        many = system == "HIP-GP" and not way.fit.endswith("learned") and len(stars.ends) > MOST_EXACT
+        return many and are_stored(len(stars.ends) + len(stars.held_out), grid.size, np.float32)
+
+    def fitted(
+        self, method: hg.Variational, kernel: Any, grid: hg.Grid, stars: Stars, rule: Any
+    ) -> tuple[hg.Posterior, hg.Prediction, dict[str, Any]]:
+        """The posterior, the extinctions of the stars held out, and the seconds of the fit and of the weights."""
+        self._find(method, kernel, grid, stars, rule)
+        seen, held_out = self.weights
+        data, began = stars.observed(rule, np.float32), time.perf_counter()
+        found = method.fit(Problem(kernel, grid, data, None, Trend(None)), False, weights=seen)
+        seconds = time.perf_counter() - began
+        lines = hg.LineIntegrals(SUN, stars.held_out, rule=rule)
+        told = {"fit_seconds": seconds, **self.facts}
+        return hg.Posterior(found), found.predict(lines, weights=held_out), told
+
+    @float64_available
+    def _find(self, method: hg.Variational, kernel: Any, grid: hg.Grid, stars: Stars, rule: Any) -> None:
+        """Find the weights, unless they are those found last."""
+        limits = method.max_iterations, method.predict_max_iterations
+        key = (float(kernel.variance), float(kernel.lengthscale), grid.shape, rule, limits, len(stars.ends))
+        if key == self.key:
+            return
+        self.release()
+        self.key, whitening = key, whiten(kernel, grid, method.whitening)
+        for name, ends, limit in zip(("seen", "held_out"), (stars.ends, stars.held_out), limits, strict=True):
+            began = time.perf_counter()
+            lines = hg.LineIntegrals(SUN.astype(np.float32), ends.astype(np.float32), rule=rule)
+            source = exact_source(kernel, grid, [lines], method.tolerance, limit, np.float32)
+            batches = -(-len(ends) // method.batch_size)
+            found, solves = stored_exact(source, kernel, whitening, (len(ends),), batches)
+            self.weights.append(found)
+            self.facts |= {
+                f"weights_seconds_{name}": time.perf_counter() - began,
+                f"PCG_error_{name}": float(solves.error),
+            }
+
+
 def fitted(
-    system: str, kernel: Any, grid: hg.Grid, stars: Stars, way: Way = BEST, checkpoint: Any = None
+    system: str,
+    kernel: Any,
+    grid: hg.Grid,
+    stars: Stars,
+    way: Way = BEST,
+    checkpoint: Any = None,
+    held: HeldWeights | None = None,
 ) -> tuple[dict[str, Any], hg.Posterior | None]:
-    """Scores and seconds with the posterior, or why there are none. Mini-batch fits go on from `checkpoint`."""
+    """Scores and seconds with the posterior, or why there are none. Mini-batch fits go on from `checkpoint`.
+
+    With `held` HIP-GP has the exact weights found there, so that PCG runs once for all rows of a table.
+    """
     if not systems.fits_memory(system, grid):
         return nothing(NOT_POSSIBLE), None
     if system != "batch engine" and len(stars.ends) * grid.size > ON_TWO_CORES and not on_gpu():
         return nothing(NOT_RUN), None
+    if held is not None and HeldWeights.serve(system, way, stars, grid):
+        method = method_of(system, len(stars.ends), way, held=True)
+        post, (mean, std, _), facts = held.fitted(method, kernel, grid, stars, way.rule)
+    else:
+        if held is not None:
+            held.release()  # the memory is needed
+        method = method_of(system, len(stars.ends), way)
+        post, (mean, std, _), facts = conditioned(method, kernel, grid, stars, way, checkpoint)
+    latent = interpolate(grid.axes, post.mean, stars.places)
+    told = {"fitted_by": systems.fitted_by(post), **labels(method, way)}
+    told |= {**scored(stars, mean, std, latent), **facts}
+    return told | {"nats_short_in_the_mean": post.diagnostics.get("mean_gap_nats", "")}, post
+
+
+def conditioned(
+    method: Any, kernel: Any, grid: hg.Grid, stars: Stars, way: Way, checkpoint: Any
+) -> tuple[hg.Posterior, hg.Prediction, dict[str, Any]]:
+    """The posterior, the extinctions of the stars held out, and the seconds."""
     streamed = way.fit != "best" and len(stars.ends) > MOST_EXACT  # a solve for each star in each epoch
-    data = stars.observed(way.rule, np.float32 if streamed else np.float64)
-    method, began = method_of(system, len(stars.ends), way), time.perf_counter()
+    data, began = stars.observed(way.rule, np.float32 if streamed else np.float64), time.perf_counter()
     kept = {"checkpoint": checkpoint} if streamed else {}
     post = hg.GP(kernel, grid).condition(data, method, progress=False, **kept)
     seconds = post.diagnostics["seconds"] if streamed else time.perf_counter() - began
-    drawn: Any = {"samples": SAMPLES} if system == "batch engine" else {}
+    drawn: Any = {"samples": SAMPLES} if isinstance(method, hg.Batch) else {}
     rule: Any = way.rule
-    mean, std, _ = post.predict(hg.LineIntegrals(SUN, stars.held_out, rule=rule), **drawn)
-    latent = interpolate(grid.axes, post.mean, stars.places)
-    told = {"fitted_by": systems.fitted_by(post), **labels(method, way)}
-    told |= {**scored(stars, mean, std, latent), "fit_seconds": seconds}
-    return told | {"nats_short_in_the_mean": post.diagnostics.get("mean_gap_nats", "")}, post
+    found = post.predict(hg.LineIntegrals(SUN, stars.held_out, rule=rule), **drawn)
+    return post, found, {"fit_seconds": seconds}
 
 
 def labels(method: Any, way: Way) -> dict[str, Any]:
@@ -112,16 +195,17 @@ def labels(method: Any, way: Way) -> dict[str, Any]:
     return {"family": method.family, "weights": limit, "covariances": way.covariances}
 
 
-def method_of(system: str, count: int, way: Way = BEST) -> Any:
+def method_of(system: str, count: int, way: Way = BEST, held: bool = False) -> Any:
     """The paper's settings: blocks of 2 x 2 x 2 (or none), PCG limited to 200 and 500 iterations.
 
     In closed form, unless another fit is asked for; of very many stars with local weights. By mini-batches every star has
     its exact weights; of very many, with PCG limited to LIMIT iterations, for as many epochs as natural gradients need.
+    With `held` weights all fits have them.
     """
     if system == "batch engine":
         return hg.Batch()
     how: dict[str, Any] = {"direct": True} if way.fit == "best" else {}
-    local = way.fit == "best" and count > MOST_EXACT
+    local = way.fit == "best" and count > MOST_EXACT and not (held and system == "HIP-GP")
     limits = (LIMIT, PREDICT_LIMIT) if count > MOST_EXACT and not local else (200, 500)
     batch = 100 if count < MANY else MANY_AT_ONCE
     epochs = EPOCHS[way.fit]

@@ -19,6 +19,7 @@ experiments = reproducing.package()
 from hipgp.experiments import baselines, derivatives, dust, dust_patch, outcome, whitening  # noqa: E402
 
 RNG = np.random.default_rng(0)
+SCORES = ("MAE", "MSE", "log_likelihood", "density_correlation")
 
 
 def small(name, folder, data=None):
@@ -288,10 +289,15 @@ def test_a_patch_in_pieces_is_the_patch(tmp_path, monkeypatch):
     monkeypatch.setattr(dust, "learned", lambda *_: hg.Matern32(0.5, 0.8))
     monkeypatch.setattr(dust, "MOST_EXACT", 30)
     monkeypatch.setitem(dust.EPOCHS, "natural gradients", 2)
+    held = experiments.run("dust-patch", "small", None, tmp_path / "held", progress=False).tables[0].rows
+    monkeypatch.setattr(dust, "are_stored", lambda *_: False)
     whole = experiments.run("dust-patch", "small", None, tmp_path / "whole", progress=False).tables[0].rows
     for row, rule in zip(whole, ("Monte Carlo", "Gauss-Legendre"), strict=True):
         assert row["fitted_by"] == "natural gradients" and row["weights"] == "exact, 20 iterations"
         assert row["covariances"] == rule and np.isfinite(row["log_likelihood"])
+    for row, once in zip(whole, held, strict=True):
+        assert once["PCG_error_seen"] < 1e-3 and once["fitted_by"] == "natural gradients"
+        np.testing.assert_allclose([once[k] for k in SCORES], [row[k] for k in SCORES], rtol=1e-3)
     writes, write = [], resuming.write_arrays
 
     def stop(*given, **arrays):

@@ -71,6 +71,29 @@ def test_residual_variances_are_those_of_the_weights_found_however_few_the_itera
     assert np.all(rows.iterations == 3) and not np.any(rows.converged)
 
 
+def test_stored_weights_are_those_on_demand_and_serve_another_fit():
+    """Of float32 data they are kept in float32; products with float64 vectors are in float64."""
+    rng, grid = np.random.default_rng(1), Grid.cover((0, 0), (1, 1), shape=SHAPE)
+    x, y = rng.uniform(size=(5, 2)).astype(np.float32), rng.normal(size=5 + COUNT).astype(np.float32)
+    data = hg.observe(hg.Points(x), y[:5], noise=0.5) + hg.observe(lines(rng), y[5:], noise=0.5)
+    method = hg.Variational("block", (3, 3), batch_size=4)
+    first = method.fit(gp_problem(KERNEL, grid, data), progress=False)
+    stored = first.problem.source
+    for count, functional, begin in ((5, data.functionals[0], 0), (COUNT, data.functionals[1], 5)):
+        source = exact_source(KERNEL, grid, [functional], 1e-10, 200, np.dtype(np.float32))
+        rows = compiled_weights(source, KERNEL, first.whitening, (np.arange(count),))
+        here = slice(begin, begin + count)
+        np.testing.assert_allclose(stored.stored.rows[here], rows.w, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(stored.stored.residual[here], rows.v, rtol=1e-4, atol=1e-6)
+    assert stored.stored.rows.dtype == np.float32
+    w, u, a = np.asarray(stored.stored.rows, float), rng.normal(size=(2, 90)), rng.normal(size=(2, 11))
+    np.testing.assert_allclose(stored.stored.matmul(u), u @ w.T, rtol=1e-12)
+    np.testing.assert_allclose(stored.stored.transpose_matmul(a), a @ w, rtol=1e-11)
+    again = hg.Variational("mean-field", batch_size=4).fit(gp_problem(KERNEL, grid, data), False, weights=stored)
+    np.testing.assert_allclose(again.whitened_mean, first.whitened_mean, atol=1e-8)  # the optimum of every family
+    assert again.problem.source is stored
+
+
 def test_a_place_far_from_zero_costs_no_digits():
     here, there = (found(np.float32, away)[0] for away in (0.0, FAR))
     np.testing.assert_allclose(here.w, there.w, rtol=0, atol=2e-5 * float(jnp.max(jnp.abs(here.w))))

@@ -71,7 +71,7 @@ def cut(monkeypatch, after):
 @pytest.mark.parametrize("manner", MANNERS)
 def test_a_stopped_fit_ends_as_one_that_was_not(manner, tmp_path, monkeypatch):
     """Stopped within an epoch, at the end of one, and in the last pass; each time by another process, as it were."""
-    monkeypatch.setattr("hipgp.variational.engine.storage_limit", lambda: 0)
+    monkeypatch.setattr("hipgp.variational.engine.are_stored", lambda *_: False)
     whole = parts(fitted(manner))
     path, count = tmp_path / "fit.npz", WRITES[manner]
     for after in (2, 6, count - 9, count - 1):

@@ -36,9 +36,9 @@ from hipgp.variational.minibatch_weights import (
     SolveSummary,
     StoredWeights,
     WeightSource,
+    are_stored,
     exact_source,
     local_source,
-    storage_limit,
     stored_exact,
     stored_local,
 )
@@ -166,8 +166,17 @@ class Variational(Method):
 
     @one_blas_thread
     @float64_available
-    def fit(self, model: Problem, progress: bool = True, checkpoint: Any = None) -> VariationalPosterior:
-        """The posterior of a problem without a trend, with no checks of its grid."""
+    def fit(
+        self,
+        model: Problem,
+        progress: bool = True,
+        checkpoint: Any = None,
+        weights: StoredWeights | None = None,
+    ) -> VariationalPosterior:
+        """The posterior of a problem without a trend, with no checks of its grid.
+
+        `weights` are those of an earlier fit of the same kernel, grid and data, such as one of another family.
+        """
         self._check(model)
         keeper = Keeper(checkpoint, "" if checkpoint is None else fingerprint(self, *model[:4]))
         with Progress("variational", progress) as bar:
@@ -176,7 +185,7 @@ class Variational(Method):
                 model, trace = self._learned(model, bar, keeper)
             kernel, grid, data, noise, _ = model
             whitening = whiten(kernel, grid, self.whitening)
-            source, solves = self._source(model, whitening)
+            source, solves = (weights, NO_SOLVES) if weights is not None else self._source(model, whitening)
             problem = self._problem(model, source, whitening)
             q, facts = self._optimum(self.blocks(whitening, grid), problem, bar, keeper)
             last = full_pass(q, problem, keeper=keeper)
@@ -227,7 +236,7 @@ class Variational(Method):
         if self.weights == "local":
             return stored_local(kernel, grid, data, self.stencil, data.dtype), NO_SOLVES
         source = self._on_demand(model)
-        if len(data) * grid.size > storage_limit():
+        if not are_stored(len(data), grid.size, self.solve_dtype(data.dtype)):
             return source, NO_SOLVES
         counts = tuple(len(b.y) for b in data.blocks)
         return stored_exact(source, kernel, whitening, counts, max(1, -(-len(data) // self.batch_size)))

@@ -5,6 +5,7 @@ differentiated in the kernel, and N x M memory is never needed.
 """
 
 import abc
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +35,8 @@ from hipgp.weights.stencils import LocalWeights, local_weight_rows, stencil_weig
 if TYPE_CHECKING:
     from hipgp.variational.whitening import Whitening
 
-STORED = 2**30  # bytes of stored weights without a GPU; with one, a third of its memory
+STORED = 2**30  # bytes of stored weights without a GPU
+SHARE_STORED = 0.9  # of the memory that JAX may use on a GPU
 
 
 class Selection(NamedTuple):
@@ -243,28 +245,32 @@ def local_source(grid: Grid, functionals: list[Functional], p: int) -> WeightSou
     return _LocalOnDemand(grid, tuple(blocks), p)
 
 
-def storage_limit() -> int:
-    """The largest number of stored weights."""
-    return STORED // 8 if on_cpu() else (gpu_bytes() or 3 * STORED) // 3 // 8
+def are_stored(count: int, points: int, dtype: Any) -> bool:
+    """Tell whether the exact weights of so many observations on so many grid points are stored."""
+    limit = STORED if on_cpu() else SHARE_STORED * (gpu_bytes() or STORED)
+    return float(count) * points * np.dtype(dtype).itemsize <= limit
 
 
 def stored_exact(
     source: WeightSource, kernel: Kernel, whitening: "Whitening", counts: tuple[int, ...], batches: int
 ) -> tuple[StoredWeights, SolveSummary]:
-    """The weights of all observations from `source`, kept in float64: products with R' of weights rounded to less lose digits."""
-    w, order, v, solves = [], [], np.zeros(sum(counts)), NO_SOLVES
+    """Compute the weights of all observations from `source`, once, and keep them in the dtype of the solves."""
+    count, v, solves, w = sum(counts), np.zeros(sum(counts)), NO_SOLVES, None
     for number, selection in enumerate(minibatches(counts, batches)):
         rows = compiled_weights(source, kernel, whitening, selection.index)
-        used = np.flatnonzero(selection.mask)
-        where = np.asarray(selection.flat(starts_of(counts)))[used]
-        w.append(rows.w[used])
-        order.append(where)
-        v[where] = np.asarray(rows.v)[used]
+        where = np.where(selection.mask, selection.flat(starts_of(counts)), count)
+        w = jnp.zeros((count, rows.w.shape[1]), rows.w.dtype) if w is None else w
+        w = _filled(w, jnp.asarray(where), rows.w)
+        v[where[selection.mask]] = np.asarray(rows.v)[selection.mask]
         solves = solves.merged(SolveSummary.of(rows, selection.mask), 1 / (number + 1))
-    together = jnp.concatenate(w).astype(float)
-    if len(counts) > 1:  # those of one block are in order
-        together = together[np.argsort(np.concatenate(order))]
-    return StoredWeights(ExactWeights(together, jnp.asarray(v)), None, starts_of(counts)), solves
+    assert w is not None
+    return StoredWeights(ExactWeights(w, jnp.asarray(v)), None, starts_of(counts)), solves
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _filled(weights: Array, where: Array, rows: Array) -> Array:
+    """Write rows into their places, in the memory of `weights`; padding has a place behind the last."""
+    return weights.at[where].set(rows, mode="drop")
 
 
 @eqx.filter_jit

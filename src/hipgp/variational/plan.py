@@ -8,7 +8,7 @@ from hipgp.linalg.rates import Rates, transform_work
 from hipgp.model.problem import Problem
 from hipgp.planning import Part, compilation
 from hipgp.runtime import memory
-from hipgp.variational.minibatch_weights import storage_limit
+from hipgp.variational.minibatch_weights import are_stored
 from hipgp.variational.whitening import cholesky_bytes
 from hipgp.weights.torus import smallest_torus
 
@@ -30,16 +30,17 @@ def parts(method: "Variational", problem: Problem, rates: Rates) -> list[Part]:
     product = m**2 / rates.multiplied if dense else 2 * transform_work(torus) / rates.transformed
     covariance = cholesky_bytes(grid.size) if dense else memory.torus_bytes(torus)
     solve = product * (STEPS if method.weights == "exact" else 1)
-    is_stored = n * m <= storage_limit()
+    dtype = method.solve_dtype(data.dtype)
+    is_stored = are_stored(len(data), grid.size, dtype)
     passes = (1 if is_stored else method.epochs + 1) + (method.epochs if method.learn else 0)
     block = _block(method, grid.ndim, size)
-    of_weights = 8.0 * (n if is_stored else method.batch_size) * m
+    of_weights = float(dtype.itemsize) * (n if is_stored else method.batch_size) * m
     of_q = memory.dense_bytes(size, FULL_ARRAYS) if method.family == "full" else 8.0 * 4 * size * block
     stored = "kept" if is_stored else f"made anew in each of {passes} passes"
     return [
         compilation(PROGRAMS, rates),
         Part("covariance", covariance, covariance / 4, torus / rates.kernel + product, f"{size:,.0f} whitened points"),
-        Part("weights", 3 * of_weights, of_weights, passes * n * solve, f"{method.weights} weights of {n:,.0f} observations, {stored}"),
+        Part("weights", of_weights if is_stored else 3 * of_weights, of_weights, passes * n * solve, f"{method.weights} weights of {n:,.0f} observations, {stored}"),
         Part("q", of_q, of_q / 2, method.epochs * (n * size * 4 + size * block**2) / rates.multiplied,
              f'family "{method.family}" in blocks of {block:,.0f} points, {method.epochs} epochs'),
         Part("mean and std on the grid", 8.0 * 3 * size, 16.0 * m, m * product, f"a root of K for each of {m:,.0f} points", True),

@@ -23,7 +23,9 @@ from hipgp.variational.bound import WhitenedProblem
 from hipgp.variational.families import Gaussian, gaussian, root_variances
 from hipgp.variational.full_pass import full_pass
 from hipgp.variational.minibatch_weights import (
+    StoredWeights,
     WeightRows,
+    WeightSource,
     compiled_weights,
     exact_source,
     local_source,
@@ -86,11 +88,16 @@ class VariationalPosterior(FittedPosterior):
         return self._on_grid(jnp.sqrt(jnp.concatenate(variance)[: self.grid.size])), None
 
     @float64_available
-    def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
-        """Mean and std of every functional, without observation noise."""
+    def predict(
+        self,
+        functional: Functional,
+        how: StdOptions = DEFAULT_STD,
+        weights: StoredWeights | None = None,
+    ) -> Prediction:
+        """Mean and std of every functional, without observation noise; `weights` are the functional's, where stored."""
         _check_options(how)
         mean, std = np.zeros(len(functional)), np.zeros(len(functional))
-        for at, mask, rows in self._weights(functional):
+        for at, mask, rows in self._weights(functional, weights):
             mean[at], std[at] = (np.asarray(a)[mask] for a in _moments(self.q, self.whitening, rows))
         return Prediction(mean.astype(self.dtype), std.astype(self.dtype))
 
@@ -122,12 +129,16 @@ class VariationalPosterior(FittedPosterior):
         arrays = {"q_mean": np.asarray(self.q.mean), "q_precision": np.asarray(self.q.precision)}
         return arrays, {"dtype": str(np.dtype(self.dtype))}
 
-    def _weights(self, functional: Functional) -> Iterator[tuple[np.ndarray, np.ndarray, WeightRows]]:
+    def _weights(
+        self, functional: Functional, stored: StoredWeights | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, WeightRows]]:
         """The weights of all functionals, some at a time: their numbers, which rows are no padding, and the rows."""
         check_dimension(functional, self.grid)
         check_differentiable(self.kernel.differentiable, functional)
         beyond = np.any(self.grid.outside(functional.places()) > 0)
-        if self.method.weights == "local" and not beyond:  # stencils end with the grid
+        if stored is not None:
+            source: WeightSource = stored
+        elif self.method.weights == "local" and not beyond:  # stencils end with the grid
             source = local_source(self.grid, [functional], self.method.stencil)
         else:
             limits = self.method.tolerance, self.method.predict_max_iterations

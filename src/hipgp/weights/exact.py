@@ -43,10 +43,16 @@ class ExactWeights(Weights):
     unconverged: int = eqx.field(static=True, default=0)
 
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
-        return u @ self.rows.T
+        if u.dtype == self.rows.dtype:
+            return u @ self.rows.T
+        return jnp.sum(
+            self.rows * u[..., None, :], axis=-1
+        )  # rows of lower precision are converted as they are read
 
     def transpose_matmul(self, a: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        return a @ self.rows
+        if a.dtype == self.rows.dtype:
+            return a @ self.rows
+        return jnp.sum(self.rows * a[..., :, None], axis=-2)
 
 
 def solve_grid(
