@@ -15,10 +15,12 @@ from hipgp.averaging import Averaged
 from hipgp.engines import Method
 from hipgp.learning.learned import WeightedKernels
 from hipgp.linalg.rates import Rates, measured_rates
+from hipgp.linalg.sparse import SLICE_COST
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.planning import Part, Plan
 from hipgp.runtime import memory
+from hipgp.runtime.arrays import on_cpu
 
 RATES = Rates(1e9, 1e8, 1e4, 1e3, 1e10, 1e8, 1e5, 10.0)
 KERNEL = hg.Matern32(lengthscale=0.2)

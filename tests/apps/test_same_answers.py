@@ -137,6 +137,7 @@ def districts():
 
 def test_shapes_and_degrees():
     """Of districts in degrees, and of places by longitude and latitude: one plane for both."""
+    pytest.importorskip("pyogrio")
     squares = districts()
     squares.to_file("t.geojson")
     own = hg.observe(squares, "value", 0.05).functionals[0]

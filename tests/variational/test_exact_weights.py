@@ -89,8 +89,9 @@ def test_stored_weights_are_those_on_demand_and_serve_another_fit():
     w, u, a = np.asarray(stored.stored.rows, float), rng.normal(size=(2, 90)), rng.normal(size=(2, 11))
     np.testing.assert_allclose(stored.stored.matmul(u), u @ w.T, rtol=1e-12)
     np.testing.assert_allclose(stored.stored.transpose_matmul(a), a @ w, rtol=1e-11)
-    again = hg.Variational("mean-field", batch_size=4).fit(gp_problem(KERNEL, grid, data), False, weights=stored)
-    np.testing.assert_allclose(again.whitened_mean, first.whitened_mean, atol=1e-8)  # the optimum of every family
+    problem, other = gp_problem(KERNEL, grid, data), hg.Variational("mean-field", batch_size=4)
+    again = other.fit(problem, progress=False, weights=stored)  # the optimal mean is that of every family
+    np.testing.assert_allclose(again.whitened_mean, first.whitened_mean, atol=1e-8)
     assert again.problem.source is stored
 
 
