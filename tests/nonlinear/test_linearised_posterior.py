@@ -131,6 +131,16 @@ def test_few_rounds_are_a_warning_with_the_last_change():
         GP.condition(DATA, method=hg.Linearised(hg.Exact(), max_rounds=2), progress=False)
 
 
+def test_what_the_warning_says_is_above_the_tolerance(post):
+    """A round takes a share of new standard deviations; a step that is short for that reason alone is not the end."""
+    rounds = next(n for n, r in enumerate(post.diagnostics["trace"]) if r["fresh"] and r["nats"] < 0.5) + 1
+    tolerance = 1.2 * post.diagnostics["trace"][rounds - 1]["nats"]
+    method = hg.Linearised(hg.Exact(), tolerance=tolerance, max_rounds=rounds)
+    with pytest.warns(UserWarning, match=f"nats in round {rounds}"):
+        found = GP.condition(DATA, method=method, progress=False)
+    assert not found.diagnostics["converged"] and found.diagnostics["change_nats"] > tolerance
+
+
 @pytest.mark.parametrize("far", [1e-3, 1e3])
 def test_a_far_start_does_not_diverge(far):
     """No trend: the prior's mean is a thousand times too low, or too high."""

@@ -10,21 +10,18 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Int
 
-from hipgp.batch.ordering import in_order
 from hipgp.engines import FittedPosterior, Method
 from hipgp.linalg.rates import Rates
 from hipgp.model.data import Data, Observations, check_inside
 from hipgp.model.functionals import Functional, Functionals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
-from hipgp.model.likelihoods import Gaussian
 from hipgp.model.links import Link, as_link
 from hipgp.model.packing import check_shapes, unpack_data
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
-from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State, block_of, of_one
+from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State
 from hipgp.nonlinear.importance import pareto_facts
 from hipgp.nonlinear.iteration import (
     SOLVE,
@@ -35,10 +32,9 @@ from hipgp.nonlinear.iteration import (
     iterate,
     warn_if_unsettled,
 )
-from hipgp.nonlinear.nodes import FEW, NodeReader
 from hipgp.nonlinear.posterior import LinearisedPosterior
+from hipgp.nonlinear.preparing import Prepared, prepare
 from hipgp.nonlinear.resuming import Kept
-from hipgp.nonlinear.uncertain import uncertain_block
 from hipgp.planning import Part
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
@@ -46,7 +42,6 @@ from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 
 FEWEST_CORRECTED = 16  # draws, from which a standard deviation is known to a fifth
-NEWTON_STEPS = 50  # at most, to the likeliest constant
 ROUNDS = 8  # that a fit is expected to take
 INNER = ("batch", "exact")  # engines of Gaussian problems that give residuals, and values at points
 
@@ -145,7 +140,6 @@ class Linearised(Method):
         with Progress("linearising", progress) as bar:
             result, prepared = self.rounds(problem, bar, begin, kept)
         warn_if_unsettled(result, Settings(self.inner, self.tolerance, self.max_rounds))
-        last = result.rounds[-1]
         info = {
             "engine": self.name,
             "link": self.link.name,
@@ -153,7 +147,7 @@ class Linearised(Method):
             "grid": problem.grid.shape,
             "dtype": str(problem.data.dtype),
             "rounds": len(result.rounds),
-            "change_nats": last.nats,
+            "change_nats": result.change,
             "tolerance_nats": self.tolerance,
             "converged": result.converged,
             "trace": [r._asdict() for r in result.rounds],
@@ -174,7 +168,7 @@ class Linearised(Method):
 
     def rounds(
         self, problem: Problem, bar: Progress, begin: list[State] | None = None, kept: Kept | None = None
-    ) -> tuple[Result, "Prepared"]:
+    ) -> tuple[Result, Prepared]:
         """Iterate to the fixed point from the states `begin`, from a checkpoint, or from a constant field."""
         prepared = self.prepare(problem)
         settings = Settings(self.inner, self.tolerance, self.max_rounds)
@@ -192,47 +186,14 @@ class Linearised(Method):
         keep = (lambda _: None) if kept is None else kept.save_standing
         return iterate(given, standing, report, keep, constant=begin is None), prepared
 
-    def prepare(self, problem: Problem) -> "Prepared":
+    def prepare(self, problem: Problem) -> Prepared:
         """The problem's blocks, in the order into which the engines would sort them."""
-        kernel, grid, data, noise, trend = problem
-        columns = trend.of_data(data, grid) if trend.kind == "columns" else None
-        blocks, orders, begin = [], [], 0
-        for given in data.blocks:
-            count = len(given.y)
-            block = self._block(given, grid, noise, None)
-            if isinstance(block, Nodal) and columns is not None:
-                raise ValueError(
-                    'trend: expected None, "constant" or "linear" where lines or boxes see a field with a link, or places are '
-                    "uncertain, got columns"
-                )
-            _, order = in_order(Data((block.stand_in(block.start(0.0), False).observations,)))
-            own = None if columns is None else columns[begin : begin + count][order]
-            blocks.append(self._block(given.take(order), grid, noise, own))
-            orders.append(order + begin)
-            begin += count
-        order = np.concatenate(orders)
-        of_nodes = [b.places for b in blocks if isinstance(b, Nodal)]
-        many = sum(p.shape[0] * p.shape[1] for p in of_nodes) > FEW
-        many = many or any(given.functional.uncertain for given in data.blocks)  # needs draws
-        inside = all(np.all(grid.outside(p) == 0) for p in of_nodes)
-        reader = NodeReader(kernel, grid, trend, self.draws, of_nodes) if many and inside else None
-        ordered = Data(tuple(g.take(o) for g, o in zip(data.blocks, _cut(orders), strict=True)))
-        return Prepared(blocks, ordered, trend.in_order(order), order, reader)
-
-    def _block(self, given: Observations, grid: Grid, noise: float | None, columns: Any) -> Block:
-        likelihood = Gaussian() if given.likelihood is None else given.likelihood
-        likelihood = likelihood.completed(self.parameters)
-        std = np.ones(len(given.y))
-        if likelihood.additive:
-            std = np.asarray(Data((given,)).noise_std(noise), float)
-        if given.functional.uncertain:
-            return uncertain_block(given, self.link, std, grid.spacing, likelihood)
-        return block_of(given, self.link, std, grid.spacing, likelihood, columns)
+        return prepare(problem, self.link, self.parameters, self.draws)
 
     def _posterior(
         self,
         problem: Problem,
-        prepared: "Prepared",
+        prepared: Prepared,
         post: FittedPosterior,
         states: list[State],
         stand_ins: list[StandIn],
@@ -307,39 +268,6 @@ def suited(method: Method, usual: Method, link: Link, parameters: dict[str, floa
     return Linearised(method, link, parameters)
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A problem's blocks, its data and trend in `order`, and the reader of many nodes (or None)."""
-
-    blocks: list[Block]
-    data: Data
-    trend: Trend
-    order: Int[np.ndarray, " N"]  # which of the user's observations each is
-    reader: NodeReader | None
-
-    def start(self) -> list[State]:
-        """The states of a constant field: the most likely one if the trend has a constant, zero otherwise."""
-        level = _likeliest_level(self.blocks) if self.trend.kind in ("constant", "linear") else 0.0
-        return [b.start(level) for b in self.blocks]
-
-
-def _likeliest_level(blocks: list[Block]) -> float:
-    """The constant f of highest likelihood, by Newton's method with steps of at most 2."""
-    level = 0.0
-    for _ in range(NEWTON_STEPS):
-        up = down = 0.0
-        for block in blocks:
-            stand_in = block.stand_in(block.start(level), False)
-            precision, one = 1 / stand_in.noise**2, of_one(stand_in.functional)
-            up += float(np.sum(precision * one * (stand_in.y - stand_in.present)))
-            down += float(np.sum(precision * one**2))
-        change = float(np.clip(up / down if down > 0 else 0.0, -2.0, 2.0))
-        level += change
-        if abs(change) < 1e-3:
-            break
-    return level
-
-
 def _stand_in_of(block: Block, like: StandIn, arrays: Arrays, name: str) -> StandIn:
     """A block's stand-in that was saved."""
     count = (len(block.y),)
@@ -352,8 +280,3 @@ def _stand_in_of(block: Block, like: StandIn, arrays: Arrays, name: str) -> Stan
     if not np.all(noise > 0):
         raise ValueError(f"{name}_noise: expected positive numbers, got some that are not")
     return StandIn(functional, np.asarray(arrays[f"{name}_y"], float), noise, like.present)
-
-
-def _cut(orders: list[np.ndarray]) -> list[np.ndarray]:
-    """The order within each block."""
-    return [order - int(np.min(order)) for order in orders]

@@ -44,12 +44,17 @@ class Round(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The last Gaussian posterior, the states and stand-ins of the blocks, and the record of the rounds."""
+    """The last Gaussian posterior, the states and stand-ins of the blocks, and the record of the rounds.
+
+    `change` is the size in nats of a whole last step: of one after all of the change of standard deviations, where a round
+    takes only a share of it.
+    """
 
     post: FittedPosterior
     states: list[State]
     stand_ins: list[StandIn]
     rounds: list[Round]
+    change: float
     converged: bool
 
 
@@ -88,7 +93,9 @@ def iterate(
     keep: Callable[[Standing], None],
     constant: bool,
 ) -> Result:
-    """Iterate until q moves by less than the tolerance, with standard deviations updated in the round before.
+    """Iterate until q would move by less than the tolerance, with standard deviations updated in the round before.
+
+    A round takes a share of the change of standard deviations, and the step that follows shrinks with that share's square.
 
     `constant` tells that the first states are those of a constant field, whose energy m'K^-1 m is known to be zero. `keep`
     is called after each round but the last.
@@ -97,10 +104,11 @@ def iterate(
     while True:
         post, stand_ins, moved = _one_round(given, standing, constant)
         last, number = moved.rounds[-1], len(moved.rounds)
-        report(number, last.nats)
-        converged = last.nats < settings.tolerance * moved.share**2 and last.fresh
+        change = last.nats / moved.share**2
+        report(number, change)
+        converged = change < settings.tolerance and last.fresh
         if converged or number >= settings.most:
-            return Result(post, moved.states, stand_ins, list(moved.rounds), converged)
+            return Result(post, moved.states, stand_ins, list(moved.rounds), change, converged)
         standing = _refreshed(given, post, moved)
         keep(standing)
 
@@ -278,9 +286,8 @@ def _mixed_spreads(old: State, new: State, share: float) -> State:
 def warn_if_unsettled(result: Result, settings: Settings) -> None:
     """Warn if the rounds ended before they converged."""
     if not result.converged:
-        last = result.rounds[-1]
         warn_caller(
-            f"the posterior still moved by {last.nats:.3g} nats in round {len(result.rounds)}, the last one allowed "
+            f"the posterior still moved by {result.change:.3g} nats in round {len(result.rounds)}, the last one allowed "
             f"(tolerance {settings.tolerance:g}): give more rounds with Linearised(max_rounds=...), or look at the data and "
             "the kernel; the answer is of the last round",
         )

@@ -29,7 +29,8 @@ from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
 
 if TYPE_CHECKING:
-    from hipgp.nonlinear.engine import Linearised, Prepared
+    from hipgp.nonlinear.engine import Linearised
+    from hipgp.nonlinear.preparing import Prepared
 
 TURNS = 10
 ROUNDS, NATS = 12, 0.5  # of the linearisation in one turn: it is not the last
