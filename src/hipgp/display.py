@@ -179,18 +179,18 @@ def figure(
     """The picture of a posterior: a curve with its band, or maps or slices of mean, a draw, and standard deviation."""
     if post.grid.ndim == 1:
         return _series(post, std, data, progress, fig=fig)
-    on_top = observed(post)
-    if on_top is not None and (radius := radius_of(on_top.functionals)) is not None:
-        return _globe(post, radius, std, on_top if data else None, fig)
-    shown = view(post, std, progress)
-    panels = {"posterior mean": shown.mean}
-    panels |= {} if shown.draw is None else {"one draw": shown.draw}
-    panels |= {} if shown.std is None else {"std": shown.std}
+    on_top = observed(post) if data else None
+    if (on_sphere := globe_view(post, std)) is not None:
+        lon, lat, fields = on_sphere
+        named = {"posterior mean" if name == "mean" else name: values for name, values in fields.items()}
+        return plots.globe(lon, lat, named, post.labels, data=on_top, fig=fig)
+    pictured = view(post, std, progress)
+    panels = {"posterior mean": pictured.mean}
+    panels |= {} if pictured.draw is None else {"one draw": pictured.draw}
+    panels |= {} if pictured.std is None else {"std": pictured.std}
     if post.grid.ndim == 2:
-        return plots.maps(
-            panels, shown.grid, post.labels, data=on_top if data else None, crs=post.crs, fig=fig
-        )
-    return plots.slices(panels, shown.grid, post.labels, where=shown.planes, fig=fig)
+        return plots.maps(panels, pictured.grid, post.labels, data=on_top, crs=post.crs, fig=fig)
+    return plots.slices(panels, pictured.grid, post.labels, where=pictured.planes, fig=fig)
 
 
 def axes(post: "Posterior", ax: Any = None, std: bool = True, data: bool = True) -> Any:
@@ -215,17 +215,32 @@ def axes(post: "Posterior", ax: Any = None, std: bool = True, data: bool = True)
     return ax
 
 
-def _globe(post: "Posterior", radius: float, std: bool, data: Data | None, fig: Any) -> plots.Figure:
-    """Maps of the sphere on which all data lie; standard deviations that take long are of fewer places."""
+class _Sphere(NamedTuple):
+    """The field on a sphere, at all pairs of longitudes and latitudes in degrees."""
+
+    lon: Float[np.ndarray, " a"]
+    lat: Float[np.ndarray, " b"]
+    fields: dict[str, Float[np.ndarray, "a b"]]  # mean, and std if asked for
+
+
+def globe_view(post: "Posterior", std: bool = True) -> _Sphere | None:
+    """The field on the sphere on which all data lie; None where they lie on none.
+
+    Standard deviations are computed at fewer places, and interpolated.
+    """
+    data = observed(post)
+    radius = None if data is None else radius_of(data.functionals)
+    if radius is None:
+        return None
     fine = PIXELS + 1, PIXELS // 2 + 1
     lon, lat, mean = _on_sphere(post, radius, fine, False)
-    panels = {"posterior mean": mean}
+    fields = {"mean": mean}
     if std:
         fewer = 2 if fine[0] * fine[1] <= post.engine.quick_points()[1] else 5
         coarse = _on_sphere(post, radius, (fine[0] // fewer + 1, fine[1] // fewer + 1), True)[2]
         at = [np.linspace(0, n - 1, m) for n, m in zip(coarse.shape, fine, strict=True)]
-        panels["std"] = scipy.ndimage.map_coordinates(coarse, np.meshgrid(*at, indexing="ij"), order=1)
-    return plots.globe(lon, lat, panels, post.labels, data=data, fig=fig)
+        fields["std"] = scipy.ndimage.map_coordinates(coarse, np.meshgrid(*at, indexing="ij"), order=1)
+    return _Sphere(lon, lat, fields)
 
 
 def _on_sphere(

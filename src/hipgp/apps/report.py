@@ -1,7 +1,6 @@
-"""One self-contained web page about a map: model, verdicts, pictures, and for volumes a slice browser. No network.
+"""One self-contained web page about a map: model, verdicts, pictures, and a browser of its values. No network.
 
-Pictures are data URIs. The slice browser gets its layers as 8-bit images, one tall strip per layer, with the value
-range beside them, and draws them on a canvas with the same colour maps as the pictures.
+Pictures are data URIs. The browser of maps and of slices of volumes is a script in the page (`browser.py`).
 """
 
 import base64
@@ -14,12 +13,12 @@ import re
 from importlib.resources import files
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 from hipgp import display, plots
 from hipgp import posterior as models
+from hipgp.apps import browser
 from hipgp.files import io
 from hipgp.model import dates
 from hipgp.model.data import Data, count_repeated
@@ -28,10 +27,9 @@ from hipgp.model.kernel_words import describe
 from hipgp.scores import LeaveOut, describe_calibration
 from hipgp.vecchia import grid_check
 
-LAYER_SAMPLES = 4
 MOST_LEFT_OUT = 50_000  # observations: some ten seconds
 LEAST_COVERAGE = 0.85  # of 95% intervals, below which they are called poor
-TEMPLATE = "report.html"
+TEMPLATE, SCRIPT = "report.html", "browser.js"
 GOOD, FAIR, POOR = "good", "fair", "poor"
 
 
@@ -56,7 +54,8 @@ def page(path: str | os.PathLike[str]) -> str:
         ),
         "DECISIONS": _decisions(post),
         "PICTURES": "".join(_figure_html(title, fig) for title, fig in pictures(post, left)),
-        "BROWSER": browser(post, held) if post.grid.ndim == 3 else "",
+        "BROWSER": browser.contents(post, held),
+        "SCRIPT": files("hipgp.apps").joinpath(SCRIPT).read_text(encoding="utf-8"),
         "PROVENANCE": html.escape(json.dumps(record.model["provenance"])),
     }
     text = files("hipgp.apps").joinpath(TEMPLATE).read_text(encoding="utf-8")
@@ -260,39 +259,3 @@ def _figure_html(title: str, fig: Figure) -> str:
     caption, png = html.escape(title), base64.b64encode(buffer.getvalue()).decode()
     source = f"data:image/png;base64,{png}"
     return f'<figure><img alt="{caption}" src="{source}"><figcaption>{caption}</figcaption></figure>'
-
-
-def browser(post: models.Posterior, held: dict[str, np.ndarray]) -> str:
-    """The data of the slice browser: every layer as one strip of slices in 8 bits."""
-    labels, grid = post.labels, post.grid
-    layers = {"mean": held["mean"]}
-    if "std" in held:
-        layers["std"] = held["std"]
-    for number, draw in enumerate(held.get("samples", [])[:LAYER_SAMPLES]):
-        layers[f"draw {number + 1}"] = draw
-    shared = plots.limits(*[v for k, v in layers.items() if k != "std"])
-    contents = {
-        "axes": [labels.axis(i) for i in range(3)],
-        "shape": list(grid.shape),
-        "coordinates": [a.tolist() for a in grid.axes],
-        "extent": [list(grid.lower), list(grid.upper)],
-        "value": labels.value(),
-        "layers": [
-            _layer(name, values, (0.0, plots.limits(values)[1]) if name == "std" else shared)
-            for name, values in layers.items()
-        ],
-    }
-    return f'<script id="slices" type="application/json">{json.dumps(contents).replace("<", chr(92) + "u003c")}</script>'
-
-
-def _layer(name: str, values: np.ndarray, span: tuple[float, float]) -> dict[str, Any]:
-    low, high = span
-    scaled = np.clip((values - low) / (high - low) * 255, 0, 255).round().astype(np.uint8)
-    colours = matplotlib.colormaps[plots.SPREAD if name == "std" else plots.VALUE](np.arange(256))[:, :3]
-    return {
-        "name": name,
-        "low": low,
-        "high": high,
-        "bytes": base64.b64encode(np.ascontiguousarray(scaled).tobytes()).decode(),
-        "colours": (colours * 255).round().astype(int).tolist(),
-    }

@@ -9,7 +9,7 @@ from hipgp.plots.curves import profile
 from hipgp.plots.globe import globe
 from hipgp.plots.graticule import draw_graticule
 from hipgp.plots.histories import convergence, learning, rounds
-from hipgp.plots.images import SIGNED, SPREAD, VALUE, across, date_ticks, image, limits, scale
+from hipgp.plots.images import SIGNED, SPREAD, VALUE, across, date_ticks, image, limits, scale, spread_scale
 from hipgp.plots.maps import maps, slices
 from hipgp.plots.observed import draw_observed
 from hipgp.plots.sky import sky
@@ -44,6 +44,7 @@ __all__ = [
     "scale",
     "sky",
     "slices",
+    "spread_scale",
     "stacked",
     "standardised",
     "styled",
