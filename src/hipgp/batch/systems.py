@@ -200,7 +200,7 @@ def _begin(system: System, z: Array) -> tuple[Array, Array, Array, tuple[CGState
     return rhs, jnp.zeros_like(rhs), in_float64(system).kl_bound(rhs), _from(system, rhs, z.dtype)
 
 
-_again = bounded_jit()(_from)
+_restart = bounded_jit()(_from)
 
 
 @bounded_jit(donate="all-except-first")
@@ -252,13 +252,12 @@ def solve(
     """
     target = np.broadcast_to(np.asarray(tolerance, z.dtype), (z.shape[0],))
     rhs, x, bound, (state, scale) = _begin(system, z)
-    steps, bound, found = 0, np.asarray(bound), None
-    if start is not None:
-        found = _refined(system, z, rhs, x, jnp.ones_like(scale), start)
-        if np.sum(started := np.asarray(found.kl_bound)) < np.sum(bound):
-            bound = started
-        else:
-            found = None
+    steps, bound = 0, np.asarray(bound)
+    found = None if start is None else _refined(system, z, rhs, x, jnp.ones_like(scale), start)
+    if found is not None and np.sum(found.kl_bound) >= np.sum(bound):
+        found = None  # zero is nearer
+    if found is not None:
+        bound = np.asarray(found.kl_bound)
     if checkpoint is not None and (saved := checkpoint.load(rhs.shape)) is not None:
         x, steps, (state, scale) = saved
         found, bound = None, np.full_like(bound, np.inf)
@@ -266,7 +265,7 @@ def solve(
         if np.all(bound <= target) or steps >= max_iterations:
             break
         if found is not None:
-            x, (state, scale) = found.x, _again(system, found.residual, z.dtype)
+            x, (state, scale) = found.x, _restart(system, found.residual, z.dtype)
             found = None  # frees memory during the steps
         before = steps
         value, steps = _run(system, x, state, scale, target, steps, max_iterations, report, checkpoint)

@@ -258,16 +258,19 @@ def observe(
         )
     if noise is None:
         return Data((Observations(functional, values, None, likelihood, of_field, covariates),))
-    std, its_unit = as_quantity("noise", noise, ndim=(0, 1))
-    std = (factor("noise", its_unit, unit) * std).astype(values.dtype)
-    if std.shape not in ((), values.shape):
-        raise ValueError(
-            f"noise: expected a number or one per observation, shape {values.shape}, got {std.shape}"
-        )
+    std = _noise_std(noise, values, unit)
+    return Data((Observations(functional, values, std, likelihood, of_field, covariates),))
+
+
+def _noise_std(noise: Any, y: Float[np.ndarray, " N"], unit: str) -> Float[np.ndarray, " N"]:
+    """The noise std of each observation, in the unit of y."""
+    std, noise_unit = as_quantity("noise", noise, ndim=(0, 1))
+    std = (factor("noise", noise_unit, unit) * std).astype(y.dtype)
+    if std.shape not in ((), y.shape):
+        raise ValueError(f"noise: expected a number or one per observation, shape {y.shape}, got {std.shape}")
     if np.any(std <= 0):
         raise ValueError(f"noise: expected positive standard deviations, got {float(np.min(std))}")
-    std = np.broadcast_to(std, values.shape).copy()
-    return Data((Observations(functional, values, std, likelihood, of_field, covariates),))
+    return np.broadcast_to(std, y.shape).copy()
 
 
 def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelihood | None:

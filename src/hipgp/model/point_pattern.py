@@ -48,14 +48,7 @@ def point_pattern(
     places = as_points("x", x).astype(float)
     ndim = places.shape[1]
     lower, upper, edges = _window(window, ndim)
-    outside = np.any((places < lower) | (places > upper), axis=1)
-    if edges is not None:
-        outside = ~_is_inside(edges, places)
-    if np.any(outside):
-        raise ValueError(
-            f"window: expected a box or polygon that holds all places, got {int(np.sum(outside))} of {len(places)} outside it (first: "
-            f"number {int(np.flatnonzero(outside)[0])}); widen it, or leave them out"
-        )
+    _check_window(places, lower, upper, edges)
     shape = _shape(cells, upper - lower)
     size = (upper - lower) / shape
     counts = np.zeros(shape)
@@ -77,6 +70,20 @@ def point_pattern(
         )
     likelihood = Poisson(exposure=share[inside] * float(np.prod(size)))
     return observe(Points(centres[inside]), y[inside], likelihood=likelihood)
+
+
+def _check_window(
+    places: Float[np.ndarray, "N D"], lower: np.ndarray, upper: np.ndarray, edges: np.ndarray | None
+) -> None:
+    """Raise a ValueError if some places are outside the window."""
+    outside = np.any((places < lower) | (places > upper), axis=1)
+    if edges is not None:
+        outside = ~_is_inside(edges, places)
+    if np.any(outside):
+        raise ValueError(
+            f"window: expected a box or polygon that holds all places, got {int(np.sum(outside))} of {len(places)} outside it (first: "
+            f"number {int(np.flatnonzero(outside)[0])}); widen it, or leave them out"
+        )
 
 
 def _marked(

@@ -57,12 +57,12 @@ def expected_log_likelihood(
 
 
 class _State(NamedTuple):
-    """Parameters, Adam's moments and q, the number of minibatches that q has seen, and what this epoch has summed."""
+    """Parameters, Adam's moments and q, the number of minibatches that q was updated with, and what this epoch has summed."""
 
     logs: LogParameters
     moments: Any
     q: Gaussian
-    seen: np.ndarray
+    minibatches: np.ndarray
     waiting: np.ndarray  # whether q is new in this epoch
     expected: np.ndarray
     trace: np.ndarray  # the bound after each epoch
@@ -123,13 +123,13 @@ def _minibatch(
 
     Covariances forget what is older than about an epoch, as the hyperparameters move; the mean takes shorter steps.
     """
-    batches, seen = problem.batches, int(now.seen) + 1
-    mean_step = max(0.1, batches / (batches + seen - number - 1))
-    covariance_step = max(1 / seen, min(1.0, 2 / (batches + 1)))
+    batches, count = problem.batches, int(now.minibatches) + 1
+    mean_step = max(0.1, batches / (batches + count - number - 1))
+    covariance_step = max(1 / count, min(1.0, 2 / (batches + 1)))
     steps = jnp.asarray(mean_step), jnp.asarray(covariance_step), jnp.asarray(0.0 if now.waiting else rate)
     logs, moments, q, log = _update(now.logs, now.moments, now.q, problem, known, selection, *steps)
     expected = now.expected + float(log)
-    return now._replace(logs=logs, moments=moments, q=q, seen=np.asarray(seen), expected=expected)
+    return now._replace(logs=logs, moments=moments, q=q, minibatches=np.asarray(count), expected=expected)
 
 
 @eqx.filter_jit
