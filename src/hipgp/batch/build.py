@@ -74,13 +74,13 @@ def build(problem: Problem, method: "Batch", operators: "_GridOperators | None" 
     }
     if method.weights != "exact":
         choices["stencil"] = decisions.stencil(method, data.functionals, data.ndim)
-    info = _sizes(problem, toeplitz) | {"weights": description, "residual_to_noise": ratio}
+    info = _size_diagnostics(problem, toeplitz) | {"weights": description, "residual_to_noise": ratio}
     info |= {name: choices[name].choice for name in ("residual", "space", "product", "preconditioner")}
     info["decisions"] = {name: decision.reason for name, decision in choices.items()}
     return Built(system, cells, info, _grid_model(problem, method, rows, residual, cells))
 
 
-def _sizes(problem: Problem, toeplitz: Toeplitz) -> dict[str, Any]:
+def _size_diagnostics(problem: Problem, toeplitz: Toeplitz) -> dict[str, Any]:
     """The diagnostics that describe the problem."""
     grid, data = problem.grid, problem.data
     return {

@@ -112,11 +112,13 @@ def _by_grid_factor(
     solve = lambda b: scipy.linalg.lu_solve(factor, np.asarray(b).T, check_finite=False)
     field, x = np.asarray(prior.field), post.trend.of_data(post.data, post.grid)
     left = np.sum(field * solve(prior.w).T, axis=1)  # posterior variance of w'u
-    return np.asarray(prior.variance) - left, field @ solve(_pulled(post.system, jnp.asarray(x.T, float)))
+    return np.asarray(prior.variance) - left, field @ solve(
+        _weighted_transpose(post.system, jnp.asarray(x.T, float))
+    )
 
 
 @bounded_jit()
-def _pulled(system: Any, x: Float[Array, "p N"]) -> Float[Array, "p M"]:
+def _weighted_transpose(system: Any, x: Float[Array, "p N"]) -> Float[Array, "p M"]:
     """Return W' N^-1 x."""
     system = in_float64(system)
     return system.weights.transpose_matmul(x / system.noise)

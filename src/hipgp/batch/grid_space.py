@@ -147,7 +147,7 @@ def grid_system(
     """The grid-space form of W K W' + N; `noise` holds variances, `points` tells whether all data are point values."""
     toeplitz = toeplitz.whole()
     dtype = toeplitz.eigenvalues.dtype
-    measured = _of_points if points else _of_lines
+    measured = _information_of_points if points else _information_of_lines
     (stencil, density, low), local = run_both(
         lambda: measured(toeplitz, weights.matrix, noise),
         lambda: LocalWeights.from_rows(weights, dtype, store_transpose=not points),
@@ -162,26 +162,26 @@ def grid_system(
     )
 
 
-def _of_points(
+def _information_of_points(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
 ) -> tuple[SlicedEllpack, float, _LowModes]:
     """G, its mean over the torus, and the dense block of modes, for points."""
     torus, product = toeplitz.torus, _product(matrix, 1 / noise)
     row_sums = np.maximum(np.asarray(product.sum(axis=1)), 0.0)
     density = float(np.sum(row_sums)) / torus.size
-    modes = _largest(toeplitz, _point_modes(torus), LEAST_GAIN / max(density, 1e-300))
-    low = _low(toeplitz, modes, _looked_up(torus, row_sums, modes))
+    modes = _largest_modes(toeplitz, _point_modes(torus), LEAST_GAIN / max(density, 1e-300))
+    low = _low_modes(toeplitz, modes, _products_from_row_sums(torus, row_sums, modes))
     return sliced_ellpack(CSR.from_scipy(product), toeplitz.eigenvalues.dtype), density, low
 
 
-def _of_lines(
+def _information_of_lines(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
 ) -> tuple[None, float, _LowModes]:
     """None for G, which would be dense, its mean over the torus, and the dense block of modes, for lines and areas."""
-    torus, modes = toeplitz.torus, _largest(toeplitz, LINE_MODES, 0.0)
-    products, count = _integrated(torus, matrix, noise, modes), len(modes.q)
+    torus, modes = toeplitz.torus, _largest_modes(toeplitz, LINE_MODES, 0.0)
+    products, count = _products_from_sample(torus, matrix, noise, modes), len(modes.q)
     density = float(np.mean(np.diagonal(products)[:count][count // 2 :])) * 2 / torus.size
-    return None, density, _low(toeplitz, modes, products)
+    return None, density, _low_modes(toeplitz, modes, products)
 
 
 def _point_modes(torus: Torus) -> int:
@@ -248,7 +248,7 @@ class _Modes(NamedTuple):
         return np.any(self.q != self.mirror, axis=1)
 
 
-def _largest(toeplitz: Toeplitz, most: int, least: float) -> _Modes:
+def _largest_modes(toeplitz: Toeplitz, most: int, least: float) -> _Modes:
     """The modes with the largest eigenvalues, down to `least`; their number is rounded up, to limit recompilation."""
     eigenvalues, shape = np.asarray(toeplitz.eigenvalues, float), toeplitz.torus.shape
     order = np.argsort(-eigenvalues, axis=None, kind="stable")[:most]
@@ -260,7 +260,9 @@ def _largest(toeplitz: Toeplitz, most: int, least: float) -> _Modes:
     return _Modes(q[first], mirror[first])
 
 
-def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: _Modes) -> Float[np.ndarray, "k k"]:
+def _products_from_row_sums(
+    torus: Torus, row_sums: Float[np.ndarray, " M"], modes: _Modes
+) -> Float[np.ndarray, "k k"]:
     """Sums over the grid of G's row sums times products of two modes, which are cosines and sines themselves."""
     padded = np.zeros(torus.shape)
     padded[tuple(slice(n) for n in torus.grid.shape)] = row_sums.reshape(torus.grid.shape)
@@ -272,7 +274,9 @@ def _looked_up(torus: Torus, row_sums: Float[np.ndarray, " M"], modes: _Modes) -
     return np.block([[cosines, mixed[:, paired]], [mixed[:, paired].T, sines[np.ix_(paired, paired)]]])
 
 
-def _integrated(torus: Torus, matrix: Any, noise: np.ndarray, modes: _Modes) -> Float[np.ndarray, "k k"]:
+def _products_from_sample(
+    torus: Torus, matrix: Any, noise: np.ndarray, modes: _Modes
+) -> Float[np.ndarray, "k k"]:
     """Sums over a sample of the observations of products of two modes as the observations see them."""
     count = matrix.shape[0]
     sample = np.sort(np.random.default_rng(0).permutation(count)[:LINES])
@@ -303,7 +307,7 @@ def _waves(torus: Torus, q: Int[np.ndarray, "r D"]) -> np.ndarray:
     return out
 
 
-def _low(toeplitz: Toeplitz, modes: _Modes, products: Float[np.ndarray, "k k"]) -> _LowModes:
+def _low_modes(toeplitz: Toeplitz, modes: _Modes, products: Float[np.ndarray, "k k"]) -> _LowModes:
     """The places of the modes' coefficients among the unknowns, and the inverse of the block of Λ there."""
     eigenvalues, paired = toeplitz.eigenvalues, modes.paired
     both = (modes.q[:, -1] == modes.mirror[:, -1]) & paired  # rfftn keeps both of the pair

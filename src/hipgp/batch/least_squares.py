@@ -103,7 +103,7 @@ def combine(
         )
     total, first, steps = np.zeros(p), solved, solved.steps
     for attempt in range(2):
-        part, alpha, field, bound = _orthogonal(system, first, solved, rows)
+        part, alpha, field, bound = _orthogonal_to_columns(system, first, solved, rows)
         total = total + part
         if bound <= tolerance or attempt == 1:
             break
@@ -117,19 +117,19 @@ def combine(
     return TrendSolution(alpha, field, rows.beta + rows.scale * total, covariance, bound, steps, of_columns)
 
 
-def _orthogonal(
+def _orthogonal_to_columns(
     system: System, first: Solved, solved: Solved, rows: RightHandSides
 ) -> tuple[np.ndarray, Array, Array, float]:
     """The coefficients that make X' alpha = 0, and the combination's alpha, field and KL bound."""
     inner = rows.z[1:] @ np.asarray(solved.alpha[1:], float).T
     beta = np.linalg.solve(inner, rows.z[1:] @ np.asarray(first.alpha[0], float))
     arrays = lambda s: (s.alpha, s.field, s.residual)
-    alpha, field, bound = _mixed(system, beta, arrays(first), arrays(solved))
+    alpha, field, bound = _without_trend(system, beta, arrays(first), arrays(solved))
     return beta, alpha, field, float(bound)
 
 
 @bounded_jit()
-def _mixed(
+def _without_trend(
     system: System, beta: Any, of_data: tuple[Array, ...], of_columns: tuple[Array, ...]
 ) -> tuple[Array, ...]:
     """alpha and field of y less beta times those of the columns, and the KL bound of the combined residual."""

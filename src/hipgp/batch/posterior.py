@@ -80,7 +80,7 @@ class BatchPosterior(DataPosterior):
         points = Points(self.grid.coordinates().astype(self.dtype))
         algorithm = self._algorithm(points, how)
         targets = self._targets(points, columns, how, algorithm, with_rows=algorithm != "vecchia")
-        std, error = _together([self._std(target, how, algorithm) for target in targets])
+        std, error = _concatenated([self._std(target, how, algorithm) for target in targets])
         on_grid = lambda a: None if a is None else a.reshape(self.grid.shape).astype(self.dtype)
         return on_grid(std), on_grid(error)  # type: ignore[return-value]
 
@@ -89,7 +89,7 @@ class BatchPosterior(DataPosterior):
         for target in self._targets(functional, how.columns, how, algorithm):
             means.append(self._mean(target))
             deviations.append(self._std(target, how, algorithm))
-        return Prediction(np.concatenate(means), *_together(deviations))
+        return Prediction(np.concatenate(means), *_concatenated(deviations))
 
     def _algorithm(self, functional: Functional, how: StdOptions) -> str:
         """The algorithm for standard deviations."""
@@ -323,6 +323,6 @@ class BatchPosterior(DataPosterior):
         return np.einsum("tp,pq,tq->t", gap, self.beta_covariance, gap)
 
 
-def _together(parts: list[tuple[np.ndarray, np.ndarray | None]]) -> tuple[np.ndarray, np.ndarray | None]:
+def _concatenated(parts: list[tuple[np.ndarray, np.ndarray | None]]) -> tuple[np.ndarray, np.ndarray | None]:
     std, error = zip(*parts, strict=True)
     return np.concatenate(std), None if error[0] is None else np.concatenate(error)

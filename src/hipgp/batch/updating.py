@@ -60,21 +60,21 @@ def start_from(post: "BatchPosterior", kept: Int[np.ndarray, " n"], added: int) 
     left = np.setdiff1d(np.arange(alpha.shape[1]), kept)
     known = alpha[:, kept]
     if len(left):
-        known = known + _passed_on(post, kept, left, alpha[:, left])
+        known = known + _contribution_of_left(post, kept, left, alpha[:, left])
     filled = np.concatenate([known, np.zeros((len(known), added))], axis=1)
     is_added = np.arange(filled.shape[1]) >= len(kept)
     return Start(filled[0], np.asarray(post.beta, float), filled[1:], is_added)
 
 
 @float64_available
-def _passed_on(
+def _contribution_of_left(
     post: "BatchPosterior",
     kept: Int[np.ndarray, " n"],
     left: Int[np.ndarray, " d"],
     alpha: Float[np.ndarray, "B d"],
 ) -> Float[np.ndarray, "B n"]:
     """Return B' alpha of the observations that are left out."""
-    nodes, places = _located(post.problem)
+    nodes, places = _nodes_and_places(post.problem)
     noise = np.asarray(post.noise_variance, float)[kept]
     groups = target_groups(places[kept], places[left], 1, NEAREST)
     of_left = vecchia.conditionals(post.kernel, nodes[kept], noise, nodes[left], groups)
@@ -86,7 +86,7 @@ def _passed_on(
     return (matrix.T @ alpha[:, np.asarray(groups.index[:, -1]) - len(kept)].T).T
 
 
-def _located(problem: Problem) -> tuple[Nodes, Float[np.ndarray, "N F"]]:
+def _nodes_and_places(problem: Problem) -> tuple[Nodes, Float[np.ndarray, "N F"]]:
     """Return the observations as coarse nodes, and where they are in the kernel's coordinates."""
     nodes = coarse_data_nodes(problem.data, problem.kernel)
     return nodes, location_features(nodes, problem.kernel)
@@ -121,7 +121,7 @@ def _factor_of_added(
     problem: Problem, noise: Float[np.ndarray, " N"], added: Int[np.ndarray, " n"]
 ) -> scipy.sparse.csr_array:
     """Return the rows of a Vecchia factor of the observations that were added, all others before them."""
-    nodes, places = _located(problem)
+    nodes, places = _nodes_and_places(problem)
     return vecchia.last_rows(problem.kernel, nodes, places, noise, added, NEAREST)
 
 

@@ -90,20 +90,20 @@ def _local_conditional(post: "BatchPosterior", functional: Functional) -> _Local
         clusters = cluster_points(post.kernel, x, noise, scale, share, CLUSTER_MOST)
         if clusters is not None:
             nodes, spread = clusters_as_points(x, clusters, noise)
-    groups = _near(nodes, targets, post.kernel)
+    groups = _nearest_groups(nodes, targets, post.kernel)
     return _LocalConditional(conditionals(post.kernel, nodes, spread, targets, groups), clusters, noise)
 
 
-def _near(nodes: Nodes, targets: Nodes, kernel: Kernel) -> Groups:
+def _nearest_groups(nodes: Nodes, targets: Nodes, kernel: Kernel) -> Groups:
     """Observations near the targets: by place for points, by ends for lines given lines, by closest node otherwise."""
     many, of_targets = nodes.x.shape[1] > 1, targets.x.shape[1] > 1
     if many == of_targets:
         both = location_features(Nodes.concatenate([nodes, targets]), kernel)
-        sizes = _sizes(len(nodes), len(targets)) if many else ALONE
+        sizes = _group_sizes(len(nodes), len(targets)) if many else ALONE
         return target_groups(both[: len(nodes)], both[len(nodes) :], *sizes)
     n, q, d = nodes.x.shape
     middle = metric_coordinates(kernel, np.asarray(targets.x[:, targets.x.shape[1] // 2]))
-    size, k = _sizes(n, len(middle))
+    size, k = _group_sizes(n, len(middle))
     groups = bisected_groups(middle, size)
     tree = scipy.spatial.KDTree(metric_coordinates(kernel, np.asarray(nodes.x).reshape(-1, d)))
     count = min(n * q, 4 * k)
@@ -115,7 +115,7 @@ def _near(nodes: Nodes, targets: Nodes, kernel: Kernel) -> Groups:
     return append_targets(near, groups, n)
 
 
-def _sizes(observations: int, targets: int) -> tuple[int, int]:
+def _group_sizes(observations: int, targets: int) -> tuple[int, int]:
     """The group size, such that a group spans about a quarter of its neighbours' region, and the number of neighbours."""
     k = NEIGHBOURS[targets > FEW]
     return int(np.clip(k * targets / (4 * observations), 1, MOST_TOGETHER)), k
