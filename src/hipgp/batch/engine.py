@@ -219,14 +219,12 @@ class Batch(Method):
             self.check(kernel, grid, block.functional)
         n, p = len(data), trend.count(grid.ndim)
         shapes = {"alpha": (n,), "field": (grid.size,), "noise_variance": (n,), "order": (n,), "beta": (p,)}
-        check_shapes(arrays, shapes | {"beta_covariance": (p, p)})
+        check_shapes(arrays, shapes | {"beta_covariance": (p, p), "alpha_of_columns": (p, n)})
         if not np.all(arrays["noise_variance"] > 0):
             raise ValueError("noise_variance: expected positive numbers, got some that are not")
         problem = Problem(kernel, grid, data, noise, trend)
         if not np.array_equal(np.sort(arrays["order"]), np.arange(n)):
             raise ValueError("order: expected every observation's number once, got a different list")
-        arrays.setdefault("alpha_of_columns", np.zeros((p, n)))  # maps of before have none
-        check_shapes(arrays, {"alpha_of_columns": (p, n)})
         solved: dict[str, Any] = {name: arrays[name] for name in SOLVED}
         solved["order"] = solved["order"].astype(int)  # a file holds floats
         return self._posterior(problem, model["diagnostics"], solved)

@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.batch import beyond, decisions, estimates, evidence, exact_variances, interpolation, variances
 from hipgp.batch.interpolation import Rows
-from hipgp.batch.least_squares import right_hand_sides, row_tolerances
 from hipgp.batch.leave_out import leave_out
 from hipgp.batch.reference import Reference
 from hipgp.batch.simulation import GridTarget, simulate, warn_if_far
@@ -301,22 +300,8 @@ class BatchPosterior(DataPosterior):
         columns = self.trend.of_data(self.data, self.grid)
         if columns.shape[1] == 0:
             return tuple(jnp.zeros((0, n), self.data.dtype) for n in (len(columns), self.grid.size))  # type: ignore[return-value]
-        if np.any(self.alpha_of_columns):
-            alpha = jnp.asarray(self.alpha_of_columns, self.data.dtype)
-            return alpha, field_of(self.system, alpha)
-        return self._columns_solved_again(columns)
-
-    def _columns_solved_again(
-        self, columns: Float[np.ndarray, "N p"]
-    ) -> tuple[Float[Array, "p N"], Float[Array, "p M"]]:
-        """Solve for A^-1 X, which maps written by earlier versions do not hold."""
-        std = np.sqrt(self.noise_variance)
-        rows = right_hand_sides(self.data.y, columns, std)
-        target = row_tolerances(self.method.tolerance, columns.shape[1])[1:]
-        z = jnp.asarray(rows.z[1:], self.data.dtype)
-        solved = solve(self.system, z, target, self.method.max_iterations)
-        scale = jnp.asarray(rows.scale, z.dtype)[:, None]
-        return solved.alpha / scale, solved.field / scale
+        alpha = jnp.asarray(self.alpha_of_columns, self.data.dtype)
+        return alpha, field_of(self.system, alpha)
 
     def trend_variance(self, gap: Float[np.ndarray, "T p"]) -> Float[np.ndarray, " T"]:
         """The variance due to the trend's coefficients; `gap` is a functional's columns less X' A^-1 c."""

@@ -24,9 +24,9 @@ def as_places(name: str, value: Any, ndim: tuple[int, ...] = (1, 2)) -> tuple[np
     """Places as an array of floats, and the unit of each axis; tables and mixed arrays are converted by column."""
     if hasattr(value, "columns") and hasattr(value, "iloc"):  # a pandas DataFrame
         refuse_degrees(name, value.columns)
-        return _together(name, [(f"{name}[{str(label)!r}]", value[label]) for label in value.columns])
+        return _stacked([(f"{name}[{str(label)!r}]", value[label]) for label in value.columns])
     if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 2:
-        return _together(name, [(name, value[:, i]) for i in range(value.shape[1])])
+        return _stacked([(name, value[:, i]) for i in range(value.shape[1])])
     if sky.is_sky(value):
         array, unit = sky.cartesian(name, value)
         as_float(name, array, ndim)
@@ -40,7 +40,7 @@ def as_places(name: str, value: Any, ndim: tuple[int, ...] = (1, 2)) -> tuple[np
     return array, (unit,) * (array.shape[-1] if array.ndim > 1 else 1)
 
 
-def _together(name: str, columns: list[tuple[str, Any]]) -> tuple[np.ndarray, Units]:
+def _stacked(columns: list[tuple[str, Any]]) -> tuple[np.ndarray, Units]:
     """Stack columns; dates are converted to days, and every other column must hold plain numbers."""
     parts, units = [], []
     for label, column in columns:
