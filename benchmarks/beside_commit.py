@@ -84,6 +84,16 @@ def least(rounds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, floa
     return {name: {call: min(found[name][call] for found in rounds) for call in CALLS} for name in rounds[0]}
 
 
+def compared(revision: str, before: list[Any], after: list[Any]) -> dict[str, Any]:
+    old, new = least(before), least(after)
+    rows = [
+        {"problem": name, "call": call, "before": old[name][call], "after": new[name][call],
+         "ratio": new[name][call] / old[name][call]}
+        for name in old for call in CALLS
+    ]  # fmt: skip
+    return {"revision": revision, "rounds": len(before), "rows": rows, "each": [before, after]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("revision", nargs="?", default="c043462")
@@ -106,14 +116,10 @@ def main() -> None:
             before.append(run_tree(Path(folder)))
             after.append(run_tree(ROOT))
             print(json.dumps({"before": before[-1], "after": after[-1]}), flush=True)
-    old, new = least(before), least(after)
-    rows = [
-        {"problem": name, "call": call, "before": old[name][call], "after": new[name][call],
-         "ratio": new[name][call] / old[name][call]}
-        for name in old for call in CALLS
-    ]  # fmt: skip
-    result = {"revision": chosen.revision, "rounds": chosen.rounds, "rows": rows, "each": [before, after]}
-    write_result(f"beside-commit-{chosen.revision}", result | {"machine": facts()})
+            write_result(
+                f"beside-commit-{chosen.revision}",
+                compared(chosen.revision, before, after) | {"machine": facts()},
+            )
 
 
 if __name__ == "__main__":
