@@ -20,7 +20,7 @@ GROUPS = {
     ),
     "tables, dates, places on the Earth, named trends": (
         "model/dates", "model/frames", "model/covariates", "model/geometry", "model/tables", "model/sky", "model/sphere",
-        "files/places", "files/shapes", "files/export", "model/coordinates",
+        "files/places", "files/shapes", "files/export", "model/coordinates", "model/quantities", "model/degrees", "model/features",
     ),
     "paths, polygons, periods": ("model/paths", "model/polygon", "model/vertices", "model/periodic", "learning/periods"),
     "choices of grid, engine and kernel; averages over kernels": (
@@ -32,8 +32,15 @@ GROUPS = {
     ),
     "check of the grid": ("vecchia/grid_check", "vecchia/grid_error", "vecchia/local_problems"),
     "the exact engine": ("exact.py", "weights/dense"),
+    "the low-rank preconditioner, products by slabs": (
+        "batch/low_rank", "linalg/low_rank", "linalg/pivoted_cholesky", "weights/slabs",
+    ),
+    "services: memory, signals, damaged files, compiled programs": (
+        "runtime/archive", "runtime/checkpoints", "runtime/compilations", "runtime/memory", "runtime/processes",
+        "runtime/programs", "runtime/signals", "runtime/callers",
+    ),
 }  # fmt: skip
-CORE = "core: model, three files of the user's, batch and variational engine, learning, files, services"
+CORE = "core: model, batch and variational engine, learning, files"
 BESIDE_CODE = (
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 )  # fmt: skip
