@@ -26,6 +26,7 @@ MOST_EXACT = 50_000  # stars with a solve for each one's weights
 SAMPLES = 32
 MANY, MANY_AT_ONCE = 2000, 250  # stars from which mini-batches are larger, and of how many
 STEPS = 50.0  # step times mini-batches of natural gradients, as docs/paper_engine.md recommends
+HELD_EPOCHS = 10  # where the weights of very many stars are held
 LIMIT, PREDICT_LIMIT = 20, 50  # PCG iterations where every star has a solve of its own in every epoch
 EPOCHS = {
     "best": 10, "natural gradients": 40, "natural gradients, kernel learned": 4, "dual ascent": 10
@@ -208,8 +209,8 @@ def method_of(system: str, count: int, way: Way = BEST, held: bool = False) -> A
     local = way.fit == "best" and count > MOST_EXACT and not (held and system == "HIP-GP")
     limits = (LIMIT, PREDICT_LIMIT) if count > MOST_EXACT and not local else (200, 500)
     batch = 100 if count < MANY else MANY_AT_ONCE
-    epochs = EPOCHS[way.fit]
-    if count >= MANY and way.fit.startswith("natural"):
+    epochs = HELD_EPOCHS if held else EPOCHS[way.fit]
+    if count >= MANY and way.fit.startswith("natural") and not held:
         epochs = int(np.ceil(STEPS / systems.STEP / np.ceil(count / batch)))
     return systems.variational(
         system, way.fit, family=way.family, block_shape=BLOCK, batch_size=batch, epochs=epochs,

@@ -9,6 +9,8 @@ from typing import Any
 
 from hipgp.runtime.archive import atomic
 
+from .outcome import machine
+
 
 class Pieces:
     """What earlier pieces have found. The folder is removed when the experiment has come to its end."""
@@ -22,10 +24,10 @@ class Pieces:
         plain = re.sub(r"\W+", "-", name)
         file = self.folder / f"{plain}.json"
         if file.exists():
-            return json.loads(file.read_text())
+            return json.loads(file.read_text())["found"]
         found = make(self.folder / f"{plain}.checkpoint")
         with atomic(file) as target:
-            target.write(json.dumps(found, default=float).encode())
+            target.write(json.dumps({"machine": machine(), "found": found}, default=float).encode())
         return found
 
     def done(self) -> None:

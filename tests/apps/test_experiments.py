@@ -289,6 +289,7 @@ def test_a_patch_in_pieces_is_the_patch(tmp_path, monkeypatch):
     monkeypatch.setattr(dust, "learned", lambda *_: hg.Matern32(0.5, 0.8))
     monkeypatch.setattr(dust, "MOST_EXACT", 30)
     monkeypatch.setitem(dust.EPOCHS, "natural gradients", 2)
+    monkeypatch.setattr(dust, "HELD_EPOCHS", 2)
     held = experiments.run("dust-patch", "small", None, tmp_path / "held", progress=False).tables[0].rows
     monkeypatch.setattr(dust, "are_stored", lambda *_: False)
     whole = experiments.run("dust-patch", "small", None, tmp_path / "whole", progress=False).tables[0].rows
