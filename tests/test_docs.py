@@ -1,6 +1,6 @@
 """The documentation's Python blocks run as printed, page by page, and its links and names exist."""
 
-import importlib
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -79,5 +79,31 @@ def test_it_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocstrings", reason="docs: pip install 'hipgp[docs]'")
     from mkdocs.config import load_config
 
-    build.build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path / "site"), strict=True))
+    config = load_config(
+        str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path / "site"), strict=True, extra={"gallery": False}
+    )
+    build.build(config)
     assert (tmp_path / "site" / "reference.html").exists()
+    page = (tmp_path / "site" / "gallery.html").read_text()
+    assert page.count("<summary>") == len(list((ROOT / "docs" / "tutorials").glob("*.py")))
+
+
+def test_the_gallery_runs_what_is_new_and_says_what_failed(tmp_path, monkeypatch):
+    pytest.importorskip("mkdocs", reason="docs: pip install 'hipgp[docs]'")
+    spec = importlib.util.spec_from_file_location("gallery", ROOT / "docs" / "gallery.py")
+    gallery = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gallery)
+    monkeypatch.setattr(gallery, "KEPT", tmp_path / "kept")
+    program = tmp_path / "01_one.py"
+    program.write_text('"""One: a < b."""\nprint("two & three")\nopen("one.png", "wb").write(b"png")\n')
+    (folder,) = gallery._made([program]).values()
+    text = gallery._section(program, folder)
+    assert (
+        "## One\nA < b.\n" in text and "<pre>two &amp; three\n</pre>" in text and "gallery/01_one.png" in text
+    )
+    (folder / "output.txt").write_text("kept")
+    assert "<pre>kept</pre>" in gallery._section(program, gallery._made([program])[program])
+    for fault, told in (("raise ValueError('no')", "ValueError: no"), ("1", "expected one picture, got 0")):
+        program.write_text(fault)
+        with pytest.raises(gallery.PluginError, match=told):
+            gallery._made([program])

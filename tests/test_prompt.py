@@ -109,7 +109,10 @@ def test_objects_show_themselves_in_a_few_lines(post):
     noisy = Y + 0.1 * np.random.default_rng(1).standard_normal(40)
     learned = hg.GP(KERNEL, GRID).learn(hg.observe(hg.Points(X), noisy), progress=False, polish=False)
     said = repr(learned)
-    assert ", ".join(learned.learned.shown()) in said and "±" in said and "trace" not in said
+    for name, text in learned.learned.rows.items():
+        assert f"\n  learned {name}: {text}" in said
+        assert f"<td>{name}</td><td style='text-align: left'>{text}</td>" in learned.learned._repr_html_()
+    assert "±" in said and "trace" not in said
     for shown in (repr(post), said):
         assert len(shown.splitlines()) <= 8 and "f64" not in shown and "array(" not in shown
         assert "Matern32(variance=" in shown and repr(GRID) in shown

@@ -32,3 +32,6 @@ new = rng.uniform(0, 1, (500, 2))
 p = post.predict(hg.Points(new))
 print(f"error at new places: {np.sqrt(np.mean((p.mean - height(new)) ** 2)):.2f} (noise {gp.noise:.2f})")
 print(f"within two standard deviations: {np.mean(np.abs(p.mean - height(new)) < 2 * p.std):.0%}")
+
+axes = post.labelled(name="height", unit="m").plot()
+np.ravel(axes)[0].figure.savefig("points.png", dpi=120)

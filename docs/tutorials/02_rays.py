@@ -44,3 +44,6 @@ for place, mean, std in zip(clouds, p.mean, p.std, strict=True):
 p = post.predict(hg.LineIntegrals((0.0, 0.0), stars[test]))
 z = (extinction[test] - p.mean) / np.hypot(p.std, 0.01)
 print(f"held-out stars: standardised errors have std {np.std(z):.2f}")
+
+axes = post.labelled(name="density of dust").plot()
+np.ravel(axes)[0].figure.savefig("rays.png", dpi=120)

@@ -28,3 +28,6 @@ print(f"slope at 5: {p.mean[0]:.2f} ± {p.std[0]:.2f}, truth {slope(5.0):.2f}")
 draws = post.sample(200, key=0)
 turning = new[0] + (grid.axes[0][1] - grid.axes[0][0]) * draws.argmax(axis=1)
 print(f"the highest point of the curve: {turning.mean():.2f} ± {turning.std():.2f}")
+
+axes = post.plot()
+np.ravel(axes)[0].figure.savefig("derivatives.png", dpi=120)

@@ -3,6 +3,7 @@
 import numpy as np
 
 import hipgp as hg
+from hipgp import plots
 
 rng = np.random.default_rng(0)
 
@@ -37,3 +38,6 @@ wrong = hg.GP(gp.kernel, grid, noise=gp.noise / 2, trend=columns[train]).conditi
 p = wrong.predict(hg.Points(x[test]), columns=columns[test])
 z = (y[test] - p.mean) / np.hypot(p.std, gp.noise / 2)
 print(f"with half the noise, 95% intervals hold {np.mean(np.abs(z) < 1.96):.0%}")
+
+from_too_little = plots.calibration(p.mean, np.hypot(p.std, gp.noise / 2), y[test], "Half the noise claimed")
+from_too_little.savefig("calibration.png", dpi=120)

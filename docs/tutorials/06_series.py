@@ -30,3 +30,6 @@ days = np.arange(480.0, 520.0, 10.0)[:, None]
 p = post.predict(hg.BoxAverages(days, days + 10))
 for day, mean, std in zip(days[:, 0], p.mean, p.std, strict=True):
     print(f"  mean of {day:.0f} to {day + 10:.0f}: {mean:6.3f} ± {std:.3f}")
+
+around = post.predict(hg.Points(np.linspace(495, 515, 800)))
+np.ravel(around.plot())[0].figure.savefig("series.png", dpi=120)

@@ -55,3 +55,6 @@ places = rng.uniform(0.2, 0.8, (5, 2))
 p = post.predict(hg.Points(places), std="exact")
 for place, mean, std in zip(places, p.mean, p.std, strict=True):
     print(f"at {place.round(2)}: {mean:6.3f} ± {std:.3f}, truth {field(place):6.3f}")
+
+axes = post.plot()
+np.ravel(axes)[0].figure.savefig("your-own.png", dpi=120)

@@ -55,7 +55,7 @@ print(
 # Outliers: Student's t learns how heavy their tails are, and the noise of all the others.
 x = np.linspace(0, 1, 200)
 y = np.sin(6 * x) + 0.05 * rng.standard_t(1.5, 200)
-robust = hg.GP(hg.Matern52(), hg.Grid.cover(0.0, 1.0, shape=64)).learn(
-    hg.observe(hg.Points(x), y, likelihood=hg.StudentT())
-)
+data = hg.observe(hg.Points(x), y, likelihood=hg.StudentT())
+robust = hg.GP(hg.Matern52(), hg.Grid.cover(0.0, 1.0, shape=64)).learn(data)
 print(f"noise {robust.noise:.3f}, degrees of freedom {robust.parameters['StudentT.df']:.1f}")
+robust.condition(data).plot().figure.savefig("outliers.png", dpi=120)

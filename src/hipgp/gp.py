@@ -117,7 +117,9 @@ class GP(Shown, eqx.Module):
         rows |= {"grid": "chosen when conditioned" if self.grid is None else repr(self.grid)}
         rows |= {} if self.link.identity else {"link": self.link.name}
         rows |= {name: f"{value:.4g}" for name, value in self.parameters.items()}
-        rows |= {} if self.learned is None else {"learned": ", ".join(self.learned.shown())}
+        rows |= (
+            {} if self.learned is None else {f"learned {k}": text for k, text in self.learned.rows.items()}
+        )
         rows |= {"chosen": self.learned.choice} if self.learned is not None and self.learned.choice else {}
         return "GP", rows
 

@@ -61,7 +61,9 @@ class Posterior(Shown, eqx.Module):
         rows |= {} if self.noise is None else {"noise": f"{self.noise:.4g}"}
         rows |= {"observations": f"{info['observations']:,}"} if "observations" in info else {}
         rows |= {"from the exact posterior": f"{info['kl_nats']:.2g} nats"} if "kl_nats" in info else {}
-        rows |= {} if self.learned is None else {"learned": ", ".join(self.learned.shown())}
+        rows |= (
+            {} if self.learned is None else {f"learned {k}": text for k, text in self.learned.rows.items()}
+        )
         return f"Posterior of {self.labels.value()}", rows
 
     @property

@@ -10,6 +10,7 @@ from hipgp.model import dates
 from hipgp.model.frames import Frame
 from hipgp.model.kernels import Kernel
 from hipgp.model.scaling import scaled_bounds, scaled_kernel, scaled_noise
+from hipgp.runtime.shown import as_html, as_text
 
 SMALL = 0.5  # standard error of a logarithm up to which it is shown in percent of the parameter
 
@@ -46,8 +47,13 @@ class Learned(NamedTuple):
 
     def shown(self) -> list[str]:
         """A text for each parameter, such as "noise 0.05 ± 4%"."""
+        return [f"{name} {text}" for name, text in self.rows.items()]
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """The value and the error of each parameter as text, by name."""
         rows = zip(self.names, self.values, self.log_std, strict=True)
-        return [f"{name} {self._value(name, value)} {_error(std)}" for name, value, std in rows]
+        return {name: f"{self._value(name, value)} {_error(std)}" for name, value, std in rows}
 
     def _value(self, name: str, value: float) -> str:
         """The value of a parameter as text; lengthscales and periods have their unit."""
@@ -57,10 +63,18 @@ class Learned(NamedTuple):
         units = self.frame.axes if not axis else (self.frame.axes[int(axis[:-1])],)
         return dates.length(value, units[0] if len(set(units)) == 1 else "")
 
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        chosen = {"chosen": self.choice} if self.choice else {}
+        return (
+            f"learned in {self.seconds:.1f} s, {self.objective:.4g} nats an observation",
+            chosen | self.rows,
+        )
+
     def __repr__(self) -> str:
-        told = [*([f"chosen {self.choice}"] if self.choice else []), *self.shown()]
-        lines = "".join(f"\n  {line}" for line in told)
-        return f"learned in {self.seconds:.1f} s, {self.objective:.4g} nats an observation:{lines}"
+        return as_text(*self._shown())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
 
 
 class WeightedKernels(NamedTuple):

@@ -15,16 +15,24 @@ class Shown:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        title, rows = self._shown()
-        return title + "".join(f"\n  {name}: {text}" for name, text in rows.items())
+        return as_text(*self._shown())
 
     def _repr_html_(self) -> str:
-        title, rows = self._shown()
-        cells = "".join(
-            f"<tr><td>{html.escape(name)}</td><td style='text-align: left'>{html.escape(text)}</td></tr>"
-            for name, text in rows.items()
-        )
-        return f"<b>{html.escape(title)}</b>" + (f"<table>{cells}</table>" if cells else "")
+        return as_html(*self._shown())
+
+
+def as_text(title: str, rows: dict[str, str]) -> str:
+    """A title and a line for each row."""
+    return title + "".join(f"\n  {name}: {text}" for name, text in rows.items())
+
+
+def as_html(title: str, rows: dict[str, str]) -> str:
+    """A title and a table of the rows, as notebooks show it."""
+    cells = "".join(
+        f"<tr><td>{html.escape(name)}</td><td style='text-align: left'>{html.escape(text)}</td></tr>"
+        for name, text in rows.items()
+    )
+    return f"<b>{html.escape(title)}</b>" + (f"<table>{cells}</table>" if cells else "")
 
 
 def numbers(values: Any) -> str:
