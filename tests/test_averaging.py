@@ -10,6 +10,7 @@ import hipgp as hg
 from hipgp.learning import integration
 from hipgp.learning.parameters import Bounds
 from hipgp.predictions import SampleOptions
+from hipgp.runtime import memory
 
 BOUNDS = {"variance": (0.1, 10.0), "lengthscale": (0.03, 1.0)}
 WITH_NOISE = BOUNDS | {"noise": (0.05, 1.0)}
@@ -179,6 +180,30 @@ def test_every_engine_averages(few, method, tmp_path, monkeypatch):
     np.testing.assert_allclose(again.predict(AT, progress=False).quantile(0.2), p.quantile(0.2), rtol=1e-5)
     np.testing.assert_allclose(again.std(progress=False), post.std(progress=False), rtol=1e-5)
     assert again.diagnostics["hyperparameters"] == post.diagnostics["hyperparameters"]
+
+
+def test_the_trend_is_integrated_over_too(few, monkeypatch):
+    """Weights follow the likelihood with the coefficients integrated out, not at their best."""
+    monkeypatch.setattr(integration, "POINTS", 6)
+    x, y, data, _ = few
+    gp = hg.GP(hg.Matern32(), trend="linear").learn(data, bounds=BOUNDS, progress=False)
+    engine = gp.condition(data, hyperparameters="average", progress=False).engine
+    over, columns = engine.method.over, np.column_stack([np.ones(len(x)), x])
+    restricted = [
+        dense.exact_gp(dense.Matern32(float(k.variance), k.lengthscale), dense.points(x), y, 0.2, dense.points(AT[:1]), columns,
+                       columns[:1]).objective
+        for k in over.kernels
+    ]  # fmt: skip
+    weights = over.weights * np.exp(restricted - over.log_likelihoods)
+    np.testing.assert_allclose(engine.weights, weights / np.sum(weights), rtol=1e-6)
+
+
+def test_posteriors_that_do_not_fit_into_memory_together_are_refused(few, monkeypatch):
+    _, _, data, gp = few
+    monkeypatch.setattr(memory, "bytes_available", lambda: 3e4)
+    gp.condition(data, hg.Exact(), progress=False)
+    with pytest.raises(ValueError, match=r"32 posteriors, one for each kernel, .*hyperparameters=\"best\""):
+        gp.condition(data, hg.Exact(), hyperparameters="average", progress=False)
 
 
 def test_a_transformed_field_keeps_to_its_side_of_zero(monkeypatch):

@@ -29,11 +29,13 @@ from hipgp.model.packing import Arrays, Json, check_shapes, kernel_from_json, ke
 from hipgp.model.problem import Problem
 from hipgp.planning import Part
 from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
+from hipgp.runtime import memory
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.plain import plain
 from hipgp.runtime.progress import Progress, silent
 from hipgp.scores import LeaveOut
 
+NO_RATES = Rates(*np.ones(len(Rates._fields)))  # bytes do not depend on them
 HALVINGS = 60  # of the interval that holds a quantile
 
 
@@ -59,8 +61,15 @@ class Averaged(Method):
         return min(self.over.kernels, key=lambda kernel: float(np.prod(shortest_lengthscale(kernel, ndim))))
 
     def check_memory(self, problem: Problem) -> None:
+        """Raise DoesNotFit if one posterior does not fit into memory, or if those of all kernels together do not."""
         for one in self._problems(problem):
             self.method.check_memory(one)
+        count = len(self.over.kernels)
+        hardest = problem._replace(kernel=self.shortest(problem.grid.ndim))
+        each = [part for part in self.method.parts(hardest, NO_RATES) if not part.optional]
+        kept = sum(part.kept for part in each if part.name != "compilation")
+        what = f"{count} posteriors, one for each kernel, of {memory.shown(kept)} each"
+        memory.check("hyperparameters", what, count * kept, 'use hyperparameters="best"')
 
     def parts(self, problem: Problem, rates: Rates) -> list[Part]:
         """The parts of a posterior for each kernel, which are computed one after the other and are all kept."""
@@ -83,6 +92,7 @@ class Averaged(Method):
     def condition(
         self, problem: Problem, progress: bool = True, checkpoint: Any = None
     ) -> "AveragedPosterior":
+        self.check_memory(problem)
         began, parts, count = time.perf_counter(), [], len(self.over.kernels)
         with Progress("conditioning", progress) as bar, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -90,16 +100,20 @@ class Averaged(Method):
                 parts.append(self.method.condition(one, progress=False))
                 bar.done(len(parts), count)
         _warn_once(caught)
-        weights, info = self._weights(parts), {"seconds": time.perf_counter() - began}
+        weights, info = self._weights(problem, parts), {"seconds": time.perf_counter() - began}
         return self._posterior(problem, parts, weights, _diagnostics(parts, weights, self.over.reason) | info)
 
-    def _weights(self, parts: list[FittedPosterior]) -> Float[np.ndarray, " K"]:
-        """The weights, by the engine's own log evidence where it states the model's exactly."""
-        likelihoods = self.over.log_likelihoods
-        if likelihoods is None or not self.method.exact_evidence:
-            return self.over.weights
-        evidence = np.array([part.log_evidence(0, None).value for part in parts])
-        shift = evidence - likelihoods
+    def _weights(self, problem: Problem, parts: list[FittedPosterior]) -> Float[np.ndarray, " K"]:
+        """The weights with the trend integrated over, by the engine's own log evidence where it states the model's exactly.
+
+        A likelihood at the best coefficients beta, times the root of the determinant of their covariance, is the integral over
+        them but for a factor that is the same for all kernels.
+        """
+        likelihoods, shift = self.over.log_likelihoods, np.zeros(len(parts))
+        if problem.trend.kind is not None:
+            shift = np.array([np.linalg.slogdet(part.trend_fit()[2])[1] / 2 for part in parts])
+        if likelihoods is not None and self.method.exact_evidence:
+            shift += np.array([part.log_evidence(0, None).value for part in parts]) - likelihoods
         shares = self.over.weights * np.exp(shift - np.max(shift))
         return shares / np.sum(shares)
 
