@@ -4,8 +4,9 @@
 
 Kernels, functionals, dimensions 1 to 3, float32 and float64, units, noise, trends and repeated data are drawn at random.
 A problem is passed where every mean is within 0.1 posterior standard deviations of the truth and every standard deviation
-within 10%, or where the library warned and said what to do. An exception or a NaN is a failure. Problems that are in the
-result already are not run again, so that a stopped run goes on where it was.
+within 10%, or where the library warned and said what to do. An exception or a NaN is a failure, and so is one that takes
+more than LIMIT processor seconds. Problems that are in the result already are not run again, so that a stopped run goes
+on where it was.
 
 `--engine auto` is what users get, for so few observations the exact engine; `batch` asks for the batch engine, and thereby
 for a grid that is chosen.
@@ -13,8 +14,10 @@ for a grid that is chosen.
 
 import argparse
 import json
+import signal
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +27,7 @@ from machine import RESULTS, facts, write_result
 import dense
 import hipgp as hg
 
+LIMIT = 300  # processor seconds of one problem
 MEAN, STD = 0.1, 0.1  # what passes: in posterior standard deviations, and relative
 ROUNDING = {
     "float32": 1e-3,
@@ -58,21 +62,26 @@ def problem(seed: int) -> Problem:
     kinds = [k for k in KINDS if k != "derivatives" or name in SMOOTH]
     chosen = rng.permutation(kinds)[: rng.integers(1, 4)]
     repeated = bool(rng.integers(4) == 0)
-    cast = lambda a: np.asarray(a, dtype)
-    data, parts, stds = None, [], []
+    cast, panels = lambda a: np.asarray(a, dtype), 8 if name in SMOOTH else 24
+    data, parts, drawn_from, stds = None, [], [], []
     for kind in chosen:
-        f, own = pair(rng, kind, int(rng.integers(8, 24)), d, unit_x, cast)
+        f, twin = pair(rng, kind, int(rng.integers(8, 24)), d, unit_x, cast)
+        own, rough = twin(panels), twin(2)
         if repeated:
             rows = np.concatenate([np.arange(len(f)), rng.integers(0, len(f), 6)])
-            f, own = f[rows], own.rows(rows)
-        scale = np.sqrt(np.median(dense.variance(theirs, own)))
+            f, own, rough = f[rows], own.rows(rows), rough.rows(rows)
+        scale = np.sqrt(np.median(dense.variance(theirs, rough)))
         std = cast(10.0 ** rng.uniform(-2, 0) * scale * rng.uniform(0.5, 2.0, len(f)))
-        parts, stds = [*parts, own], [*stds, np.asarray(std, float)]
+        parts, drawn_from = [*parts, own], [*drawn_from, rough]
+        stds.append(np.asarray(std, float))
         block = (f, std)
         data = [block] if data is None else [*data, block]
     f, noise = dense.concatenate(*parts), np.concatenate(stds)
     trend = (None, "constant")[rng.integers(2)]
-    a = dense.covariance(theirs, f, f) + np.diag(noise**2)
+    if list(chosen) == ["derivatives"]:
+        trend = None  # slopes say nothing of a constant
+    rough = dense.concatenate(*drawn_from)
+    a = dense.covariance(theirs, rough, rough) + np.diag(noise**2)
     x = (f.value * f.weights.sum(axis=1))[:, None]
     level = 0.0 if trend is None else 5 * unit_y * rng.standard_normal()
     y = np.linalg.cholesky(a) @ rng.standard_normal(len(noise)) + level * x[:, 0]
@@ -83,7 +92,7 @@ def problem(seed: int) -> Problem:
         observed, begin = one if observed is None else observed + one, end
     asked = [pair(rng, k, 6, d, unit_x, cast) for k in rng.permutation(kinds)[:2]]
     asked.append(pair(rng, "points", 3, d, 3 * unit_x, cast))  # some of them far from the data
-    f_star = dense.concatenate(*[own for _, own in asked])
+    f_star = dense.concatenate(*[twin(panels) for _, twin in asked])
     columns = (None, None)
     if trend is not None:
         columns = x, (f_star.value * f_star.weights.sum(axis=1))[:, None]
@@ -112,24 +121,23 @@ def kernels(rng: np.random.Generator, name: str, d: int, unit_x: float, unit_y: 
 
 def pair(
     rng: np.random.Generator, kind: str, count: int, d: int, unit: float, cast: Any
-) -> tuple[Any, dense.Functional]:
-    """A functional within a box of the size of the unit, and its dense twin of the same numbers."""
+) -> tuple[Any, Callable[[int], dense.Functional]]:
+    """A functional within a box of the size of the unit, and its dense twin of the same numbers, lines with so many panels."""
     x, end = cast(unit * rng.uniform(0.0, 1.0, (2, count, d)))
     if kind == "points":
-        return hg.Points(x), dense.points(x)
+        return hg.Points(x), lambda _: dense.points(x)
     if kind == "derivatives":
         axis = int(rng.integers(d))
-        return hg.Derivatives(x, axis=axis), dense.derivatives(x, axis=axis)
+        return hg.Derivatives(x, axis=axis), lambda _: dense.derivatives(x, axis=axis)
     if kind == "lines":
-        return hg.LineIntegrals(x, end, average=True), dense.line_integrals(
-            x, end, order=12, panels=8, average=True
-        )
+        own = lambda panels: dense.line_integrals(x, end, order=12, panels=panels, average=True)
+        return hg.LineIntegrals(x, end, average=True), own
     if kind == "boxes":
         upper = x + cast(unit * rng.uniform(0.02, 0.2, (count, d)))
         order, panels = {1: (12, 8), 2: (8, 2), 3: (5, 1)}[d]
-        return hg.BoxAverages(x, upper), dense.box_averages(x, upper, order=order, panels=panels)
+        return hg.BoxAverages(x, upper), lambda _: dense.box_averages(x, upper, order=order, panels=panels)
     nodes, weights = cast(unit * rng.uniform(0, 1, (count, 3, d))), cast(rng.normal(size=(count, 3)))
-    return hg.Functionals(nodes, weights), dense.functionals(nodes, weights)
+    return hg.Functionals(nodes, weights), lambda _: dense.functionals(nodes, weights)
 
 
 def run(seed: int, engine: str) -> dict[str, Any]:
@@ -173,17 +181,24 @@ def main() -> None:
     path = RESULTS / "fuzz.json"
     done = json.loads(path.read_text())["problems"] if path.exists() else []
     have = {(one["seed"], one["engine"]) for one in done}
+    signal.signal(signal.SIGPROF, _stop)
     for seed in range(args.first, args.first + args.count):
         for engine in args.engine:
             if (seed, engine) in have:
                 continue
+            signal.setitimer(signal.ITIMER_PROF, LIMIT)
             one = run(seed, engine)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             done.append(one)
             if not one["passed"]:
                 print(json.dumps(one))
-        if seed % 10 == 9 or seed == args.first + args.count - 1:
+        if seed % 25 == 24 or seed == args.first + args.count - 1:
             write_result("fuzz", summary(done))
             jax.clear_caches()
+
+
+def _stop(*_: Any) -> None:
+    raise TimeoutError(f"not done after {LIMIT} processor seconds")
 
 
 def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
@@ -195,6 +210,7 @@ def summary(done: list[dict[str, Any]]) -> dict[str, Any]:
             "right": sum(one.get("right", False) for one in of(engine)),
             "off, and warned of": sum(one["passed"] and not one["right"] for one in of(engine)),
             "exceptions": sum("exception" in one for one in of(engine)),
+            "not ended": sum("TimeoutError" in one.get("exception", "") for one in of(engine)),
             "not finite": sum(not one.get("finite", True) for one in of(engine)),
         }
         for engine in sorted({one["engine"] for one in done})

@@ -12,7 +12,6 @@ Covariances are sums over quadrature nodes; the nodes are refined until the cova
 
 import dataclasses
 import time
-import warnings
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -82,7 +81,7 @@ class Exact(Method):
     @float64_available
     def parts(self, problem: Problem, rates: Rates) -> list[Part]:
         n, m = len(problem.data), problem.grid.size
-        nodes = quadrature_nodes(problem.kernel, problem.data, self.accuracy)
+        ((nodes, _),) = quadrature_nodes(problem.kernel, problem.data, [self.accuracy])
         matrix, product = 8.0 * n**2, 2 / rates.multiplied
         of_draw = m**2 * (1 / rates.kernel + n * product) + m**3 / 3 * product
         return [
@@ -284,18 +283,19 @@ def _factor(matrix: np.ndarray, scale: float = 0.0, jitters: tuple[float, ...] =
 
 
 @float64_available
-def quadrature_nodes(kernel: Kernel, data: Data, accuracy: float) -> float:
-    """An estimate of the number of quadrature nodes of all observations, from the longest functional of every block."""
-    total = 0.0
+def quadrature_nodes(kernel: Kernel, data: Data, accuracies: list[float]) -> list[tuple[float, float]]:
+    """For each accuracy an estimate of the number of quadrature nodes of all data, and the largest error with them."""
+    totals, worst = np.zeros(len(accuracies)), np.zeros(len(accuracies))
     for block in data.blocks:
         if block.functional.single:
-            total += len(block.y)
+            totals += len(block.y)
             continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the engine itself warns of quadrature errors
-            functional, spacing, _ = dense.refine_quadrature(kernel, block.functional, accuracy)
-        total += len(block.y) * functional.nodes_each(longest(functional), spacing)
-    return total
+        found = dense.quadratures(kernel, block.functional, min(accuracies))
+        for i, accuracy in enumerate(accuracies):
+            rule = next((rule for rule in found if rule.error <= accuracy), found[-1])
+            totals[i] += len(block.y) * rule.nodes
+            worst[i] = max(worst[i], rule.error)
+    return list(zip(totals, worst, strict=True))
 
 
 def longest(functional: Any) -> np.ndarray:

@@ -20,9 +20,9 @@ def fuzz():
     return module
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 14, pytest.param(3, marks=pytest.mark.slow)])
 def test_random_problems_come_out_right(fuzz, seed):
+    """Among them boxes in three dimensions of a rough kernel, and lines whose noise asks for a fine quadrature."""
     found = fuzz.run(seed, "auto")
     assert "exception" not in found
     assert found["finite"]

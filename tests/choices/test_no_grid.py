@@ -239,7 +239,7 @@ def test_the_choice_of_the_engine(monkeypatch):
     assert isinstance(method.method_for(hg.Batch(), without_grid(KERNEL, data)).choice, hg.Batch)
     assert "slower beyond 50" in method.method_for(hg.Batch(), without_grid(KERNEL, data)).reason
     rays = hg.observe(hg.LineIntegrals(x[:30], x[30:]), y[:30], noise=0.1)
-    monkeypatch.setattr(method, "MOST_PAIRS", 1e4)
+    monkeypatch.setattr(method, "ACCURACIES", ((1e-2, 1e4),))
     assert (
         "quadrature nodes" in method.method_for(hg.Batch(), without_grid(hg.Matern12(1.0, 0.1), rays)).reason
     )

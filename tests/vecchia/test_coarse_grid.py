@@ -8,6 +8,9 @@ import pytest
 import dense
 import hipgp as hg
 from hipgp.apps import report
+from hipgp.model.problem import Problem
+from hipgp.model.trend import Trend
+from hipgp.vecchia.local_problems import local_problems
 
 KERNEL, DENSE_KERNEL = hg.Matern32(1.0, 0.3), dense.Matern32(1.0, 0.3)
 RNG = np.random.default_rng(0)
@@ -140,6 +143,24 @@ def test_no_grid_error_where_all_data_are_grid_points():
     grid = square(5, 5)
     post = silent(grid, hg.observe(hg.Points(grid.coordinates()), np.zeros(25), noise=1e-3))
     assert post.diagnostics["grid_mean_error"] < 1e-3
+
+
+@pytest.mark.parametrize("kernel", ["Matern32", "SquaredExponential"])
+def test_boxes_have_as_many_nodes_as_their_noise_asks_for(kernel):
+    """What their quadrature misses is small beside the noise, and no grid, however fine, makes it finer."""
+    lower = np.random.default_rng(2).uniform(0, 0.7, (12, 3))
+    data = hg.observe(hg.BoxAverages(lower, lower + 0.3), np.zeros(12), noise=0.1)
+    fine = hg.Grid.cover((0, 0, 0), (1, 1, 1), shape=(65, 65, 65))
+    of_ours = getattr(hg, kernel)(1.0, 0.3)
+    problems = local_problems(Problem(of_ours, fine, data, None, Trend(None)), None, stencil=2)
+    assert problems.pairs(fine) < 1e8
+    ((nodes, rows),) = problems.nodes(fine, np.arange(len(problems.rows)), 1)
+    ours = dense.functionals(nodes.x, nodes.weights)
+    exact = dense.box_averages(problems.data.blocks[0].functional.lower, lower[problems.rows] + 0.3, order=12)
+    theirs = getattr(dense, kernel)(1.0, 0.3)
+    missed = dense.variance(theirs, ours) + dense.variance(theirs, exact)
+    missed -= 2 * np.diag(dense.covariance(theirs, ours, exact))
+    assert len(rows) == len(problems.rows) and np.max(missed) < 3e-4 * 0.1**2
 
 
 def test_units_do_not_matter():

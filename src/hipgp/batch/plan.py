@@ -90,7 +90,8 @@ def _space(method: "Batch", problem: Problem) -> str:
     if where(False) == where(True):
         return where(False)
     some = Data(tuple(block.take(_sample(len(block.y))) for block in data.blocks))
-    unseen, _ = unseen_variances(problem.kernel, grid, some, points_per_axis(method, data))
+    values = tuple(np.zeros(grid.ndim) for _ in some.blocks)  # points have no quadrature
+    unseen, _ = unseen_variances(problem.kernel, grid, some, points_per_axis(method, data), values)
     ratio = float(np.mean(unseen) / np.mean(problem.noise_std**2))
     return where(decisions.residual(method, data, ratio, in_one_cell=True).choice == "joint")
 

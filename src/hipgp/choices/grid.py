@@ -24,7 +24,7 @@ from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
 from hipgp.vecchia.grid_error import grid_error, stencil_approximation, unseen_variances
-from hipgp.vecchia.local_problems import local_problems
+from hipgp.vecchia.local_problems import local_problems, needed_resolution
 from hipgp.weights.torus import WRAPPED, smallest_torus
 
 UNSEEN = 0.02  # largest mean residual variance, relative to the noise variance
@@ -48,9 +48,9 @@ def grid_for(method: Method, problem: OpenProblem) -> Decision[Grid]:
     some, rows = _sample(data)
     grid, spacing = _grid(kernel, box, COARSEST * length), COARSEST
     variance = problem.on(grid).noise_std ** 2
-    stencil = method.points_per_axis(data)
+    stencil, resolution = method.points_per_axis(data), needed_resolution(problem.on(grid), variance)
     while True:
-        unseen, prior = unseen_variances(kernel, grid, some, stencil)
+        unseen, prior = unseen_variances(kernel, grid, some, stencil, resolution)
         share = float(np.mean(unseen / variance[rows]))
         if share <= UNSEEN or spacing * STEP < FINEST:
             break
@@ -60,7 +60,7 @@ def grid_for(method: Method, problem: OpenProblem) -> Decision[Grid]:
         grid, spacing = finer, spacing * STEP
     with_spacing = lambda by: _grid(kernel, box, by * length)
     grid, found = _refined(problem.on(grid), stencil, share, with_spacing)
-    unseen, prior = unseen_variances(kernel, grid, some, stencil)
+    unseen, prior = unseen_variances(kernel, grid, some, stencil, resolution)
     _check(grid, float(np.mean(unseen) / np.mean(prior)), length)
     return Decision(grid, _reason(kernel, grid, float(np.mean(unseen / variance[rows])), found[0]))
 

@@ -22,7 +22,7 @@ from hipgp.model.differences import CHUNK_SIZES, kernel_at_differences
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
-from hipgp.vecchia.local_problems import TABLE, LocalProblems, blocks_with_rows, quadrature_nodes
+from hipgp.vecchia.local_problems import TABLE, LocalProblems, Resolution
 from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes
 from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 from hipgp.weights.stencils import WeightRows
@@ -174,7 +174,7 @@ def _exact(
 ) -> _NodeSums:
     """Return the functionals as sums over their quadrature nodes and, last, the value at a point."""
     last = Nodes(point[None, None], np.ones((1, 1)))
-    parts = [*quadrature_nodes(grid, problems.data, rows, problems.density), (last, np.array([len(rows)]))]
+    parts = [*problems.nodes(grid, rows, problems.density), (last, np.array([len(rows)]))]
     derivative = any(nodes.direction is not None for nodes, _ in parts)
     if derivative:
         parts = [(nodes.with_derivative_fields(), at) for nodes, at in parts]
@@ -204,8 +204,7 @@ def stencil_approximation(
     between = _kernel_covariance(kernel)(_NodeSums(stencil), slice(None), slice(None))
     between += 10 * np.finfo(float).eps * np.trace(between) * np.eye(len(between))
     columns, values = [], []
-    for block, numbers, _ in blocks_with_rows(problems.data, np.arange(len(problems.rows))):
-        nodes = block.functional.nodes_of(numbers, grid.spacing)
+    for nodes, numbers in problems.nodes(grid, np.arange(len(problems.rows)), 1):
         x = np.asarray(nodes.x, float).reshape(-1, grid.ndim)
         begin, offset = locate_stencils(grid, x, p)
         cross = _stencil_covariance(kernel, nodes, offset * np.asarray(grid.spacing), stencil)
@@ -219,25 +218,24 @@ def stencil_approximation(
     if all(functional.single for functional in problems.data.functionals):
         return approximation  # residual variances are the difference of the covariances
     parts = [
-        _residual_variance(kernel, grid, problems.data, approximation, row)
-        for row in range(len(problems.rows))
+        _unseen_and_prior(kernel, grid, problems, approximation, row)[0] for row in range(len(problems.rows))
     ]
     return approximation._replace(residual=np.array(parts))
 
 
-def _residual_variance(
-    kernel: Kernel, grid: Grid, data: Data, approximation: GridApproximation, row: int
-) -> float:
-    """Return the residual variance of one observation: the variance of the functional less its row of W."""
-    ((block, number, _),) = blocks_with_rows(data, np.array([row]))
-    nodes = block.functional.nodes_of(number, grid.spacing)
+def _unseen_and_prior(
+    kernel: Kernel, grid: Grid, problems: LocalProblems, approximation: GridApproximation, row: int
+) -> tuple[float, float]:
+    """Return the variance of one observation's functional less its row of W, and that of the functional itself."""
+    ((nodes, _),) = problems.nodes(grid, np.array([row]), 1)
     used, where = np.unique(approximation.columns[row], return_inverse=True)
     w = np.bincount(where, approximation.values[row])
     points = np.asarray(grid.origin) + np.stack(np.unravel_index(used, grid.shape), axis=-1) * np.asarray(
         grid.spacing
     )
     x = np.concatenate([np.asarray(nodes.x[0], float), points])
-    weights = scipy.sparse.csr_array(np.concatenate([np.asarray(nodes.weights[0], float), -w])[None])
+    c = np.asarray(nodes.weights[0], float)
+    weights = scipy.sparse.csr_array(np.stack([np.append(c, -w), np.append(c, 0.0 * w)]))
     if nodes.direction is None or nodes.value is None:
         sums = _NodeSums(x, weights)
     else:
@@ -246,11 +244,12 @@ def _residual_variance(
             [np.repeat(nodes.direction, nodes.rule_size, axis=0), np.zeros_like(points)]
         )
         sums = _NodeSums(x, weights, value, direction)
-    return max(float(_covariance_of_sums(sums, _kernel_covariance(kernel))[0, 0]), 0.0)
+    unseen, prior = np.diag(_covariance_of_sums(sums, _kernel_covariance(kernel)))
+    return max(float(unseen), 0.0), float(prior)
 
 
 def unseen_variances(
-    kernel: Kernel, grid: Grid, data: Data, p: int
+    kernel: Kernel, grid: Grid, data: Data, p: int, resolution: Resolution
 ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
     """The residual variance of every observation with stencils of `p` points per axis, and its prior variance.
 
@@ -258,11 +257,10 @@ def unseen_variances(
     """
     rows = np.arange(len(data))
     one, at = np.ones(len(data)), np.tile(np.asarray(grid.lower), (len(data), 1))
-    problems = LocalProblems(data, rows, one, one, None, rows[:, None], at, 1)
+    problems = LocalProblems(data, rows, one, one, None, rows[:, None], at, 1, resolution)
     view = stencil_approximation(kernel, grid, problems, p, True)
-    unseen = [_residual_variance(kernel, grid, data, view, row) for row in range(len(data))]
-    nodal = _exact(grid, problems, rows, at[0])
-    return np.array(unseen), np.diag(_covariance_of_sums(nodal, _kernel_covariance(kernel)))[:-1]
+    unseen, prior = np.transpose([_unseen_and_prior(kernel, grid, problems, view, int(row)) for row in rows])
+    return unseen, prior
 
 
 def _stencil_covariance(

@@ -12,9 +12,11 @@ import scipy.sparse
 from jaxtyping import Float, Int
 
 from hipgp.model.data import Data, Observations
+from hipgp.model.differences import kernel_at_differences
 from hipgp.model.functionals import BoxAverages, Derivatives, Functional, Functionals, LineIntegrals, Points
 from hipgp.model.grid import Grid
-from hipgp.model.kernel_scales import typical_lengthscale
+from hipgp.model.kernel_scales import shortest_lengthscale, typical_lengthscale
+from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.model.problem import Problem
 from hipgp.vecchia.conditioning_sets import ordered_ends
@@ -25,6 +27,10 @@ SIZES = (
     *((24, 20), (16, 16), (12, 16), (8, 16), (8, 12), (6, 10), (4, 8), (4, 6)),
 )
 PAIRS = 4e6
+TOLERATED = 1e-4  # of the noise variance: what quadrature may miss of an observation
+MOST_NODES = 2**10  # nodes of one functional, where the noise asks for more
+THINNED = 1.5  # ratio of the spacings that are compared
+FINEST = 64  # refinement that shows whether the number of nodes depends on the resolution at all
 LEAST_VARIANCE = 1e-290  # of noise, whose inverses then have a sum
 TABLE = 2**20  # grid points up to which covariances between them are tabulated
 LOOKUP_COST = 0.25  # the cost of looking up a covariance, relative to computing it
@@ -33,11 +39,17 @@ MERGED_FROM = 8  # observations in a cell above which those within a quarter of 
 MERGEABLE = (Points, Derivatives, LineIntegrals, BoxAverages, Functionals)
 
 
+Resolution = tuple[
+    Float[np.ndarray, " D"], ...
+]  # of each block of data, the spacing of nodes that its noise asks for
+
+
 class LocalProblems(NamedTuple):
     """Local problems; `members` holds the numbers in `data` of each problem's observations, the central one first.
 
     Each observation represents `count` observations with the total `precision`. `shares` holds their shares in the blocks
-    within which residuals are jointly Gaussian. `points` are the grid points nearest to the centres.
+    within which residuals are jointly Gaussian. `points` are the grid points nearest to the centres. `density` and
+    `resolution` set the quadrature nodes: see `quadrature_nodes`.
     """
 
     data: Data
@@ -47,14 +59,18 @@ class LocalProblems(NamedTuple):
     shares: Any  # (n, blocks), sparse, or None
     members: Int[np.ndarray, "c k"]
     points: Float[np.ndarray, "c D"]
-    density: int  # density of quadrature nodes relative to that on the grid
+    density: int
+    resolution: Resolution
+
+    def nodes(
+        self, grid: Grid, rows: Int[np.ndarray, " n"], density: int
+    ) -> Iterator[tuple[Nodes, np.ndarray]]:
+        """Yield the quadrature nodes of the observations `rows`, `density` times as dense as on `grid` at most."""
+        return quadrature_nodes(grid, self.data, rows, density, self.resolution)
 
     def pairs(self, grid: Grid) -> float:
         """Count the pairs of nodes of all problems, on a grid."""
-        most = max(
-            nodes.rule_size
-            for nodes, _ in quadrature_nodes(grid, self.data, np.arange(len(self.rows)), self.density)
-        )
+        most = max(nodes.rule_size for nodes, _ in self.nodes(grid, np.arange(len(self.rows)), self.density))
         return self.members.size * self.members.shape[1] * most**2 / 2
 
 
@@ -75,7 +91,8 @@ def local_problems(
     group = _merge_labels(data, grid)
     first = np.unique(group, return_index=True)[1]
     precision = np.bincount(group, 1 / noise)
-    (count, most), density = _affordable(grid, data, first, stencil, entries)
+    resolution = needed_resolution(problem, noise)
+    (count, most), density = _affordable(grid, data, first, stencil, entries, resolution)
     centres = _centres(precision if residual is None else residual[first] * precision, count)
     places = _end_points(data, typical_lengthscale(kernel, grid.ndim))[first]
     nearest = (
@@ -92,13 +109,18 @@ def local_problems(
         shares = scipy.sparse.csr_array(part, shape=(len(first), int(np.max(block)) + 1))[used]
     chosen, members = _subset(grid, data, first[used]), members.reshape(nearest.shape)
     standing_for = np.bincount(group)[used].astype(float)
-    points = _grid_points(grid, chosen, members[:, 0])
-    return LocalProblems(chosen, first[used], precision[used], standing_for, shares, members, points, density)
+    kept = tuple(resolution[number] for number in _block_numbers(data, first[used]))
+    points = _grid_points(grid, chosen, members[:, 0], kept)
+    return LocalProblems(
+        chosen, first[used], precision[used], standing_for, shares, members, points, density, kept
+    )
 
 
-def _grid_points(grid: Grid, data: Data, rows: Int[np.ndarray, " c"]) -> Float[np.ndarray, "c D"]:
+def _grid_points(
+    grid: Grid, data: Data, rows: Int[np.ndarray, " c"], resolution: Resolution
+) -> Float[np.ndarray, "c D"]:
     """Return the grid point nearest to the middle node of each of some observations."""
-    nodes = [part for row in rows for part, _ in quadrature_nodes(grid, data, np.array([row]), 1)]
+    nodes = [part for row in rows for part, _ in quadrature_nodes(grid, data, np.array([row]), 1, resolution)]
     origin, spacing = np.asarray(grid.origin), np.asarray(grid.spacing)
     index = np.rint((np.array([n.x[0, n.rule_size // 2] for n in nodes]) - origin) / spacing)
     return origin + np.clip(index, 0, np.asarray(grid.shape) - 1) * spacing
@@ -112,12 +134,17 @@ def _centres(shared: Float[np.ndarray, " G"], count: int) -> Int[np.ndarray, " c
 
 
 def _affordable(
-    grid: Grid, data: Data, rows: Int[np.ndarray, " n"], stencil: int, entries: int | None
+    grid: Grid,
+    data: Data,
+    rows: Int[np.ndarray, " n"],
+    stencil: int,
+    entries: int | None,
+    resolution: Resolution,
 ) -> tuple[tuple[int, int], int]:
     """Return the affordable number of problems and of observations in each, and the density of nodes."""
     some = rows[np.unique(np.linspace(0, len(rows) - 1, 16).astype(int))]
     for density, sizes in ((2, SIZES[:DENSE]), (1, SIZES)):
-        nodes = max(part.rule_size for part, _ in quadrature_nodes(grid, data, some, density))
+        nodes = max(part.rule_size for part, _ in quadrature_nodes(grid, data, some, density, resolution))
         each = nodes * stencil**grid.ndim if entries is None else entries
         for count, k in sizes:
             on_grid = min(k * each, grid.size) ** 2 * (LOOKUP_COST if grid.size <= TABLE else 1)
@@ -166,6 +193,53 @@ def _row_labels(rows: Float[np.ndarray, "N c"]) -> Int[np.ndarray, " N"]:
     return np.unique(total, return_inverse=True)[1]
 
 
+def needed_resolution(problem: Problem, noise: Float[np.ndarray, " N"]) -> Resolution:
+    """Return for each block of data the node spacing at which its quadrature error is small beside its noise variances.
+
+    The error is the variance of what two quadratures differ by, of its longest functional and two more. Nodes that are
+    given, or drawn at random, define a functional; their spacing is zero here, so that they are never thinned out.
+    """
+    kernel, data, out, begin = problem.kernel, problem.data, [], 0
+    length = shortest_lengthscale(kernel, data.ndim)
+    for block in data.blocks:
+        typical = float(np.median(noise[begin : begin + len(block.y)]))
+        out.append(_resolution(kernel, block.functional, TOLERATED * typical, length))
+        begin += len(block.y)
+    return tuple(out)
+
+
+def _resolution(
+    kernel: Kernel, functional: Functional, enough: float, length: Float[np.ndarray, " D"]
+) -> Float[np.ndarray, " D"]:
+    everything = np.asarray(functional.places(), float)
+    size = np.linalg.norm(np.ptp(everything, axis=1) / length, axis=1)
+    some = np.unique([int(np.argmax(size)), 0, len(functional) - 1])
+    spacing = np.where(np.isfinite(length), length * np.max(size), np.ptp(everything))
+    of_longest = lambda by: functional.nodes_each(some[np.argsort(-size[some], kind="stable")], by)
+    given = functional.single or functional.derivative or _has_random_nodes(functional)
+    if given or of_longest(spacing) == of_longest(spacing / FINEST):
+        return np.zeros(functional.ndim)
+    coarse = functional.nodes_of(some, spacing)
+    while True:
+        fine = functional.nodes_of(some, spacing / THINNED)
+        if fine.rule_size > MOST_NODES:
+            return spacing
+        if fine.rule_size > coarse.rule_size and _variance_of_difference(kernel, coarse, fine) <= enough:
+            return spacing
+        coarse, spacing = fine, spacing / THINNED
+
+
+def _variance_of_difference(kernel: Kernel, a: Nodes, b: Nodes) -> float:
+    """Return the largest variance of the difference of functionals by two quadratures."""
+    x = np.concatenate([np.asarray(a.x, float), np.asarray(b.x, float)], axis=1)
+    weights = np.concatenate([np.asarray(a.weights, float), -np.asarray(b.weights, float)], axis=1)
+    found = []
+    for places, c in zip(x, weights, strict=True):
+        apart = (places[:, None] - places).reshape(-1, x.shape[-1])
+        found.append(c @ kernel_at_differences(kernel, apart).reshape(len(c), len(c)) @ c)
+    return float(np.max(found))
+
+
 def blocks_with_rows(
     data: Data, rows: Int[np.ndarray, " n"]
 ) -> Iterator[tuple[Observations, np.ndarray, np.ndarray]]:
@@ -196,9 +270,19 @@ def _has_random_nodes(functional: Functional) -> bool:
 
 
 def quadrature_nodes(
-    grid: Grid, data: Data, rows: Int[np.ndarray, " n"], density: int
+    grid: Grid, data: Data, rows: Int[np.ndarray, " n"], density: int, resolution: Resolution
 ) -> Iterator[tuple[Nodes, np.ndarray]]:
-    """Yield the nodes of some observations, `density` times as dense as on the grid if they depend on the resolution."""
-    for block, numbers, at in blocks_with_rows(data, rows):
+    """Yield the nodes of some observations: `density` times as dense as on the grid, but no denser than `resolution`.
+
+    Nodes that do not depend on the resolution stay as they are.
+    """
+    spacings = (resolution[number] for number in _block_numbers(data, rows))
+    for (block, numbers, at), enough in zip(blocks_with_rows(data, rows), spacings, strict=True):
         spacing = np.asarray(grid.spacing) / (1 if _has_random_nodes(block.functional) else density)
-        yield block.functional.nodes_of(numbers, spacing), at
+        yield block.functional.nodes_of(numbers, np.maximum(spacing, enough)), at
+
+
+def _block_numbers(data: Data, rows: Int[np.ndarray, " n"]) -> Int[np.ndarray, " b"]:
+    """Return the numbers of the blocks that hold some of the observations `rows`."""
+    ends = np.cumsum([len(block.y) for block in data.blocks])
+    return np.unique(np.searchsorted(ends, rows, side="right"))
