@@ -29,7 +29,7 @@ for name, data in (("gauges alone", gauges), ("both", areas + gauges)):
 
 # Any other area, too: the rain on the western half.
 west = post.predict(hg.BoxAverages([[0.0, 0.0]], [[0.5, 1.0]]))
-print(f"mean of the western half: {west.mean[0]:.3f} ± {west.std[0]:.3f} (± {west.std_error[0]:.3f})")
+print(f"mean of the western half: {west.mean[0]:.3f} ± {west.std[0]:.3f}")
 
 axes = post.labelled(name="rain", unit="mm").plot()
 np.ravel(axes)[0].figure.savefig("areas.png", dpi=120)
