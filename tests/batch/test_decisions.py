@@ -46,7 +46,7 @@ def test_space(decision, choice, words):
 
 
 @pytest.mark.parametrize(
-    ("method", "data", "ratio", "in_one_cell", "choice", "words"),
+    ("method", "data", "ratio", "share_a_cell", "choice", "words"),
     [
         (hg.Batch(), points(9), 0.3, True, "joint", "0.3 noise variances, between 0.05 and 100"),
         (hg.Batch(), points(9), 0.05, True, "noise", "0.05 noise variances, too few"),
@@ -59,8 +59,8 @@ def test_space(decision, choice, words):
         (hg.Batch(residual="bound"), points(9), 0.3, True, "bound", "asks for it"),
     ],
 )
-def test_residual(method, data, ratio, in_one_cell, choice, words):
-    check(decisions.residual(method, data, ratio, in_one_cell), choice, words)
+def test_residual(method, data, ratio, share_a_cell, choice, words):
+    check(decisions.residual(method, data, ratio, lambda: share_a_cell), choice, words)
 
 
 def test_weights_and_stencils():

@@ -50,16 +50,13 @@ def build(problem: Problem, method: "Batch", operators: "_GridOperators | None" 
     variance = problem.noise_std**2
     residual = np.asarray(rows.residual, float)
     ratio = float(np.mean(residual / variance))
-    of_residual = decisions.residual(method, data, ratio, in_one_cell=True)
-    total = variance if of_residual.choice == "bound" else variance + residual
+    lazy_cells = Lazy(lambda: interpolation.cells(method, problem, rows))
+    of_residual = decisions.residual(method, data, ratio, lambda: lazy_cells.get() is not None)
+    cells = lazy_cells.get() if of_residual.choice == "joint" else None
+    total = variance + residual if of_residual.choice == "noise" else variance
     gain = lambda: largest_unresolved_gain(toeplitz, total)
     where = decisions.space(method, data, grid.size, of_residual.choice == "joint", gain)
-    cells = interpolation.cells(method, problem, rows) if of_residual.choice == "joint" else None
     trial = None
-    if cells is None:
-        of_residual = decisions.residual(method, data, ratio, in_one_cell=False)
-    else:
-        total = variance
     if where.choice == "grid":
         assert isinstance(rows, WeightRows)
         system: System = grid_system(toeplitz, rows, total, points=all_points(data))

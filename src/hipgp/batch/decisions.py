@@ -93,10 +93,12 @@ def product(toeplitz: Toeplitz, space: str) -> Decision[str]:
     return Decision("slabs" if by_slabs else "whole", reason)
 
 
-def residual(method: "Batch", data: Data, residual_to_noise: float, in_one_cell: bool) -> Decision[str]:
+def residual(
+    method: "Batch", data: Data, residual_to_noise: float, share_a_cell: Callable[[], bool]
+) -> Decision[str]:
     """The treatment of the residual variance of each observation.
 
-    `in_one_cell` tells whether some points share a cell of the grid.
+    `share_a_cell` tells whether some points share a cell of the grid; it is called only where nothing else decides.
     """
     low, high = SHARED
     ratio = f"the mean residual variance is {residual_to_noise:.2g} noise variances"
@@ -118,7 +120,7 @@ def residual(method: "Batch", data: Data, residual_to_noise: float, in_one_cell:
         return Decision(
             "noise", f"residuals as independent noise: {ratio}, too many to certify (at least {high:g})"
         )
-    if not in_one_cell:
+    if not share_a_cell():
         return Decision("noise", "residuals as independent noise: no two points share a cell of the grid")
     return Decision("joint", f"residuals joint within each cell: {ratio}, between {low:g} and {high:g}")
 

@@ -93,7 +93,7 @@ def _space(method: "Batch", problem: Problem) -> str:
     values = tuple(np.zeros(grid.ndim) for _ in some.blocks)  # points have no quadrature
     unseen, _ = unseen_variances(problem.kernel, grid, some, points_per_axis(method, data), values)
     ratio = float(np.mean(unseen) / np.mean(problem.noise_std**2))
-    return where(decisions.residual(method, data, ratio, in_one_cell=True).choice == "joint")
+    return where(decisions.residual(method, data, ratio, share_a_cell=lambda: True).choice == "joint")
 
 
 def parts(method: "Batch", problem: Problem, rates: Rates) -> list[Part]:
