@@ -85,6 +85,18 @@ def test_the_posterior_is_the_dense_one_and_the_certificate_holds(kinds):
     np.testing.assert_allclose(tight.mean.ravel(), mean, rtol=0, atol=1e-5 * np.ptp(mean))
 
 
+def test_similar_data_find_its_programs_compiled(compilations):
+    """Factors of a few more or fewer columns, made of pieces of any number of them, compile nothing."""
+    columns = set()
+    for seed in range(7):
+        if seed == 4:
+            compilations.clear()
+        post = fitted(*chords(300, seed=seed))
+        columns.add(post.diagnostics["preconditioner"])
+    assert len(columns) > 2
+    assert not [name for name in compilations if re.search("_product|_begin|_advance|_refined", name)]
+
+
 @pytest.mark.parametrize("ndim", [2, pytest.param(3, marks=pytest.mark.slow)])  # compiles as long
 def test_crossing_lines_take_it_and_fewer_steps(ndim):
     gp, data = chords(1100, ndim)

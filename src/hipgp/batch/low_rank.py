@@ -23,6 +23,7 @@ from hipgp.model.kernel_scales import shortest_lengthscale, typical_lengthscale
 from hipgp.model.kernels import Kernel
 from hipgp.model.problem import Problem
 from hipgp.runtime.arrays import on_device
+from hipgp.runtime.buckets import round_up, round_up_to_power_of_two
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 from hipgp.vecchia.conditioning_sets import share_one_end
@@ -55,7 +56,7 @@ class LowRank(Preconditioner):
 
     @property
     def description(self) -> str:
-        return f"{self.inner.vectors.shape[1]} columns"
+        return f"{np.count_nonzero(np.asarray(self.inner.eigenvalues))} columns"  # others are padding
 
     def precondition(self, r: Float[Array, "... N"]) -> Float[Array, "... N"]:
         return self.inner.solve(r / self.scale) / self.scale
@@ -100,7 +101,10 @@ class _Covariances(NamedTuple):
         return float(np.mean(prior - np.sum(found.factor[rows] ** 2, axis=1))) + self.missed
 
     def _on_grid(self, rows: Int[np.ndarray, " m"]) -> Float[np.ndarray, "m M"]:
-        return np.asarray(_product(self.toeplitz, on_device(self.matrix[rows].toarray())))
+        """Return rows of W K; in a bucketed number, to limit recompilation."""
+        missing = round_up_to_power_of_two(len(rows)) - len(rows)
+        some = np.pad(self.matrix[rows].toarray(), ((0, missing), (0, 0)))
+        return np.asarray(_product(self.toeplitz, on_device(some)))[: len(rows)]
 
 
 @bounded_jit()
@@ -145,7 +149,8 @@ def low_rank(
     end = (ENOUGH + covariances.missed) * count
     found = pivoted_cholesky(covariances.entries, covariances.diagonal, most, end)
     columns = found.factor.shape[1]
-    inner = IdentityPlusLowRank.from_factor(found.factor, dtype)
+    missing = round_up(columns, steps=4) - columns  # columns of zeros change nothing, and limit recompilation
+    inner = IdentityPlusLowRank.from_factor(np.pad(found.factor, ((0, 0), (0, missing))), dtype)
     scale = on_device(np.sqrt(variance), dtype)
     logs = 2 * jnp.sum(jnp.log(scale)) + inner.log_determinant
     made = LowRank(scale=scale, inner=inner, log_determinant=logs)
