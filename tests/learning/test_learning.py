@@ -41,6 +41,19 @@ def test_with_all_neighbours_it_is_the_exact_likelihood(kinds):
     assert abs(-len(y) * at(vector).value - true) < 0.1  # nats, in all: what few nodes to a ray cost
 
 
+def test_lines_of_unequal_weights_have_the_variance_of_all_their_nodes():
+    """As the rounds give them with a link: what merging nodes adds to a variance is less than a noise of 7%."""
+    kernel, count = dense.Matern32(1.0, (0.15, 0.15)), 40
+    x = np.stack([np.linspace(0, 1.2, count), np.zeros(count)], axis=1)
+    gram = dense.covariance(kernel, dense.points(x), dense.points(x))
+    w = np.exp(np.linalg.cholesky(gram) @ np.random.default_rng(0).standard_normal((count, 5))).T
+    data = hg.observe(hg.Functionals(np.tile(x, (5, 1, 1)), w), np.zeros(5), 0.1)
+    nodes = likelihood.prepare(hg.Matern32(1.0, 0.15), data, np.zeros((5, 0)), 5, 0).nodes[:5]
+    for at, c, whole in zip(np.asarray(nodes.x), np.asarray(nodes.weights), w, strict=True):
+        seen = c @ dense.covariance(kernel, dense.points(at), dense.points(at)) @ c
+        assert 1 - 1e-12 < seen / (whole @ gram @ whole) < 1.005
+
+
 @pytest.mark.quick
 def test_the_trend_is_profiled_out():
     at, vector, (f, y, std, x) = objective(("points",), trend="linear")
