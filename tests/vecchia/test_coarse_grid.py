@@ -10,6 +10,7 @@ import hipgp as hg
 from hipgp.apps import report
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
+from hipgp.vecchia import grid_check
 from hipgp.vecchia.local_problems import local_problems
 
 KERNEL, DENSE_KERNEL = hg.Matern32(1.0, 0.3), dense.Matern32(1.0, 0.3)
@@ -143,6 +144,33 @@ def test_no_grid_error_where_all_data_are_grid_points():
     grid = square(5, 5)
     post = silent(grid, hg.observe(hg.Points(grid.coordinates()), np.zeros(25), noise=1e-3))
     assert post.diagnostics["grid_mean_error"] < 1e-3
+
+
+def test_what_is_advised_for_few_data_of_many_kinds_comes_out_right(monkeypatch):
+    """A rough kernel in one dimension with points, lines and sums on a grid far too coarse: leaving it out is advised."""
+    rng = np.random.default_rng(3)
+    x, (start, end) = rng.uniform(0, 1, (16, 1)), rng.uniform(0, 1, (2, 8, 1))
+    nodes, c = rng.uniform(0, 1, (8, 3, 1)), rng.normal(size=(8, 3))
+    parts = (
+        dense.points(x),
+        dense.line_integrals(start, end, panels=40, average=True),
+        dense.functionals(nodes, c),
+    )
+    f, of_dense = dense.concatenate(*parts), dense.Matern12(1.0, 0.2)
+    y = np.linalg.cholesky(dense.covariance(of_dense, f, f) + 0.05**2 * np.eye(32)) @ rng.normal(size=32)
+    data = hg.observe(hg.Points(x), y[:16], 0.05) + hg.observe(
+        hg.LineIntegrals(start, end, average=True), y[16:24], 0.05
+    )
+    data += hg.observe(hg.Functionals(nodes, c), y[24:], 0.05)
+    kernel, at = hg.Matern12(1.0, 0.2), rng.uniform(0, 1, (10, 1))
+    exact = dense.exact_gp(of_dense, f, y, 0.05, dense.points(at))
+    grid = hg.Grid.cover(0.0, 1.0, shape=12)
+    post, warning = told(grid, data, kernel)
+    assert np.max(errors(post, hg.Points(at), exact)) > 0.5  # so that the warning is called for
+    assert 'use method="auto", which computes' in str(warning.message)
+    assert np.max(errors(silent(grid, data, kernel, "auto"), hg.Points(at), exact)) < 0.1
+    monkeypatch.setattr(grid_check, "FEW", 31)
+    assert "auto" not in str(told(grid, data, kernel)[1].message)
 
 
 @pytest.mark.parametrize("kernel", ["Matern32", "SquaredExponential"])

@@ -14,10 +14,11 @@ from hipgp.engines import Method
 from hipgp.exact import MATRICES_AT_PEAK, Exact, longest, quadrature_nodes
 from hipgp.model.problem import OpenProblem
 from hipgp.runtime import memory
+from hipgp.vecchia.grid_check import FEW
 from hipgp.vecchia.group_covariances import coarse_nodes
 from hipgp.weights import dense
 
-MOST_OBSERVATIONS = 4_000
+MOST_OBSERVATIONS = FEW
 # Accuracies of covariances relative to noise variances, best first, and the most pairs of nodes whose covariances may be
 # evaluated for each. An error of covariances is about the variance of what quadrature misses of a line or an area, which is
 # to be small beside the noise even where many of them miss alike.

@@ -28,6 +28,7 @@ from hipgp.vecchia.local_problems import LocalProblems, local_problems
 
 # errors above which there is a warning: of the mean in posterior standard deviations, and relative errors of these
 MEAN, STD = 0.12, 0.5
+FEW = 4_000  # observations up to which the exact engine is as fast as one on a grid
 HALVINGS = 3  # halvings of the spacing to try, as long as PAIRS kernel evaluations suffice; further ones are extrapolated
 PAIRS = 4e7
 MARGIN = (
@@ -126,6 +127,8 @@ def warn_if_coarse(facts: dict[str, Any], grid: Grid, data: Data, residual: str,
         message += "; or try Batch(stencil=4)"
     if residual != "joint" and all(isinstance(functional, Points) for functional in data.functionals):
         message += '; or try Batch(residual="joint")'
+    if len(data) <= FEW:
+        message += '; or use method="auto", which computes few observations without a grid'
     warn_caller(message, GridTooCoarse)
 
 
