@@ -123,6 +123,26 @@ def test_the_sky():
     check_same("t.csv", rays)
 
 
+def test_units():
+    """Of a table that has them in the file, and as quantities in Python."""
+    u = pytest.importorskip("astropy.units")
+    from astropy.table import Table
+
+    columns = {"x": X[:, 0], "y": 1000 * X[:, 1], "value": Y, "error": np.full(COUNT, 5.0)}
+    told = {"x": "km", "y": "m", "value": "m", "error": "cm"}
+    Table(columns, units=told).write("t.ecsv")
+    post = check_same("t.ecsv", hg.Points(X))  # numbers in km, m and 0.05 m
+    assert post.labels.axis_units == ("km", "km") and post.labels.unit == "m"
+    data = hg.observe(hg.Points(X * u.km), Y * u.m, 5 * u.cm)
+    found = hg.GP(KERNEL, post.grid, trend="constant").condition(data, hg.Batch(), progress=False)
+    asked = found.predict(1000 * X * u.m, progress=False)
+    np.testing.assert_allclose(asked.mean, pd.read_csv("p.csv")["mean"], atol=1e-6)
+    Table(columns, units=told | {"x": "s"}).write("wrong.ecsv")
+    assert "column 'y' is in 'm', which does not convert to 's'" in hipgp(
+        "fit", "wrong.ecsv", "-o", "r.hipgp", code=2
+    )
+
+
 CORNERS = np.array([(-75 + 0.1 * i, 42 + 0.1 * j) for i in range(6) for j in range(4)])
 IN_KM = ("--lengthscale", "20")
 KM = hg.Matern32(1.0, 20.0)
