@@ -41,5 +41,5 @@ print("in the dense disc and beside it:", middle.mean.round(2), "±", middle.std
 box = post.predict(hg.BoxAverages([[0.15, -0.3]], [[0.35, -0.1]]))
 print(f"mean over a box in the dense disc: {box.mean[0]:.2f} ± {box.std[0]:.2f} (truth 1.50)")
 
-axes = post.labelled(name="density").plot()
+axes = post.labelled(name="density").plot(data=False)
 np.ravel(axes)[0].figure.savefig("tomography.png", dpi=120)
