@@ -3,6 +3,8 @@
 import numpy as np
 
 import hipgp as hg
+from hipgp.learning.learned import Learned
+from hipgp.nonlinear import learning
 
 GRID = hg.Grid.cover(0.0, 10.0, shape=120)
 KERNEL = hg.Matern52(0.8, 0.7)
@@ -65,3 +67,15 @@ def test_the_noise_of_a_positive_field_is_learned():
     y = np.exp(f) + 0.1 * rng.standard_normal(len(X))
     gp = hg.GP(KERNEL, GRID, link="exp").learn(hg.observe(hg.Points(X), y), progress=False)
     assert 0.085 < gp.noise < 0.115
+
+
+def test_a_turn_goes_no_farther_than_its_linearisation_holds():
+    """Real extinctions took a step from variance 1 to 11,000, after which exp(f) is no number."""
+    names, kernel = ["Matern32.variance", "Matern32.lengthscale"], hg.Matern32(1.0, 0.3)
+    far = Learned(
+        hg.Matern32(11_000.0, 0.2), None, names, np.array([11_000.0, 0.2]), np.eye(2), [], 0.0, {}, [], 0.0
+    )
+    near = learning._near(far, kernel)
+    np.testing.assert_allclose(near.values, [np.e, 0.2])
+    np.testing.assert_allclose([near.kernel.variance, near.kernel.lengthscale], [np.e, 0.2])
+    assert learning._near(near, hg.Matern32(2.0, 0.3)) is near

@@ -36,6 +36,7 @@ TURNS = 10
 ROUNDS, NATS = 12, 0.5  # of the linearisation in one turn: it is not the last
 CHANGE = 0.02  # of a parameter's logarithm, under which learning is done
 OF_ERROR = 0.3  # of its standard error, under which a change does not matter
+FARTHEST = 1.0  # of a kernel parameter's logarithm in one turn with a link, whose linearisation holds nearby
 RANGE = 8.0  # of a parameter's logarithm about its start
 NEEDED = ("number", "kernel", "noise", "parameters")  # of a checkpoint
 NOISE_SHARE = 0.3  # of the spread of y, that an unknown noise starts from
@@ -141,7 +142,20 @@ def _turned(
     quick = how._replace(start=turn.start, polish=False, progress=False, checkpoint=None)
     task = scaled_task(Problem(kernel, problem.grid, stand_in, None, prepared.trend), quick)
     learned = in_unit(learn(task.problem, method.inner, task.how), task.unit)
+    if not method.link.identity:
+        learned = _near(learned, kernel)
     return Turn(turn.number + 1, learned.kernel, noise, parameters, states, "kernel"), learned
+
+
+def _near(learned: Learned, kernel: Kernel) -> Learned:
+    """What was learned, no farther from the kernel of the linearisation than this holds."""
+    layout = Layout.of(kernel, False)
+    before = np.asarray(layout.pack(kernel, None), float)
+    change = np.asarray(layout.pack(learned.kernel, None), float) - before
+    if np.all(np.abs(change) <= FARTHEST):
+        return learned
+    vector = before + np.clip(change, -FARTHEST, FARTHEST)
+    return learned._replace(kernel=layout.unpack(vector)[0], values=np.exp(vector))
 
 
 def _keep(kept: Kept, turn: Turn) -> None:
