@@ -38,7 +38,7 @@ CELLS = 3.0  # cells of the coarser grid to the shortest lengthscale
 MUCH_COARSER = 0.5  # fraction of the grid's points below which the coarser grid pays
 DIAGONAL_NODES = 64  # nodes of a functional for the diagonal of the covariance
 ENOUGH = 0.1  # mean remaining variance of an observation, in noise variances, at which the factor is complete
-MOST_COLUMNS = 1024
+FEWEST_COLUMNS, MOST_COLUMNS = 64, 1024
 MOST_BYTES = 2**30  # size of the factor in float64
 PROBED, PROBE_COLUMNS = 2048, 128  # observations and columns of the probe
 CHECKED = 256  # observations whose remaining variance is computed exactly
@@ -149,7 +149,8 @@ def low_rank(
     end = (ENOUGH + covariances.missed) * count
     found = pivoted_cholesky(covariances.entries, covariances.diagonal, most, end)
     columns = found.factor.shape[1]
-    missing = round_up(columns, steps=4) - columns  # columns of zeros change nothing, and limit recompilation
+    # columns of zeros change nothing, and limit recompilation
+    missing = max(FEWEST_COLUMNS, round_up(columns, steps=4)) - columns
     inner = IdentityPlusLowRank.from_factor(np.pad(found.factor, ((0, 0), (0, missing))), dtype)
     scale = on_device(np.sqrt(variance), dtype)
     logs = 2 * jnp.sum(jnp.log(scale)) + inner.log_determinant
