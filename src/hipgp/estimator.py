@@ -248,7 +248,7 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
                 raise ValueError("X: expected places within the grid with this method, got some beyond it")
             data = scaled_data(data, posterior.unit)
             posterior = gp.condition(data, self._method(), progress=False)
-        return posterior.sample(n_samples, key=key, at=places(X, self._frame()), progress=False).T
+        return posterior.sample(n_samples, key=key, at=places(X, posterior.frame), progress=False).T
 
     def _check_settings(self) -> None:
         additive = self.likelihood is None or getattr(self.likelihood, "additive", False)

@@ -264,7 +264,7 @@ def test_what_was_learned_is_shown_with_its_standard_errors():
     learned = LINE.learn(_series(), bounds={"noise": (0.01, 1.0)}).learned
     lines = repr(learned).splitlines()
     assert lines[0].startswith("learned in ") and len(lines) == 4
-    assert lines[3].strip() == f"noise {learned.values[2]:.4g} ± {100 * learned.log_std[2]:.2g}%"
+    assert lines[3].strip() == f"noise: {learned.values[2]:.4g} ± {100 * learned.log_std[2]:.2g}%"
     wide = learned._replace(log_covariance=np.diag([np.inf, 4.0, 0.01])).shown()
     assert wide[0].endswith("(not determined)") and wide[1].endswith("(to a factor of 7.39)")
     assert wide[2].endswith("± 10%")

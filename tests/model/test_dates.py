@@ -184,7 +184,7 @@ def test_learned_lengthscales_are_durations():
     y = np.sin(np.arange(80) / 10) + 0.1 * rng.standard_normal(80)
     gp = hg.GP(hg.Matern32()).learn(_data(when, y), progress=False)
     days = float(gp.kernel.lengthscale)
-    assert f"lengthscale {days:.3g} days ±" in repr(gp)
+    assert f"lengthscale: {days:.3g} days ±" in repr(gp)
     later = pd.DatetimeIndex(when) + pd.Timedelta(days=1000)
     moved = gp.condition(
         hg.observe(hg.Points(later), y, noise=0.1)

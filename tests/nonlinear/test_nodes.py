@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hipgp as hg
-from hipgp.nonlinear import engine, posterior
+from hipgp.nonlinear import posterior, preparing
 
 RNG = np.random.default_rng(1)
 GRID = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(24, 24))
@@ -24,7 +24,7 @@ def posteriors():
     data = hg.observe(LINES, y + 0.05 * RNG.standard_normal(30), 0.05)
     few = GP.condition(data, progress=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "FEW", 0)
+        patch.setattr(preparing, "FEW", 0)
         patch.setattr(posterior, "FEW", 0)
         method = hg.Linearised(hg.Batch(), draws=400)
         many = GP.condition(data, method=method, progress=False)

@@ -12,9 +12,8 @@ import numpy as np
 from hipgp.batch.decisions import Decision
 from hipgp.engines import Method
 from hipgp.exact import MATRICES_AT_PEAK, Exact, longest, quadrature_nodes
-from hipgp.model.problem import OpenProblem
+from hipgp.model.problem import FEW, OpenProblem
 from hipgp.runtime import memory
-from hipgp.vecchia.grid_check import FEW
 from hipgp.vecchia.group_covariances import coarse_nodes
 from hipgp.weights import dense
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from hipgp.model.kernels import Kernel
     from hipgp.model.trend import Trend
 
+FEW = 4_000  # observations up to which the exact engine is as fast as one on a grid
+
 
 class Problem(NamedTuple):
     """A prior, data and a trend; `noise` is the standard deviation for observations that were given none."""

@@ -13,7 +13,7 @@ from hipgp.model.functionals import Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import typical_lengthscale
 from hipgp.model.kernels import Kernel
-from hipgp.model.problem import Problem
+from hipgp.model.problem import FEW, Problem
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
@@ -28,7 +28,6 @@ from hipgp.vecchia.local_problems import LocalProblems, local_problems
 
 # errors above which there is a warning: of the mean in posterior standard deviations, and relative errors of these
 MEAN, STD = 0.12, 0.5
-FEW = 4_000  # observations up to which the exact engine is as fast as one on a grid
 HALVINGS = 3  # halvings of the spacing to try, as long as PAIRS kernel evaluations suffice; further ones are extrapolated
 PAIRS = 4e7
 MARGIN = (
