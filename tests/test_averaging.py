@@ -161,7 +161,11 @@ def test_units_change_nothing(few, post):
 
 
 @pytest.mark.parametrize(
-    "method", [hg.Batch(tolerance=1e-6), hg.Variational("full")], ids=["batch", "variational"]
+    "method",
+    [
+        pytest.param(hg.Batch(tolerance=1e-6), id="batch"),
+        pytest.param(hg.Variational("full"), id="variational", marks=pytest.mark.slow),  # compiles as long
+    ],
 )
 def test_every_engine_averages(few, method, tmp_path, monkeypatch):
     monkeypatch.setattr(integration, "POINTS", 4)
@@ -253,6 +257,7 @@ def covered(seeds):
     return np.array(best), np.array(average)
 
 
+@pytest.mark.slow  # learns from many small data sets
 def test_intervals_hold_more_than_those_of_the_best_kernel_alone(monkeypatch):
     """Of a dozen problems; `benchmarks/averaging.py` has hundreds."""
     monkeypatch.setattr(integration, "POINTS", 16)

@@ -197,6 +197,7 @@ def test_totals_of_polygons():
     assert "one of --average and --total" in hipgp("fit", "t.geojson", "--total", "--average", code=2)
 
 
+@pytest.mark.slow  # the plane is tested with districts, lines with rays
 def test_rays_in_degrees():
     table = pd.DataFrame({"lon0": CORNERS[:, 0], "lat0": CORNERS[:, 1], "value": Y, "error": 0.05})
     table.assign(lon1=CORNERS[::-1, 0] + 0.2, lat1=CORNERS[::-1, 1] + 0.3).to_csv("t.csv", index=False)

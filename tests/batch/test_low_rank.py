@@ -40,7 +40,7 @@ def dense_system(post):
     return tuple(np.asarray(f(eye)).T for f in (system.matmul, system.precondition, system.root_transpose))
 
 
-@pytest.mark.parametrize(("ndim", "count"), [(2, 150), (3, 150)])
+@pytest.mark.parametrize(("ndim", "count"), [(2, 150), pytest.param(3, 150, marks=pytest.mark.slow)])
 def test_it_is_the_inverse_of_the_noise_plus_a_positive_matrix(ndim, count):
     post = fitted(*chords(count, ndim))
     a, inverse, root = dense_system(post)
