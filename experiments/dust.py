@@ -91,7 +91,7 @@ class HeldWeights:
     """The exact weights of the stars seen and of those held out, found once for many fits with one kernel, grid and rule."""
 
     key: Any
-    weights: list[Any]
+    weights: list[Any]  # and how their solves ended
     facts: dict[str, Any]
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class HeldWeights:
         seconds = time.perf_counter() - began
         lines = hg.LineIntegrals(SUN, stars.held_out, rule=rule)
         told = {"fit_seconds": seconds, **self.facts}
-        return hg.Posterior(found), found.predict(lines, weights=held_out), told
+        return hg.Posterior(found), found.predict(lines, weights=held_out[0]), told
 
     @float64_available
     def _find(self, method: hg.Variational, kernel: Any, grid: hg.Grid, stars: Stars, rule: Any) -> None:
@@ -135,7 +135,7 @@ class HeldWeights:
             source = exact_source(kernel, grid, [lines], method.tolerance, limit, np.float32)
             batches = -(-len(ends) // method.batch_size)
             found, solves = stored_exact(source, kernel, whitening, (len(ends),), batches)
-            self.weights.append(found)
+            self.weights.append((found, solves))
             self.facts |= {
                 f"weights_seconds_{name}": time.perf_counter() - began,
                 f"PCG_error_{name}": float(solves.error),
@@ -206,7 +206,7 @@ def method_of(system: str, count: int, way: Way = BEST, held: bool = False) -> A
     if system == "batch engine":
         return hg.Batch()
     how: dict[str, Any] = {"direct": True} if way.fit == "best" else {}
-    local = way.fit == "best" and count > MOST_EXACT and not (held and system == "HIP-GP")
+    local = way.fit == "best" and count > MOST_EXACT and not held
     limits = (LIMIT, PREDICT_LIMIT) if count > MOST_EXACT and not local else (200, 500)
     batch = 100 if count < MANY else MANY_AT_ONCE
     epochs = HELD_EPOCHS if held else EPOCHS[way.fit]

@@ -11,7 +11,7 @@ from hipgp.model.functionals import LineIntegrals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Matern32
 from hipgp.runtime import memory
-from hipgp.variational.minibatch_weights import compiled_weights, exact_source
+from hipgp.variational.minibatch_weights import SolveSummary, compiled_weights, exact_source
 from hipgp.variational.whitening import whiten
 from variational_problem import gp_problem
 
@@ -90,9 +90,16 @@ def test_stored_weights_are_those_on_demand_and_serve_another_fit():
     np.testing.assert_allclose(stored.stored.matmul(u), u @ w.T, rtol=1e-12)
     np.testing.assert_allclose(stored.stored.transpose_matmul(a), a @ w, rtol=1e-11)
     problem, other = gp_problem(KERNEL, grid, data), hg.Variational("mean-field", batch_size=4)
-    again = other.fit(problem, progress=False, weights=stored)  # the optimal mean is that of every family
+    ended = SolveSummary(20, 19.5, 0.01, 3)
+    again = other.fit(
+        problem, progress=False, weights=(stored, ended)
+    )  # the optimal mean is that of every family
     np.testing.assert_allclose(again.whitened_mean, first.whitened_mean, atol=1e-8)
     assert again.problem.source is stored
+    told = again.diagnostics
+    assert (
+        told["pcg_iterations_max"] == 20 and told["pcg_relative_error_max"] == 0.01 and not told["converged"]
+    )
 
 
 def test_a_place_far_from_zero_costs_no_digits():

@@ -171,11 +171,11 @@ class Variational(Method):
         model: Problem,
         progress: bool = True,
         checkpoint: Any = None,
-        weights: StoredWeights | None = None,
+        weights: tuple[StoredWeights, SolveSummary] | None = None,
     ) -> VariationalPosterior:
         """The posterior of a problem without a trend, with no checks of its grid.
 
-        `weights` are those of an earlier fit of the same kernel, grid and data, such as one of another family.
+        `weights` are what `stored_exact` found for this kernel, grid and data, to serve several families or ways to fit.
         """
         self._check(model)
         keeper = Keeper(checkpoint, "" if checkpoint is None else fingerprint(self, *model[:4]))
@@ -185,7 +185,7 @@ class Variational(Method):
                 model, trace = self._learned(model, bar, keeper)
             kernel, grid, data, noise, _ = model
             whitening = whiten(kernel, grid, self.whitening)
-            source, solves = (weights, NO_SOLVES) if weights is not None else self._source(model, whitening)
+            source, solves = self._source(model, whitening) if weights is None else weights
             problem = self._problem(model, source, whitening)
             q, facts = self._optimum(self.blocks(whitening, grid), problem, bar, keeper)
             last = full_pass(q, problem, keeper=keeper)
