@@ -1,10 +1,11 @@
 """Long lines that cross: the solve and the standard deviations with each preconditioner.
 
-    python benchmarks/crossing.py [--arcs 20000] [--shape 64] [--data DIR --every 9] [--only arcs paths tooth]
+    python benchmarks/crossing.py [--arcs 20000] [--shape 64] [--data DIR --every 9] [--only arcs paths tooth] [--learn]
 
 - arcs: simulated great circles between random places of a sphere of radius 1, in a cube around it; Matern 3/2 of lengthscale
   0.3, signal to noise 9.
-- paths: every so many of the real surface-wave paths in DIR, at the parameters learned for `solver_table.py`.
+- paths: every so many of the real surface-wave paths in DIR, at the parameters learned for `solver_table.py`, or learned
+  from these paths with `--learn`.
 - tooth: crossing beams in DIR, likewise.
 
 For each: steps to 0.01 nats, set-up and solve seconds; then seconds and error of the std of held-out or repeated lines.
@@ -65,13 +66,14 @@ def simulated_arcs(count: int, shape: int) -> Crossing:
     return Crossing(hg.GP(kernel, grid), hg.observe(observed, y, noise), targets)
 
 
-def real_paths(folder: pathlib.Path, every: int) -> Crossing:
+def real_paths(folder: pathlib.Path, every: int, learn: bool) -> Crossing:
     problem = surface_waves(folder)
-    gp, _ = learned("surface_waves", problem)
     block = problem.data.blocks[0]
     targets = block.functional[np.arange(1, len(problem.data), every)[:HELD_OUT]]
     data = hg.observe(block.functional[np.arange(0, len(problem.data), every)], np.asarray(block.y)[::every])
-    return Crossing(gp, data, targets)
+    if not learn:
+        return Crossing(learned("surface_waves", problem)[0], data, targets)
+    return Crossing(problem.gp.learn(data, progress=False), data, targets)
 
 
 def real_beams(folder: pathlib.Path) -> Crossing:
@@ -118,17 +120,30 @@ def main() -> None:
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--every", type=int, default=9)
     parser.add_argument("--only", nargs="+", choices=("arcs", "paths", "tooth"))
+    parser.add_argument("--learn", action="store_true", help="the kernel of the paths from themselves, timed")
     parser.add_argument("--method", nargs="+", default=[*METHODS, *IN_THE_PLANE])
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # solves that stop at the limit are rows of the table
     for name in args.only or (["arcs"] if args.data is None else ["arcs", "paths", "tooth"]):
+        began = np.array([time.perf_counter(), time.process_time()])
         if name == "arcs":
             problem = simulated_arcs(args.arcs, args.shape)
+        elif name == "paths":
+            problem = real_paths(args.data, args.every, args.learn)
         else:
-            problem = real_paths(args.data, args.every) if name == "paths" else real_beams(args.data)
+            problem = real_beams(args.data)
+        made = np.array([time.perf_counter(), time.process_time()]) - began
         result = {"facts": facts(), "observations": len(problem.data), "grid": problem.gp.grid.shape}
+        if name == "paths" and args.learn:
+            assert problem.gp.learned is not None
+            result["learned"] = {
+                "wall_s": made[0],
+                "cpu_s": made[1],
+                "parameters": problem.gp.learned.shown(),
+            }
+            print(result["learned"], flush=True)
         result["rows"] = run(problem, args.method)
-        write_result(f"crossing-{name}", result | {"peak_memory_gib": peak_memory()})
+        write_result(f"crossing-{name}{'-learned' * args.learn}", result | {"peak_memory_gib": peak_memory()})
 
 
 if __name__ == "__main__":

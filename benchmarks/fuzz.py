@@ -1,12 +1,15 @@
 """Random small problems without a grid, against a dense Gaussian process that shares no code with the library.
 
-    PYTHONPATH=tests python benchmarks/fuzz.py [--count 1000] [--first 0] [--engine auto batch]
+    PYTHONPATH=tests python benchmarks/fuzz.py [--count 1000] [--first 0] [--engine auto batch] [--part 0/1] [--seconds S]
+    PYTHONPATH=tests python benchmarks/fuzz.py --merge FILES
 
 Kernels, functionals, dimensions 1 to 3, float32 and float64, units, noise, trends and repeated data are drawn at random.
 A problem is passed where every mean is within 0.1 posterior standard deviations of the truth and every standard deviation
 within 10%, or where the library warned and said what to do. An exception or a NaN is a failure, and so is one that takes
 more than LIMIT processor seconds. Problems that are in the result already are not run again, so that a stopped run goes
-on where it was.
+on where it was. `--part 2/8` takes every eighth problem from the third on, so that eight processes share the work, each
+with a folder HIPGP_RESULTS of its own that begins as a copy of this one; `--merge` puts their files together.
+`--seconds` begins no further problem after so many.
 
 `--engine auto` is what users get, for so few observations the exact engine; `batch` asks for the batch engine, and thereby
 for a grid that is chosen.
@@ -14,6 +17,7 @@ for a grid that is chosen.
 
 import argparse
 import json
+import pathlib
 import signal
 import time
 import warnings
@@ -27,6 +31,7 @@ from machine import RESULTS, facts, write_result
 import dense
 import hipgp as hg
 
+WRITTEN_EVERY, CLEARED_EVERY = 5, 25  # problems
 LIMIT = 300  # processor seconds of one problem
 MEAN, STD = 0.1, 0.1  # what passes: in posterior standard deviations, and relative
 ROUNDING = {
@@ -176,24 +181,45 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--engine", nargs="+", choices=("auto", "batch"), default=["auto", "batch"])
+    parser.add_argument("--part", default="0/1", help="I/N: every N-th problem from the I-th on")
+    parser.add_argument("--seconds", type=float, default=np.inf)
+    parser.add_argument("--merge", nargs="+", type=pathlib.Path, default=[], help="results to put together")
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    path = RESULTS / "fuzz.json"
-    done = json.loads(path.read_text())["problems"] if path.exists() else []
-    have = {(one["seed"], one["engine"]) for one in done}
+    done = earlier([RESULTS / "fuzz.json", *args.merge])
+    if not args.merge:
+        part, parts = map(int, args.part.split("/"))
+        wanted = [
+            (s, e) for e in args.engine for s in range(args.first, args.first + args.count)[part::parts]
+        ]
+        go_through([one for one in wanted if one not in done], done, time.monotonic() + args.seconds)
+    write_result("fuzz", summary(list(done.values())))
+    print(json.dumps(summary(list(done.values()))["counts"]))
+
+
+def earlier(paths: list[pathlib.Path]) -> dict[tuple[int, str], dict[str, Any]]:
+    """The problems in some result files, by seed and engine; what a later file has replaces what an earlier one has."""
+    files = [json.loads(path.read_text())["problems"] for path in paths if path.exists()]
+    return {(one["seed"], one["engine"]): one for problems in files for one in problems}
+
+
+def go_through(
+    wanted: list[tuple[int, str]], done: dict[tuple[int, str], dict[str, Any]], end: float
+) -> None:
+    """Run the wanted problems and add them to `done`; results are written every few problems."""
     signal.signal(signal.SIGPROF, _stop)
-    for seed in range(args.first, args.first + args.count):
-        for engine in args.engine:
-            if (seed, engine) in have:
-                continue
-            signal.setitimer(signal.ITIMER_PROF, LIMIT)
-            one = run(seed, engine)
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            done.append(one)
-            if not one["passed"]:
-                print(json.dumps(one))
-        if seed % 25 == 24 or seed == args.first + args.count - 1:
-            write_result("fuzz", summary(done))
+    for number, (seed, engine) in enumerate(wanted):
+        if time.monotonic() > end:
+            print(f"{len(wanted) - number} problems are left", flush=True)
+            return
+        signal.setitimer(signal.ITIMER_PROF, LIMIT)
+        done[seed, engine] = run(seed, engine)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if not done[seed, engine]["passed"]:
+            print(json.dumps(done[seed, engine]), flush=True)
+        if number % WRITTEN_EVERY == WRITTEN_EVERY - 1:
+            write_result("fuzz", summary(list(done.values())))
+        if number % CLEARED_EVERY == CLEARED_EVERY - 1:
             jax.clear_caches()
 
 
