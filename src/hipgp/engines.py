@@ -206,6 +206,13 @@ class Method(eqx.Module):
         """Whether conditioning changes the kernel."""
         return False
 
+    def on_mesh(self, mesh: Any, grid: Grid) -> "Method":
+        """These settings for a fit that is cut over a mesh of devices, or a number of them."""
+        raise ValueError(
+            f"mesh: expected None with {type(self).__name__}, which computes on one device, got {_shown_mesh(mesh)}; use "
+            "method=Batch(), without a link or a likelihood, or leave mesh out"
+        )
+
     def check_memory(self, problem: Problem) -> None:
         """Raise a ValueError with the number of bytes where a fit does not fit into memory; `condition` calls it first."""
         return
@@ -256,6 +263,10 @@ class Method(eqx.Module):
         """Raise a ValueError where this engine cannot observe or predict `functional`."""
         check_inside(functional, grid)
         check_differentiable(kernel.differentiable, functional)
+
+
+def _shown_mesh(mesh: Any) -> str:
+    return f"{mesh} devices" if isinstance(mesh, int) else f"a {type(mesh).__name__}"
 
 
 def as_key(key: Any) -> jax.Array:

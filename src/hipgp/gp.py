@@ -131,6 +131,7 @@ class GP(Shown, eqx.Module):
         hyperparameters: Literal["best", "average"] = "best",
         progress: bool = True,
         checkpoint: Any = None,
+        mesh: Any = None,
     ) -> Posterior:
         """The posterior given `data`; the kernel "auto" is learned from them first.
 
@@ -139,13 +140,23 @@ class GP(Shown, eqx.Module):
         and the batch engine with one. The diagnostics give the choice and its reason under "engine_chosen" and
         "grid_chosen". `hyperparameters="average"` integrates over the uncertainty of the learned kernel and noise: the
         posterior is a mixture over several of them. `checkpoint` names a file in which a long batch solve saves its state,
-        and from which it resumes.
+        and from which it resumes. `mesh`, a jax.sharding.Mesh or a number of devices, cuts the fit over several devices: the
+        grid by slabs of its first axis, the data's weights with it. The answer does not depend on it.
         """
         _check_hyperparameters(hyperparameters, checkpoint)
         if isinstance(self.kernel, Undecided):
-            how = {"hyperparameters": hyperparameters, "progress": progress, "checkpoint": checkpoint}
+            how = {
+                "hyperparameters": hyperparameters,
+                "progress": progress,
+                "checkpoint": checkpoint,
+                "mesh": mesh,
+            }
             return self.learn(data, progress=progress).condition(data, method, **how)  # type: ignore[arg-type]
+        if mesh is not None and method in (None, "auto"):
+            method = Batch()  # the engine that a mesh is for
         settled = self._settled(data, method, hyperparameters == "average", checkpoint, progress)
+        if mesh is not None:
+            settled = settled._replace(engine=settled.engine.on_mesh(mesh, settled.problem.grid))
         begin = () if settled.begin is None else (settled.begin,)  # only rounds of linearisation have one
         found = settled.engine.condition(settled.problem, progress, checkpoint, *begin)
         found = dataclasses.replace(found, diagnostics=found.diagnostics | settled.why)

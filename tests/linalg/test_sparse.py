@@ -7,7 +7,7 @@ import scipy.sparse
 
 from hipgp.linalg import csr
 from hipgp.linalg.csr import CSR
-from hipgp.linalg.sparse import LONGEST_ROW, SparseMatrix
+from hipgp.linalg.sparse import LONGEST_ROW, SparseMatrix, common_layout, laid_out, sliced_ellpack
 
 
 def uneven(rng):
@@ -56,6 +56,30 @@ def test_products_are_scipy_s(make, dtype, laid_out_by, monkeypatch):
     np.testing.assert_allclose(
         np.sum(forward * y), np.sum(x * backward), rtol=1e3 * np.finfo(dtype).eps, **tolerance
     )
+
+
+@pytest.mark.parametrize("make", MATRICES.values(), ids=MATRICES.keys())
+def test_the_entries_of_a_layout_are_those_that_went_in(make):
+    matrix = make(np.random.default_rng(0))
+    again = sliced_ellpack(CSR.from_scipy(scipy.sparse.csr_array(matrix)), float).to_scipy(matrix.shape[1])
+    np.testing.assert_array_equal(again.toarray(), matrix.toarray())
+
+
+@pytest.mark.parametrize("laid_out_by", ["the host", "the device"])
+def test_matrices_laid_out_alike_have_arrays_of_equal_shapes(laid_out_by, monkeypatch):
+    """Long rows in one of them, none in another, and one without entries: what the parts of W on a mesh are."""
+    monkeypatch.setattr("hipgp.linalg.sparse.on_cpu", lambda: laid_out_by == "the host")
+    rng = np.random.default_rng(0)
+    full = np.where(rng.random((3, 6, LONGEST_ROW + 7)) < 0.02, 1.0, 0.0)
+    full[0, 2], full[1] = rng.normal(size=LONGEST_ROW + 7), 0.0
+    parts = [CSR.from_scipy(scipy.sparse.csr_array(part)) for part in full]
+    layout = common_layout([part.starts for part in parts])
+    x = rng.normal(size=LONGEST_ROW + 7)
+    with jax.enable_x64(True):
+        laid = [laid_out(part, layout, float) for part in parts]
+        found = [np.asarray(part.matmul(x)) for part in laid]
+    assert len({str(jax.tree.map(np.shape, part)) for part in laid}) == 1
+    np.testing.assert_allclose(found, full @ x, rtol=0, atol=1e-12)
 
 
 def stored(rows):

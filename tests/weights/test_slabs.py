@@ -69,6 +69,21 @@ def test_a_draw_depends_neither_on_the_slabs_nor_on_the_form(dimension, most, mo
     np.testing.assert_allclose(k.whole().draw(key, 2), one[:2], rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize(("dimension", "most"), [(1, 40), (2, 40), (3, 10**6)])
+def test_the_root_times_its_transpose_is_the_covariance(dimension, most, monkeypatch):
+    """R R' u = K u, R e of drawn modes is a draw, and <R e, u> = <e, R'u>, plane by plane."""
+    grid = GRIDS[dimension]
+    k = by_slabs(grid, monkeypatch, most)
+    cut, amplitudes, rng = k.slabs, jnp.sqrt(k.orthant), np.random.default_rng(0)
+    u = jnp.asarray(rng.normal(size=grid.shape))
+    pulled = cut.root_transpose(amplitudes, cut.to_planes(u))
+    again = cut.from_planes(cut.root(amplitudes, pulled))
+    np.testing.assert_allclose(again, k.matmul(u), rtol=0, atol=1e-13 * float(jnp.max(jnp.abs(again))))
+    e = rng.normal(size=pulled.shape) + 1j * rng.normal(size=pulled.shape)
+    drawn = cut.from_planes(cut.root(amplitudes, jnp.asarray(e)))
+    np.testing.assert_allclose(jnp.sum(drawn * u), jnp.sum((e.conj() * pulled).real), rtol=1e-12)
+
+
 @pytest.mark.parametrize("dimension", GRIDS)
 def test_draws_have_the_covariance_of_the_prior(dimension, monkeypatch):
     """Within 5 standard errors of 5,000 draws, 7 percent of a variance: a wrong share of any frequency is more."""

@@ -13,6 +13,9 @@ from hipgp.batch.interpolation import Rows
 from hipgp.batch.low_rank import Trial, crossing, low_rank
 from hipgp.batch.systems import DataSystem, System
 from hipgp.linalg.preconditioner import Preconditioner, Scaling
+from hipgp.mesh.covariance import MeshToeplitz
+from hipgp.mesh.devices import replicated
+from hipgp.mesh.preconditioner import cut_by_rows
 from hipgp.model.problem import Problem
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.lazy import Lazy
@@ -23,7 +26,7 @@ from hipgp.vecchia.factor import ConditioningSets
 from hipgp.vecchia.grid_error import GridModel
 from hipgp.weights.joint_residuals import CellBlocks
 from hipgp.weights.stencil_geometry import wide_stencil
-from hipgp.weights.stencils import LocalWeights, WeightRows
+from hipgp.weights.stencils import WeightRows
 from hipgp.weights.toeplitz import Toeplitz, embed
 from hipgp.weights.torus import WRAPPED
 
@@ -66,7 +69,7 @@ def build(problem: Problem, method: "Batch", operators: "_GridOperators | None" 
         "weights": decisions.weights(method),
         "residual": of_residual,
         "space": where,
-        "product": decisions.product(toeplitz, where.choice),
+        "product": decisions.product(method, toeplitz, where.choice),
         "preconditioner": decisions.preconditioner(method, where.choice, system.preconditioner_size, trial),
     }
     if method.weights != "exact":
@@ -100,7 +103,8 @@ class _GridOperators(NamedTuple):
 
 def _operators(problem: Problem, method: "Batch") -> _GridOperators:
     kernel, grid, data, _, _ = problem
-    toeplitz = Lazy(functools.partial(embed, kernel, grid, data.dtype, WRAPPED))
+    place = None if method.mesh is None else functools.partial(MeshToeplitz.on, method.mesh)
+    toeplitz = Lazy(functools.partial(embed, kernel, grid, data.dtype, WRAPPED, place))
     return _GridOperators(toeplitz, Lazy(functools.partial(_rows, problem, method, toeplitz)))
 
 
@@ -178,7 +182,7 @@ def _data_system(
     trial: Trial | None = None
     if conditioning_sets is None and decisions.tries_low_rank(method, lambda: crossing(data, kernel)):
         enough = np.inf if method.preconditioner == "low-rank" else decisions.MOST_LEFT
-        local = rows if isinstance(rows, WeightRows) else None
+        local = rows if isinstance(rows, WeightRows) and method.mesh is None else None
         trial = low_rank(problem, variance, local, toeplitz, enough)
     noise = on_device(variance, data.dtype)
 
@@ -196,9 +200,12 @@ def _data_system(
 
     preconditioner, weights = run_both(
         root,
-        lambda: LocalWeights.from_rows(rows, data.dtype) if isinstance(rows, WeightRows) else rows,
+        lambda: interpolation.laid_out(method, problem.grid, rows, data.dtype),
     )
     shared = None if cells is None else cells.covariance(data.dtype)
+    if method.mesh is not None:
+        preconditioner = cut_by_rows(method.mesh, preconditioner)
+        noise, shared = replicated(method.mesh, (noise, shared))
     system = DataSystem(
         toeplitz=toeplitz, weights=weights, noise=noise, preconditioner=preconditioner, residuals=shared
     )

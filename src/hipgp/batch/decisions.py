@@ -85,8 +85,11 @@ def stencil(method: "Batch", functionals: list[Functional], ndim: int) -> Decisi
     return Decision(2, reason)
 
 
-def product(toeplitz: Toeplitz, space: str) -> Decision[str]:
+def product(method: "Batch", toeplitz: Toeplitz, space: str) -> Decision[str]:
     """How products with the covariance of the grid are computed, given the space of the solve."""
+    if method.mesh is not None:
+        count = method.mesh.devices.size
+        return Decision("mesh", f"over {count} devices, each with a slab of the grid: a mesh is given")
     if space == "grid":
         return Decision("whole", "the whole torus at once: grid space has its unknowns there")
     by_slabs, reason = in_slabs(toeplitz.shape, toeplitz.torus.shape)
@@ -139,6 +142,8 @@ def space(
                 f'space: expected "data" or "auto" unless weights="local", got "grid" and "{method.weights}"'
             )
         return Decision(method.space, f'{method.space} space: Batch(space="{method.space}") asks for it')
+    if method.mesh is not None:
+        return Decision("data", "data space: a mesh is given, and grid space has its unknowns on one device")
     for name, is_set in (
         ("neighbours", method.neighbours is not None),
         ("preconditioner", method.preconditioner != "auto"),

@@ -13,7 +13,9 @@ from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from hipgp.batch import decisions, estimates, evidence, interpolation, plan, variances
@@ -27,6 +29,7 @@ from hipgp.batch.systems import System, solve
 from hipgp.batch.updating import Start, guess
 from hipgp.engines import Method, Slope, as_key
 from hipgp.linalg.rates import Rates
+from hipgp.mesh.devices import as_mesh
 from hipgp.model.arguments import check_whole
 from hipgp.model.data import Data
 from hipgp.model.grid import Grid
@@ -79,6 +82,7 @@ class Batch(Method):
     stencil: int | None = eqx.field(static=True, default=None)
     residual: Residual = eqx.field(static=True, default="joint")
     space: Literal["auto", "data", "grid"] = eqx.field(static=True, default="auto")
+    mesh: Mesh | None = eqx.field(static=True, default=None, repr=False)  # where `condition` was given one
 
     def __check_init__(self) -> None:
         if self.stencil is not None:
@@ -111,6 +115,23 @@ class Batch(Method):
                 'preconditioner: expected "auto" with space="grid", which has its own, got '
                 f'{self.preconditioner!r}; leave preconditioner out, or use space="data"'
             )
+
+    def on_mesh(self, mesh: Any, grid: Grid) -> "Batch":
+        for name, usable in (("weights", ("local",)), ("space", ("auto", "data"))):
+            if getattr(self, name) not in usable:
+                raise ValueError(
+                    f"mesh: expected None with Batch({name}={getattr(self, name)!r}), which computes on one device, got a "
+                    f'mesh; use {name}="{usable[-1]}"'
+                )
+        return dataclasses.replace(self, mesh=as_mesh(mesh, grid.shape))
+
+    def settings(self) -> Json:
+        """The settings that decide what is computed; on which devices is not among them."""
+        return {name: value for name, value in super().settings().items() if name != "mesh"}
+
+    def digest(self, problem: Problem) -> str:
+        """A digest of the problem and these settings, whatever the devices."""
+        return fingerprint(STATE, dataclasses.replace(self, mesh=None), problem)
 
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> "BatchPosterior":
         """The posterior of a problem, after checks that it fits into memory and that the grid is fine enough."""
@@ -156,7 +177,7 @@ class Batch(Method):
             info = dict(built.diagnostics)
             info |= grid_diagnostics(problem, built.grid_model) if check_grid else {}
             setup = time.perf_counter() - began
-            saved = None if checkpoint is None else Checkpoint(checkpoint, fingerprint(STATE, self, problem))
+            saved = None if checkpoint is None else Checkpoint(checkpoint, self.digest(problem))
             began = time.perf_counter()
             bar.describe("solving")
             trace: list[tuple[int, float]] = []
@@ -174,6 +195,7 @@ class Batch(Method):
         }
         warn_if_far(solution.kl_bound, self.tolerance, solution.steps)
         solved = solution.solved | {"noise_variance": np.asarray(built.system.noise, float), "order": order}
+        solved["field"] = jnp.asarray(built.system.toeplitz.gathered(solution.solved["field"]))
         return self._posterior(problem, info, solved, built)
 
     def _solve(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hipgp.batch import decisions
+from hipgp.mesh.weights import MeshWeights
 from hipgp.model.data import Data
 from hipgp.model.functional import Functional
 from hipgp.model.grid import Grid
@@ -15,7 +16,7 @@ from hipgp.weights.exact import exact_weights
 from hipgp.weights.joint_residuals import CellBlocks, cell_blocks
 from hipgp.weights.matrix_free import matrix_free_weights, stored_bytes
 from hipgp.weights.operator import Weights
-from hipgp.weights.stencils import WeightRows, local_weight_rows
+from hipgp.weights.stencils import LocalWeights, WeightRows, local_weight_rows
 from hipgp.weights.toeplitz import Toeplitz
 
 if TYPE_CHECKING:
@@ -54,6 +55,15 @@ def rows_of(
             'Batch(weights="matrix-free") keeps none, and is meant for a GPU',
         )
     return local_weight_rows(kernel, grid, functionals, p), f"local, stencil {p}"
+
+
+def laid_out(method: "Batch", grid: Grid, rows: Rows, dtype: Any) -> Weights:
+    """W where products are computed: on one device, or by columns over a mesh."""
+    if not isinstance(rows, WeightRows):
+        return rows
+    if method.mesh is not None:
+        return MeshWeights.on(method.mesh, grid, rows, dtype)
+    return LocalWeights.from_rows(rows, dtype)
 
 
 def cells(method: "Batch", problem: "Problem", rows: Rows) -> CellBlocks | None:

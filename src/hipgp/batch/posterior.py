@@ -30,7 +30,7 @@ from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.scores import LeaveOut
 from hipgp.weights.joint_residuals import CellBlocks
-from hipgp.weights.stencils import LocalWeights, WeightRows
+from hipgp.weights.stencils import WeightRows
 
 if TYPE_CHECKING:
     from hipgp.batch.build import LazyParts
@@ -149,7 +149,8 @@ class BatchPosterior(DataPosterior):
         assert rows is not None
         if not isinstance(rows, WeightRows):
             return GridTarget(rows, None)
-        weights, cells = LocalWeights.from_rows(rows, self.data.dtype), self._joint_cells(functional)
+        weights = interpolation.laid_out(self.method, self.grid, rows, self.data.dtype)
+        cells = self._joint_cells(functional)
         if cells is None:
             return GridTarget(weights, None)
         return GridTarget(
@@ -275,7 +276,7 @@ class BatchPosterior(DataPosterior):
             a - correction @ b for a, b in zip((solved.alpha, solved.field), of_columns, strict=True)
         )
         if at is None:
-            values = prior + field
+            values = self.system.toeplitz.gathered(prior + field)
         else:
             values = at.draw(prior, residual, jax.random.fold_in(key, 2**30)) + at.mean(field, alpha)
         return np.asarray(values), self.beta + betas
@@ -299,7 +300,8 @@ class BatchPosterior(DataPosterior):
         """A^-1 X and K W' A^-1 X."""
         columns = self.trend.of_data(self.data, self.grid)
         if columns.shape[1] == 0:
-            return tuple(jnp.zeros((0, n), self.data.dtype) for n in (len(columns), self.grid.size))  # type: ignore[return-value]
+            sizes = len(columns), self.system.toeplitz.flat_size
+            return tuple(jnp.zeros((0, n), self.data.dtype) for n in sizes)  # type: ignore[return-value]
         alpha = jnp.asarray(self.alpha_of_columns, self.data.dtype)
         return alpha, field_of(self.system, alpha)
 

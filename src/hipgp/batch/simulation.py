@@ -53,7 +53,7 @@ def simulate(system: "System", y: Array, key: Array, count: int) -> tuple[Array,
     """Prior draws on the grid, draws of joint residuals (or None), and y minus data simulated from both."""
     toeplitz, weights, noise = system.toeplitz, system.weights, system.noise
     field_key, noise_key = jax.random.split(key)
-    prior = toeplitz.draw(field_key, count).reshape(count, -1)
+    prior = toeplitz.flat_draw(field_key, count)
     draw = lambda k: jax.random.normal(k, (count, len(noise)), noise.dtype)
     rest = y - weights.matmul(prior) - jnp.sqrt(noise) * draw(noise_key)
     if system.residuals is None:

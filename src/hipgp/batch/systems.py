@@ -69,9 +69,10 @@ class System(eqx.Module):
     def grid_is_smaller(self) -> bool:
         """Whether exact variances are computed from a matrix of the grid's size, with fewer points than data.
 
-        This needs independent residuals, since joint ones would have to be inverted.
+        This needs independent residuals, since joint ones would have to be inverted, and the grid on one device.
         """
-        return self.grid_size < len(self.noise) and self.residuals is None
+        whole = self.toeplitz.in_one_piece
+        return whole and self.grid_size < len(self.noise) and self.residuals is None
 
     @property
     def grid_size(self) -> int:

@@ -100,6 +100,31 @@ class SlicedEllpack(eqx.Module):
             y = self._product(_vectors_last(vectors)).T
         return y.reshape(*x.shape[:-1], self.row_count)
 
+    def to_scipy(self, column_count: int) -> Any:
+        """Return the matrix on the host in SciPy's CSR format; entries of zero are left out."""
+        parts, begin = [], 0
+        for part in self.slices:
+            rows = [begin + sum(r for _, r in part.row_parts[:i]) for i in range(len(part.row_parts))]
+            owner = np.concatenate(
+                [np.tile(np.arange(r) + first, t) for (t, r), first in zip(part.row_parts, rows, strict=True)]
+            )
+            values, columns = np.asarray(part.values), np.asarray(part.columns)
+            kept = np.nonzero(values)
+            parts.append((owner[kept[1]], columns[kept], values[kept]))
+            begin += sum(r for _, r in part.row_parts)
+        of_sum = np.zeros(begin + 1, int)
+        if self.position is None:
+            of_sum[:-1] = np.arange(begin)
+        else:
+            of_sum[np.asarray(self.position)] = np.arange(self.row_count)
+        if self.long_rows is not None:
+            of_sum[np.asarray(self.long_rows)[0]] = np.asarray(self.long_rows)[1]
+        sums, columns, values = (
+            (np.concatenate(a) for a in zip(*parts, strict=True)) if parts else ([], [], [])
+        )
+        shape = self.row_count, column_count
+        return scipy.sparse.coo_array((values, (of_sum[sums], columns)), shape=shape).tocsr()
+
     def _product(self, x: Float[Array, "n *b"]) -> Float[Array, "m *b"]:
         zero = jnp.zeros((1, *x.shape[1:]), x.dtype)
         if self.position is None:
@@ -180,11 +205,15 @@ class BlockRows(eqx.Module):
         values: Float[AnyArray, "G b k"], columns: np.ndarray, used: np.ndarray, count: int
     ) -> "BlockRows":
         """Make a matrix of `count` columns out of blocks; entries whose column is not `used` are ignored."""
+        scatter = sliced_ellpack(BlockRows.scatter_table(columns, used, count), values.dtype)
+        return BlockRows(jnp.asarray(values), on_device(columns, np.int32), scatter)
+
+    @staticmethod
+    def scatter_table(columns: np.ndarray, used: np.ndarray, count: int) -> CSR:
+        """Return the matrix that sums the blocks' contributions to each of `count` entries of A'y."""
         flat = np.flatnonzero(used)
         entries = np.ones(len(flat)), (columns.ravel()[flat], flat)
-        table = scipy.sparse.csr_array(entries, shape=(count, used.size))
-        scatter = sliced_ellpack(CSR.from_scipy(table), values.dtype)
-        return BlockRows(jnp.asarray(values), on_device(columns, np.int32), scatter)
+        return CSR.from_scipy(scipy.sparse.csr_array(entries, shape=(count, used.size)))
 
 
 def _one_vector_on_gpu(x: Float[Array, "... n"]) -> bool:
@@ -211,10 +240,38 @@ class _RowPieces(NamedTuple):
 
 def sliced_ellpack(csr: CSR, dtype: Any) -> SlicedEllpack:
     """Lay out a matrix in sliced ELLPACK format."""
+    return laid_out(csr, common_layout([csr.starts]), dtype)
+
+
+class EllpackLayout(NamedTuple):
+    """The sizes of slices that fit several matrices with equally many rows, whose arrays then have equal shapes."""
+
+    sizes: list[tuple[int, int]]  # (width, rows) of each slice
+    further: int  # sums that are added to those of long rows
+    in_order: bool
+
+
+def common_layout(starts: list[Int[np.ndarray, " m+1"]]) -> EllpackLayout:
+    """Return slices that fit all matrices whose rows start at these entries."""
+    every = [_split_long_rows(s) for s in starts]
+    rows = len(starts[0]) - 1
+    lengths = np.zeros(max(len(pieces.length) for pieces in every), np.int64)
+    for pieces in every:
+        of_one = np.sort(pieces.length)[::-1]
+        lengths[: len(of_one)] = np.maximum(lengths[: len(of_one)], of_one)
+    sizes = slice_sizes(lengths, rows, WIDTH, SLICE_COST[not on_cpu()])
+    long = max(int(np.sum(np.diff(s)[p.row] > LONGEST_ROW)) for s, p in zip(starts, every, strict=True))
+    further = round_up_to_power_of_two(long) if long else 0
+    in_order = len(sizes) == 1 and sizes[0][1] == rows and len(lengths) == rows
+    return EllpackLayout(sizes, further, in_order)
+
+
+def laid_out(csr: CSR, layout: EllpackLayout, dtype: Any) -> SlicedEllpack:
+    """Lay out a matrix in slices of given sizes, at least as large as its rows need."""
     csr = _on_layout_device(csr)
     pieces, counts = _split_long_rows(csr.starts), csr.row_lengths
     order = np.argsort(-pieces.length.astype(np.int16), kind="stable")
-    sizes = slice_sizes(pieces.length[order], len(counts), WIDTH, SLICE_COST[not on_cpu()])
+    sizes = layout.sizes
     classes, place, total = [], np.full(len(order), sum(rows for _, rows in sizes), np.int32), 0
     ends = np.cumsum([rows for _, rows in sizes])
     for (width, rows), end in reversed(list(zip(sizes, ends, strict=True))):
@@ -226,20 +283,20 @@ def sliced_ellpack(csr: CSR, dtype: Any) -> SlicedEllpack:
     long = place[~whole], pieces.row[~whole]
     position = np.full(len(counts), total, np.int32)
     position[pieces.row[whole]] = place[whole]
-    in_order = len(sizes) == 1 and np.array_equal(position, np.arange(total))
+    further = _long_row_pieces(*long, zero=total, count=layout.further) if layout.further else None
     return SlicedEllpack(
         _slices(csr, pieces, classes, dtype),
-        None if in_order else on_device(position),
-        None if np.all(whole) else on_device(_long_row_pieces(*long, zero=total), np.int32),
+        None if layout.in_order else on_device(position),
+        None if further is None else on_device(further, np.int32),
         len(counts),
     )
 
 
 def _long_row_pieces(
-    place: Int[np.ndarray, " p"], row: Int[np.ndarray, " p"], zero: int
+    place: Int[np.ndarray, " p"], row: Int[np.ndarray, " p"], zero: int, count: int
 ) -> Int[np.ndarray, "2 p"]:
     """Return the indices of further sums of long rows, and these rows; the padding adds zeros to the first row."""
-    missing = round_up_to_power_of_two(len(place)) - len(place)
+    missing = count - len(place)
     return np.stack([np.pad(place, (0, missing), constant_values=zero), np.pad(row, (0, missing))])
 
 
@@ -297,6 +354,11 @@ def _filled_on_host(csr: CSR, empty: _SliceLayout, dtype: Any) -> _EllpackSlice:
         return _EllpackSlice(across(csr.columns, np.int32), across(csr.values, dtype), empty.row_parts)
     columns = np.empty((height, len(empty.begin)), np.int32)
     values = np.empty(columns.shape, dtype)
+
+    if ready and not len(csr.values):  # its rows are shorter than the slice was made for
+        return _EllpackSlice(
+            on_device(np.zeros_like(columns)), on_device(np.zeros_like(values)), empty.row_parts
+        )
 
     def fill(first: int) -> None:  # some columns at a time: indices take more memory than entries
         chunk = slice(first, first + ROWS_AT_ONCE)

@@ -9,7 +9,6 @@ padding along the first axis.
 On a GPU an inverse transform of 2^31 elements or more comes back unscaled, without a word (JAX 0.11.2). None is that large.
 """
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -78,26 +77,73 @@ class Slabs(NamedTuple):
         The noise is drawn as Fourier modes, those of one plane from the key, the draw's number and the plane's: it depends
         neither on the slabs nor on the devices that made it.
         """
-        shape, dtype = self.torus[1:], amplitudes.dtype
-        size = int(np.prod(shape, dtype=np.int64))
-        total = float(np.prod(self.torus, dtype=float))
-
-        def drawn(key_of_plane: Array, part: Array, at: Array) -> Array:
-            numbers = at + jnp.arange(len(part))
-            white = jax.vmap(lambda k: _white(jax.random.fold_in(key_of_plane, k), size, dtype))(numbers)
-            modes = white.reshape(len(part), *shape) * self._unfolded(_planes_at(amplitudes, at, len(part)))
-            # The lowest and the highest frequency are their own mirror images: their planes are real fields. The real part
-            # of what complex noise makes is one, of half the variance.
-            real = ((numbers == 0) | (2 * numbers == self.torus[0])).reshape(-1, *[1] * len(shape))
-            fields = self._cropped(modes * jnp.sqrt(jnp.where(real, total, total / 2)).astype(dtype))
-            return jnp.where(real, fields.real, fields)
 
         def one(number: Array) -> Array:
-            plane_key = jax.random.fold_in(key, number)
-            planes = jnp.zeros((self.frequencies, *self.grid[1:]), _complex(dtype))
-            return self.from_planes(self._plane_by_plane(functools.partial(drawn, plane_key), planes))
+            return self.from_planes(self.noise_planes(amplitudes, jax.random.fold_in(key, number)))
 
         return jax.lax.map(one, jnp.arange(count))
+
+    def noise_planes(
+        self, amplitudes: Float[Array, "k ..."], key: Array, first: int | Array = 0
+    ) -> Complex[Array, "k ..."]:
+        """Return the planes, numbered from `first` on, of one draw; each has a key of its own, by its number."""
+        size, dtype = int(np.prod(self.torus[1:], dtype=np.int64)), amplitudes.dtype
+
+        def drawn(part: Array, at: Array) -> Array:
+            numbers = first + at + jnp.arange(len(part))
+            white = jax.vmap(lambda k: _white(jax.random.fold_in(key, k), size, dtype))(numbers)
+            white = white.reshape(len(part), *self.torus[1:])
+            return self._coloured(white, _planes_at(amplitudes, at, len(part)), numbers)
+
+        planes = jnp.zeros((len(amplitudes), *self.grid[1:]), _complex(dtype))
+        return self._plane_by_plane(drawn, planes)
+
+    def root(
+        self, amplitudes: Float[Array, "k ..."], white: Complex[Array, "k ..."], first: int | Array = 0
+    ) -> Complex[Array, "k ..."]:
+        """Return the planes of R e, for white noise e on the torus given as Fourier modes, plane by plane.
+
+        Modes are independent, their real and imaginary parts have variance 1; `from_planes` makes R e of the planes.
+        """
+
+        def coloured(part: Array, at: Array) -> Array:
+            count = len(part)
+            numbers = first + at + jnp.arange(count)
+            return self._coloured(_planes_at(white, at, count), _planes_at(amplitudes, at, count), numbers)
+
+        planes = jnp.zeros((len(white), *self.grid[1:]), white.dtype)
+        return self._plane_by_plane(coloured, planes)
+
+    def root_transpose(
+        self, amplitudes: Float[Array, "k ..."], planes: Complex[Array, "k ..."], first: int | Array = 0
+    ) -> Complex[Array, "k ..."]:
+        """Return R'u as modes, given the planes of u: the transpose of `root` as a map of real and imaginary parts."""
+        total = float(np.prod(self.torus, dtype=float))
+
+        def pulled(part: Array, at: Array) -> Array:
+            count = len(part)
+            modes = jnp.fft.fftn(_planes_at(planes, at, count), s=self.torus[1:], axes=self._other_axes)
+            scale = jnp.sqrt(jnp.where(self._real(first + at + jnp.arange(count)), 1 / total, 2 / total))
+            unfolded_part = self._unfolded(_planes_at(amplitudes, at, count))
+            return modes * (unfolded_part * scale.astype(amplitudes.dtype))
+
+        out = jnp.zeros((len(planes), *self.torus[1:]), planes.dtype)
+        return self._plane_by_plane(pulled, out)
+
+    def _coloured(self, white: Array, amplitudes: Array, numbers: Array) -> Array:
+        """Return planes of R e, from white modes and from amplitudes; `numbers` are the planes' frequencies."""
+        real, total = self._real(numbers), float(np.prod(self.torus, dtype=float))
+        fields = self._cropped(white * self._unfolded(amplitudes))
+        fields = fields * jnp.sqrt(jnp.where(real, total, total / 2)).astype(amplitudes.dtype)
+        return jnp.where(real, fields.real, fields)
+
+    def _real(self, numbers: Array) -> Array:
+        """Tell which planes are real fields: those of the lowest and the highest frequency, their own mirror images.
+
+        The real part of what complex noise makes is such a plane, of half the variance.
+        """
+        real = (numbers == 0) | (2 * numbers == self.torus[0])
+        return real.reshape(-1, *[1] * (len(self.torus) - 1))
 
     @property
     def _other_axes(self) -> tuple[int, ...]:

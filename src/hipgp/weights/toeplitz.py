@@ -14,7 +14,8 @@ holds to rounding.
 
 import abc
 import itertools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ from hipgp.model.differences import kernel_at_differences
 from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats, spacing_in_step
 from hipgp.model.kernels import Kernel
-from hipgp.runtime.arrays import on_cpu, on_device
+from hipgp.runtime.arrays import AnyArray, on_cpu, on_device
 from hipgp.runtime.precision import float64_available
 from hipgp.weights.slabs import Slabs, in_slabs, slabs_of, unfolded
 from hipgp.weights.torus import (
@@ -53,6 +54,7 @@ class Toeplitz(eqx.Module):
 
     torus: eqx.AbstractVar[Torus]
     clipped_mass: eqx.AbstractVar[float | Array]
+    in_one_piece: ClassVar[bool] = True  # False: vectors on the grid are cut over devices, and padded
 
     @property
     @abc.abstractmethod
@@ -79,9 +81,22 @@ class Toeplitz(eqx.Module):
     def shape(self) -> tuple[int, ...]:
         return self.torus.grid.shape
 
+    @property
+    def flat_size(self) -> int:
+        """The length of a vector on the grid whose axes are flattened."""
+        return self.torus.grid.size
+
     def flat_matmul(self, v: Float[Array, "... M"]) -> Float[Array, "... M"]:
         """Return K v for vectors whose grid axes are flattened in C order."""
         return self.matmul(v.reshape(-1, *self.shape)).reshape(v.shape)
+
+    def flat_draw(self, key: Array, count: int) -> Float[Array, "count M"]:
+        """Return draws of the prior whose grid axes are flattened."""
+        return self.draw(key, count).reshape(count, -1)
+
+    def gathered(self, flat: Float[Array, "... M"]) -> Float[AnyArray, "... n"]:
+        """Return vectors on the grid in one piece and without padding; outside of jit."""
+        return flat
 
     def root(self, e: Float[Array, "..."]) -> Float[Array, "..."]:
         """Return R e, which turns white noise on the torus into a draw of the prior on the grid."""
@@ -220,11 +235,18 @@ def toeplitz_on_torus(kernel: Kernel, torus: Torus) -> TorusToeplitz:
 
 
 @float64_available
-def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0) -> Toeplitz:
+def embed(
+    kernel: Kernel,
+    grid: Grid,
+    dtype: Any = np.float64,
+    wrap: float = 0.0,
+    place: Callable[[Torus, np.ndarray, float], Toeplitz] | None = None,
+) -> Toeplitz:
     """Return K of `kernel` on `grid`, on the smallest torus whose negative eigenvalues stay below CLIP_TOLERANCE.
 
     If no torus up to 8 times the least size qualifies, the one with the least clipped mass is taken. The least size is
-    twice the grid's, or less if every correlation that then wraps around the torus stays below `wrap`.
+    twice the grid's, or less if every correlation that then wraps around the torus stays below `wrap`. `place` makes K of
+    the torus, one orthant of the eigenvalues and the clipped mass; by default K is on one device.
     """
     kernel.check_dimension(grid.ndim)
     sizes = torus_sizes(kernel, grid, wrap)
@@ -247,13 +269,16 @@ def embed(kernel: Kernel, grid: Grid, dtype: Any = np.float64, wrap: float = 0.0
     torus, eigenvalues, share = best
     if repeats(kernel) and share > CLIPPED_OF_PERIODS:
         _refuse_out_of_step(kernel, grid, share)
-    toeplitz = SlabToeplitz(
-        torus=torus, orthant=on_device(np.maximum(eigenvalues, 0.0), dtype), clipped_mass=float(share)
-    )
-    toeplitz = toeplitz if in_slabs(grid.shape, torus.shape)[0] else toeplitz.whole()
+    orthant = np.maximum(eigenvalues, 0.0).astype(dtype)
+    toeplitz = (_on_one_device if place is None else place)(torus, orthant, float(share))
     if torus.size >= CHECKED_FROM or not on_cpu():
         check_first_column(kernel, toeplitz, dtype)
     return toeplitz
+
+
+def _on_one_device(torus: Torus, orthant: Float[np.ndarray, "..."], clipped_mass: float) -> Toeplitz:
+    toeplitz = SlabToeplitz(torus=torus, orthant=on_device(orthant), clipped_mass=clipped_mass)
+    return toeplitz if in_slabs(torus.grid.shape, torus.shape)[0] else toeplitz.whole()
 
 
 def _refuse_out_of_step(kernel: Kernel, grid: Grid, share: float) -> None:
