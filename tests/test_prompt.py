@@ -87,6 +87,15 @@ def test_kernels_show_their_values():
         "(Matern32(variance=2, lengthscale=(0.5, 0.333333)) + Matern12(variance=1, lengthscale=1)) * "
         "RationalQuadratic(variance=1, lengthscale=1, alpha=3)"
     )
+    assert kernel.left.left._repr_html_() == "<b>Matern32(variance=2, lengthscale=(0.5, 0.333333))</b>"
+    shown = kernel._repr_html_()
+    assert shown.startswith("<b>(Matern32 + Matern12) * RationalQuadratic</b><table>")
+    assert (
+        "<td>1. Matern32</td><td style='text-align: left'>variance 2, lengthscale (0.5, 0.333333)</td>"
+        in shown
+    )
+    assert "3. RationalQuadratic" in shown and "alpha 3<" in shown
+    assert "auto" in hg.GP("auto").kernel._repr_html_()
     import jax
 
     seen = []

@@ -34,5 +34,5 @@ print(
     f"in a corner of 0.245 hectares: {post.predict(corner).mean[0]:.1f} expected, 90% of counts in {lower[0]:.0f} to {upper[0]:.0f}"
 )
 
-axes = post.plot()
+axes = post.labelled(axis_units="100 m", name="trees", unit="1/ha").plot()
 np.ravel(axes)[0].figure.savefig("trees.png", dpi=120)

@@ -51,5 +51,5 @@ print(
     np.round(risk(np.array([[0.25, 0.25], [0.7, 0.7]])), 2),
 )
 
-axes = post.plot()
+axes = post.labelled(name="relative risk").plot()
 np.ravel(axes)[0].figure.savefig("disease.png", dpi=120)

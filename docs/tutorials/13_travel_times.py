@@ -38,5 +38,5 @@ print(
     f"{len(suspects)} suspects, of which {len(set(suspects) & set(wrong))} are among the {len(wrong)} that are wrong"
 )
 
-axes = robust.plot()
+axes = robust.labelled(name="slowness", unit="s/km").plot()
 np.ravel(axes)[0].figure.savefig("travel-times.png", dpi=120)

@@ -29,5 +29,5 @@ for name, data in ways.items():
     off = np.exp(np.sqrt(np.mean(np.log(post.mean / truth)[low] ** 2)))
     print(f"{name:17} off by a factor of {off:.2f} where there is little; 95% intervals hold {inside:.0%}")
 
-axes = post.plot()
+axes = post.labelled(name="concentration", unit="mg/kg").plot()
 np.ravel(axes)[0].figure.savefig("limits.png", dpi=120)

@@ -247,6 +247,7 @@ class GP(Shown, eqx.Module):
             found = self._with_columns(data)[1].learn(data, checkpoint=checkpoint, **how)  # type: ignore[arg-type]
             return found._changed(trend=self.trend, formula=self.formula)
         data = data.without_covariates()
+        scaling.warn_if_units_mix(self.kernel, data)
         frame, data = data.frame, data.plain()
         self.kernel.check_dimension(data.ndim)
         self._check(data, Batch())

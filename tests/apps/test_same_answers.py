@@ -1,5 +1,7 @@
 """Every kind of data through Python and through the shell: the same answer."""
 
+import pathlib
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,10 @@ from typer.testing import CliRunner
 
 import hipgp as hg
 from hipgp.apps.cli import app
+from hipgp.apps.cli.console import Voice
+from hipgp.apps.cli.fitting import load_data
 from hipgp.apps.cli.kernels import kernel_of
+from hipgp.apps.cli.settings import Settings
 
 # on grids as coarse as these both ways say so, and must still agree
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -179,6 +184,36 @@ def test_shapes_and_degrees():
     check_same("places.csv", plain, "--axis-unit", "deg")
     told = hipgp("fit", "places.csv", "--axis-unit", "pc", "-o", "r.hipgp", code=2)
     assert "expected km, m or deg for longitude and latitude, got 'pc'" in told
+
+
+def test_paths_and_places_of_a_file():
+    """Of lines with a bend, and of points: the same observations, of which districts have the same posterior."""
+    pytest.importorskip("pyogrio")
+    squares, shapely = districts(), pytest.importorskip("shapely")
+    bends = np.array([[0, 0], [0.1, 0.02], [0.15, 0.3]])
+    lines = [shapely.LineString(corner + bends) for corner in CORNERS]
+    for shapes, kind in ((lines, hg.PathIntegrals), (shapely.points(CORNERS), hg.Points)):
+        frame = squares.set_geometry(shapes, crs=4326)
+        frame.to_file("t.gpkg")
+        own = hg.observe(frame, "value", 0.05)
+        found = load_data([pathlib.Path("t.gpkg")], Settings(), Voice(True, False)).data
+        assert isinstance(found.functionals[0], kind) and found.frame == own.frame
+        np.testing.assert_array_equal(found.functionals[0].nodes(5.0).x, own.functionals[0].nodes(5.0).x)
+        np.testing.assert_array_equal([found.y, found.noise_std(None)], [own.y, own.noise_std(None)])
+
+
+def test_degrees_beside_dates():
+    pytest.importorskip("pyproj")
+    table = pd.DataFrame({"time": WHEN, "lat": CORNERS[:, 1], "lon": CORNERS[:, 0]})
+    table.assign(value=Y, error=0.05).to_csv("t.csv", index=False)
+    own = hg.observe(table.assign(value=Y), "value", 0.05).functionals[0]
+    flags = ("--coordinates", "time,lat,lon", "--lengthscale", "20,20,5")
+    post = check_same("t.csv", own, *flags, kernel=hg.Matern32(1.0, (20.0, 20.0, 5.0)))
+    assert post.labels.axes == ("x", "y", "time") and post.labels.axis_units == own.units
+    told = hipgp(
+        "fit", "t.csv", "--start", "lon,lat,error", "--end", "lon,lat,error", "-o", "r.hipgp", code=2
+    )
+    assert "expected rays between places by longitude and latitude alone, got error beside them" in told
 
 
 def test_totals_of_polygons():

@@ -76,13 +76,96 @@ def test_the_regressor_counts_in_km():
         model.predict(TABLE.to_numpy())
 
 
+WHEN = pd.date_range("2024-03-01", periods=COUNT, freq="2D")
+STATIONS = TABLE.assign(depth=np.linspace(0, 4, COUNT), rain=Y)
+SPREAD = hg.Matern32(1.0, (80.0, 80.0, 2.0))
+
+
+def on_the_plane(table, origin):
+    """Kilometres east and north of a place, by the distances and directions of the ellipsoid."""
+    one = np.ones(len(table))
+    east, _, metres = ELLIPSOID.inv(origin[0] * one, origin[1] * one, table["Lon"], table["Lat"])
+    return np.stack([np.sin(np.radians(east)), np.cos(np.radians(east))], axis=1) * metres[:, None] / 1000
+
+
+def test_depths_and_dates_beside_degrees_keep_their_own_units():
+    deep = hg.observe(STATIONS, "rain", 0.1)
+    assert deep.units == ("km", "km", "") and "aeqd" in deep.frame.crs
+    x = deep.functionals[0].x
+    middle = [0.5 * (TABLE[name].min() + TABLE[name].max()) for name in ("Lon", "Lat")]
+    np.testing.assert_allclose(x[:, :2], on_the_plane(TABLE, middle), atol=1e-3)
+    np.testing.assert_array_equal(x[:, 2], STATIONS["depth"])
+    dated = hg.observe(TABLE.assign(when=WHEN, rain=Y), "rain", 0.1)
+    assert dated.units == ("km", "km", "days since 2024-03-01")
+    np.testing.assert_allclose(dated.functionals[0].x, np.column_stack([x[:, :2], 2 * np.arange(COUNT)]))
+
+
+def test_a_field_over_degrees_and_dates_is_that_over_km_and_days():
+    later = TABLE.assign(when=WHEN, rain=Y)[::-1]
+    data = hg.observe(later[: COUNT // 2], "rain", 0.1) + hg.observe(later[COUNT // 2 :], "rain", 0.1)
+    post = hg.GP(SPREAD).condition(data, hg.Exact(), progress=False)
+    first = data.functionals[0].crs
+    x = hg.observe(later, "rain").functionals[0].x
+    lon, lat = (float(first.split(f"+{word}_0=")[1].split()[0]) for word in ("lon", "lat"))
+    x[:, :2] = on_the_plane(later, (lon, lat))
+    plain = hg.GP(SPREAD).condition(hg.observe(hg.Points(x), later["rain"], 0.1), hg.Exact(), progress=False)
+    asked = later[["when", "Lon", "Lat"]]
+    found = post.predict(asked, progress=False)
+    np.testing.assert_allclose(found["mean"], plain.predict(x, progress=False).mean, atol=1e-5)
+    np.testing.assert_allclose(found["std"], plain.predict(x, progress=False).std, rtol=1e-5)
+    grid = (
+        later[:3]
+        .rename(columns={"Lon": "lon", "Lat": "lat", "when": "time"})
+        .set_index(["time", "lat", "lon"])
+    )
+    cells = post.predict(grid.to_xarray(), progress=False)["mean"]
+    at = [cells.sel(time=r.when, lat=r.Lat, lon=r.Lon) for r in later[:3].itertuples()]
+    np.testing.assert_allclose(at, found["mean"][:3], rtol=1e-9)
+    with pytest.raises(ValueError, match="expected time beside Lon and Lat, got depth, layer"):
+        post.predict(TABLE.assign(depth=1.0, layer=2.0), progress=False)
+
+
+def test_cells_by_degrees_and_depth():
+    array = xr.DataArray(
+        Y.reshape(2, 3, 2),
+        {"depth": ("depth", [0.0, 5.0], {"units": "m"}), "lat": [44.0, 45.0, 46.0], "lon": [-76.0, -75.0]},
+    )
+    data = hg.observe(array, noise=0.1)
+    table = array.to_dataframe("z").reset_index()[["lon", "lat", "depth", "z"]]
+    same = hg.observe(table, "z", 0.1)
+    assert data.units == ("km", "km", "m") and data.frame.crs == same.frame.crs
+    np.testing.assert_allclose(data.functionals[0].x, same.functionals[0].x)
+    np.testing.assert_array_equal(data.y, same.y)
+
+
+def test_the_regressor_takes_degrees_and_dates():
+    sklearn = pytest.importorskip("hipgp.estimator")
+    table = TABLE.assign(when=WHEN)[["when", "Lat", "Lon"]]
+    model = sklearn.HIPGPRegressor(SPREAD, noise=0.1, learn=False, method=hg.Exact(), trend=None)
+    found = model.fit(table, Y).predict(table)
+    data = hg.observe(TABLE.assign(when=WHEN, rain=Y), "rain", 0.1)
+    expected = hg.GP(SPREAD).condition(data, hg.Exact(), progress=False).predict(data.functionals[0])
+    np.testing.assert_allclose(found, expected.mean, rtol=1e-8)
+    np.testing.assert_allclose(model.predict(table[5:]), found[5:], rtol=1e-8)  # whose first date is another
+
+
+@pytest.mark.filterwarnings("ignore:the data do not determine")
+def test_one_lengthscale_for_km_and_days_is_told():
+    data = hg.observe(TABLE.assign(when=WHEN, rain=Y), "rain", 0.1)
+    with pytest.warns(
+        UserWarning, match=r"one lengthscale for axes in dates, km.*lengthscale=\(1.0, 1.0, 1.0\)"
+    ):
+        hg.GP(hg.Matern32()).learn(data, progress=False)
+
+
 @pytest.mark.parametrize(
     "call",
     [
         lambda: hg.Points(TABLE),
         lambda: hg.LineIntegrals(TABLE, TABLE + 1),
-        lambda: hg.observe(TABLE.assign(depth=1.0, rain=Y), "rain"),
-        lambda: hg.observe(xr.DataArray(np.ones((2, 2, 2)), {"lon": [0, 1], "lat": [0, 1], "depth": [0, 1]})),
+        lambda: hg.observe(
+            xr.DataArray(np.ones((2, 2, 2)), {"lon": [0, 1], "lat": [0, 1], "depth": [0, 1]}), kind="averages"
+        ),
     ],
 )
 def test_degrees_where_plain_coordinates_are_expected_are_refused(call):

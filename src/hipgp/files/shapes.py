@@ -64,7 +64,8 @@ def _of_frame(frame: Any, labels: Labels, crs: str) -> tuple[Functional, Shaped]
             f"functional: expected a table with the columns {', '.join(labels.axes)}, got none called {missing[0]!r} among "
             f"{', '.join(map(str, frame.columns))}; rename them, or name the axes with post.labelled(...)"
         )
-    used = frame[list(pair or labels.axes)] if pair or not missing else frame
+    axes = _beside("functional", pair, list(frame.columns), labels) if pair else labels.axes
+    used = frame[list(axes)] if pair or not missing else frame
     used = used if missing else used.set_axis(range(used.shape[1]), axis=1)  # of the map's own axes
 
     def shaped(p: "Prediction") -> Any:
@@ -80,7 +81,7 @@ def _of_xarray(at: Any, labels: Labels, crs: str) -> tuple[Functional, Shaped]:
 
     missing = [axis for axis in labels.axes if axis not in at.coords]
     pair = degrees_among(at.coords) if missing and crs else None
-    axes = pair or labels.axes
+    axes = _beside("functional", pair, list(at.dims), labels) if pair else labels.axes
     if missing and pair is None:
         raise ValueError(
             f"functional: expected coordinates called {', '.join(labels.axes)}, got none called {missing[0]!r} among "
@@ -89,7 +90,7 @@ def _of_xarray(at: Any, labels: Labels, crs: str) -> tuple[Functional, Shaped]:
     parts = xr.broadcast(*(at.coords[axis] for axis in axes))
     table = pd.DataFrame({i: part.values.ravel() for i, part in enumerate(parts)})
     if pair:
-        points: Functional = points_of(table.set_axis(pair, axis=1), crs)
+        points: Functional = points_of(table.set_axis(axes, axis=1), crs)
     else:
         points = Points(table)
         dated = points.units or ("",) * len(axes)
@@ -105,6 +106,19 @@ def _of_xarray(at: Any, labels: Labels, crs: str) -> tuple[Functional, Shaped]:
         return xr.Dataset(fields, {axis: at.coords[axis] for axis in axes})
 
     return points, shaped
+
+
+def _beside(name: str, pair: tuple[Any, Any], known: list[Any], labels: Labels) -> list[Any]:
+    """Longitude, latitude, and what the map has beside them: columns by the names of its axes, or all others of a table."""
+    wanted, others = list(labels.axes[2:]), [one for one in known if one not in pair]
+    if all(one in known for one in wanted):
+        return [*pair, *wanted]
+    if len(others) == len(wanted):
+        return [*pair, *others]
+    raise ValueError(
+        f"{name}: expected {', '.join(map(str, wanted))} beside {pair[0]} and {pair[1]}, got "
+        f"{', '.join(map(str, others)) or 'nothing'}; rename them, or name the map's axes with post.labelled(...)"
+    )
 
 
 def _columns(p: "Prediction") -> dict[str, np.ndarray]:

@@ -24,7 +24,7 @@ def refuse_degrees(name: str, columns: Iterable[Any]) -> None:
     alone = "" if len(columns) == 2 else f" beside {', '.join(str(c) for c in columns if c not in pair)}"
     raise ValueError(
         f"{name}: expected coordinates whose distances count alike, got longitude and latitude ({pair[0]}, {pair[1]}){alone}; "
-        "give a table of these two alone to observe or predict, which place them on a plane in km, or compute columns in km "
+        "give the table to observe or predict, which place them on a plane in km, or compute columns in km "
         "by hg.Region.of(lon, lat).plane(lon, lat), or places of a sphere by hg.sphere(lon, lat); .to_numpy() counts "
         "degrees as they are"
     )

@@ -9,7 +9,7 @@ from hipgp.model.coordinates import as_places, conversion
 from hipgp.model.data import Data, observe
 from hipgp.model.dates import are_dates
 from hipgp.model.degrees import degrees_among
-from hipgp.model.frames import Frame
+from hipgp.model.frames import Frame, on_plane
 from hipgp.model.functionals import Functionals, Points
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.quantities import is_quantity
@@ -19,13 +19,17 @@ from hipgp.model.tables import points_of
 def as_columns(X: Any, frame: Frame | None) -> tuple[Any, Frame]:
     """X as numbers in the units and on the plane of `frame`, or in their own, and that frame.
 
-    Dates and quantities are converted; longitude and latitude, alone and by these names, become places on a plane.
+    Dates and quantities are converted; longitude and latitude, by these names, become places on a plane, and the first two
+    columns.
     """
     columns = list(X.columns) if hasattr(X, "iloc") and hasattr(X, "columns") else None
-    if columns is not None and len(columns) == 2 and degrees_among(columns) and (frame is None or frame.crs):
+    pair = None if columns is None else degrees_among(columns)
+    if columns is not None and pair is not None and (frame is None or frame.crs):
         points = points_of(X, "" if frame is None else frame.crs)
-        found = type(X)(points.x, columns=columns, index=X.index)
-        return found, Frame(points.units, "", points.crs)
+        if frame is not None:
+            points, _ = on_plane(points, frame.crs, frame.axes)
+        columns = [*pair, *(name for name in columns if name not in pair)]
+        return type(X)(points.x, columns=columns, index=X.index), Frame(points.units, "", points.crs)
     parts = [X] if columns is None else [X[name] for name in columns]
     if not any(are_dates(part) or is_quantity(part) for part in parts):
         if frame is not None and frame.axes:

@@ -42,10 +42,13 @@ def _axes(crs: str) -> Any:
 def on_plane(functional: F, crs: str, units: Units) -> tuple[F, float]:
     """The functional on the plane `crs`, and the factor by which that scales its values, as in `in_units`.
 
-    Coordinates without a plane count as on it if they are in its `units`.
+    Coordinates without a plane count as on it if they are in its `units`. What is beside the two axes of the plane, such as
+    depths or dates, is converted to `units`.
     """
-    if functional.crs == crs or (not functional.crs and functional.units == units):
+    if not functional.crs and functional.units == units:
         return functional.with_fields({"crs": crs}), 1.0
+    if functional.crs == crs:
+        return in_units(functional, units)
     if not functional.crs or not crs:
         expected, got = (
             f"places on the plane {one!r}" if one else "plain coordinates" for one in (crs, functional.crs)
@@ -60,13 +63,16 @@ def on_plane(functional: F, crs: str, units: Units) -> tuple[F, float]:
         )
     from pyproj import Transformer  # type: ignore[import-not-found]
 
-    over, found = Transformer.from_crs(functional.crs, crs, always_xy=True), {"crs": crs, "units": units}
+    over = Transformer.from_crs(functional.crs, crs, always_xy=True)
+    found = {"crs": crs, "units": (*units[:2], *functional.units[2:])}
     for name in PLACES:
         if (values := getattr(functional, name, None)) is not None:
             x, y = over.transform(values[..., 0], values[..., 1])
-            found[name] = np.stack([x, y], axis=-1).astype(values.dtype)
+            beside = np.moveaxis(values[..., 2:], -1, 0)
+            found[name] = np.stack([x, y, *beside], axis=-1).astype(values.dtype)
     metres = [axes[0].unit_conversion_factor for axes in map(_axes, (functional.crs, crs))]
-    return functional.with_fields(found), float(metres[0] / metres[1]) ** functional.measure
+    moved, longer = in_units(functional.with_fields(found), units)
+    return moved, longer * float(metres[0] / metres[1]) ** functional.measure
 
 
 def in_units(functional: F, units: Units) -> tuple[F, float]:

@@ -27,7 +27,7 @@ from hipgp.model import profiles
 from hipgp.model.arguments import as_float
 from hipgp.model.differences import differences
 from hipgp.runtime.precision import float64_available
-from hipgp.runtime.shown import numbers
+from hipgp.runtime.shown import as_html, numbers
 
 SMOOTH = 99  # stands for infinitely many derivatives
 
@@ -93,6 +93,13 @@ class Kernel(eqx.Module):
             direct[part] = direct[part].set_params(**inside) if inside else direct[part]
         return type(self)(**direct)
 
+    def _repr_html_(self) -> str:
+        """The form of the kernel and a row for each part with its parameters, as notebooks show it."""
+        if isinstance(self, _Pair):
+            rows = {f"{i}. {type(part).__name__}": _inside(part) for i, part in enumerate(self.parts, 1)}
+            return as_html(_form(self), rows)
+        return as_html(repr(self), {})
+
     def __sklearn_clone__(self) -> "Kernel":
         return self  # nothing changes it
 
@@ -157,6 +164,22 @@ class Product(_Pair):
 
     def __repr__(self) -> str:
         return " * ".join(f"({k!r})" if isinstance(k, Sum) else repr(k) for k in (self.left, self.right))
+
+
+def _form(kernel: Kernel) -> str:
+    """The names of the parts as they are composed, such as "(Matern12 + Matern32) * Matern52"."""
+    if not isinstance(kernel, _Pair):
+        return type(kernel).__name__
+    left, right = (
+        f"({_form(k)})" if isinstance(kernel, Product) and isinstance(k, Sum) else _form(k)
+        for k in (kernel.left, kernel.right)
+    )
+    return f"{left} {'+' if isinstance(kernel, Sum) else '*'} {right}"
+
+
+def _inside(part: Kernel) -> str:
+    """The parameters of an elementary kernel as text."""
+    return repr(part).removeprefix(f"{type(part).__name__}(").removesuffix(")").replace("=", " ")
 
 
 class Stationary(Kernel):

@@ -11,9 +11,11 @@ import equinox as eqx
 import numpy as np
 
 from hipgp.model.data import Data, Observations, count_repeated
+from hipgp.model.dates import origin
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel, Product, Stationary, Sum
 from hipgp.model.trend import Trend
+from hipgp.model.undecided import Undecided
 from hipgp.runtime.callers import warn_caller
 
 # Powers of two. Within SAFE, the product of two squares is in the range of the type; beyond LARGEST a square is not, so
@@ -125,6 +127,20 @@ def warn_if_repeated(data: Data) -> None:
             f"{repeated:,} of {len(data):,} observations repeat another one exactly, place and value: they count as "
             "independent measurements that happen to agree, so the noise is learned too small; leave them out if they are "
             "copies"
+        )
+
+
+def warn_if_units_mix(kernel: Kernel, data: Data) -> None:
+    """Warn if one lengthscale stands for axes in different units, such as km and days."""
+    units = sorted({"dates" if origin(u) else u or "plain numbers" for u in data.units})
+    if len(units) < 2 or isinstance(kernel, Undecided):
+        return
+    alone = [p for p in kernel.parts if not p.repeats and np.ndim(p.lengthscale) == 0]
+    if alone:
+        one = type(alone[0]).__name__
+        warn_caller(
+            f"kernel: {one} has one lengthscale for axes in {', '.join(units)}, which takes a step of one along each of them as "
+            f"the same distance; give it one for each axis, {one}(lengthscale=({', '.join(['1.0'] * data.ndim)}))"
         )
 
 

@@ -50,10 +50,18 @@ def described(source: Any, y: Any, noise: Any, covariates: Any, kind: Kind | Non
 
 
 def points_of(table: Any, crs: str = "") -> Points:
-    """The places in the rows of a table; longitudes and latitudes are on the plane `crs`, or on one about their middle."""
-    if (pair := degrees_among(table.columns)) is None or table.shape[1] > 2:
+    """The places in the rows of a table; longitudes and latitudes are on the plane `crs`, or on one about their middle.
+
+    The plane's axes come first, then the columns beside longitude and latitude, such as depths or dates, as they are.
+    """
+    if (pair := degrees_among(table.columns)) is None:
         return Points(table)
-    return from_degrees(table[pair[0]], table[pair[1]], crs)
+    plane = from_degrees(table[pair[0]], table[pair[1]], crs)
+    if table.shape[1] == 2:
+        return plane
+    beside = Points(table[[name for name in table.columns if name not in pair]])
+    units = (*plane.units, *(beside.units or ("",) * beside.ndim))
+    return Points(np.hstack([plane.x, beside.x])).with_fields({"crs": plane.crs, "units": units})
 
 
 def _column(name: str, table: Any, value: Any) -> Any:
@@ -131,21 +139,27 @@ def _cells(source: Any, values: Any, averages: bool, good: np.ndarray) -> Functi
 
     middles = [np.asarray(values.coords[dim].values) for dim in values.dims]
     pair = degrees_among(values.dims)
-    if pair is not None and len(values.dims) > 2:
+    if pair is not None and averages and len(values.dims) > 2:
         refuse_degrees("functional", values.dims)
     edges = [_edges(source, values.coords[dim]) for dim in values.dims] if averages else []
     if pair is not None and averages:
         lower, upper = (crossed([e[i] for e in edges]).set_axis(values.dims, axis=1) for i in (0, 1))
         return cells_in_degrees(*(table[name] for name in pair for table in (lower, upper)))
     if pair is not None:
-        return points_of(crossed(middles).set_axis(values.dims, axis=1))
+        points = points_of(crossed(middles).set_axis(values.dims, axis=1))
+        return points.given_in(_with_attributes(points.units, pair, values)).with_fields({"crs": points.crs})
     if averages:
         functional: Functional = BoxAverages(*(crossed([e[i] for e in edges]) for i in (0, 1)))
     else:
         functional = Points(crossed(middles))
-    units = [str(values.coords[dim].attrs.get("units", "")) for dim in values.dims]
-    dated = functional.units or ("",) * len(units)
-    return functional.given_in(tuple(one or other for one, other in zip(dated, units, strict=True)))
+    return functional.given_in(_with_attributes(functional.units or ("",) * values.ndim, (), values))
+
+
+def _with_attributes(units: tuple[str, ...], pair: tuple[Any, ...], values: Any) -> tuple[str, ...]:
+    """The units of the axes, with those of the array where there are none; the dimensions `pair` come first."""
+    dims = [*pair, *(dim for dim in values.dims if dim not in pair)]
+    own = [str(values.coords[dim].attrs.get("units", "")) for dim in dims]
+    return tuple(one or other for one, other in zip(units, own, strict=True))
 
 
 def _edges(source: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hipgp.apps.cli.console import BadInput
 from hipgp.apps.cli.reading import Sheet
-from hipgp.model.degrees import NAMES
+from hipgp.model.degrees import NAMES, degrees_among
 from hipgp.model.geometry import has_geometry
 
 AXES = [("x", "y", "z", "t"), ("x", "y", "z"), ("x", "y"), ("easting", "northing"), ("longitude", "latitude"),
@@ -62,7 +62,7 @@ class Columns(NamedTuple):
         """Whether the coordinates are longitude and latitude by their names, of places or of the ends of rays and boxes."""
         forms = {"{}", *(form for pair in PAIRS for form in pair[1:])}
         named = {tuple(form.format(name) for name in pair) for form in forms for pair in NAMES}
-        return tuple(name.lower() for name in self.second or self.first) in named
+        return tuple(name.lower() for name in (self.second or self.first)[:2]) in named
 
     def described(self) -> str:
         if self.kind == "geometry":
@@ -147,7 +147,7 @@ def infer(
     elif lower or upper:
         kind, first, second = "averages", get(lower), get(upper)
     elif coordinates:
-        kind, first, second = "points", get(coordinates), ()
+        kind, first, second = "points", _degrees_first(get(coordinates)), ()
     elif shapes:
         kind, first, second = "geometry", (), ()
     else:
@@ -164,6 +164,12 @@ def infer(
     chosen = names.find(value) if value else _value(sheet, names, taken, need_value)
     noise = names.find(error) if error else names.first(_errors(chosen)) if with_error else None
     return Columns(kind, first, second, chosen, noise if chosen else None, times, found, total)
+
+
+def _degrees_first(coordinates: tuple[str, ...]) -> tuple[str, ...]:
+    """Longitude and latitude before what is beside them, as on a plane, in whatever order the user names them."""
+    pair = degrees_among(coordinates) or ()
+    return (*pair, *(name for name in coordinates if name not in pair))
 
 
 def _by_name(names: Names) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

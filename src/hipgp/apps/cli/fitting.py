@@ -32,10 +32,12 @@ class _Loaded(NamedTuple):
     units: tables.Units
 
     def labels(self, s: Settings) -> Labels:
-        kind = "plane" if self.data.frame.crs else self.columns.kind
+        crs, kind = self.data.frame.crs, self.columns.kind
         names = ("X", "Y", "Z") if kind == "sky" else self.columns.first if kind == "points" else None
+        if crs:
+            names = ("x", "y", *(names or ())[2:]) if self.data.ndim > 2 else None
         axis, field, _ = self.units
-        axes = [unit or axis for unit in self.data.units or ("",) * self.data.ndim]
+        axes = [unit or ("" if crs else axis) for unit in self.data.units or ("",) * self.data.ndim]
         return Labels.of(self.data.ndim, names, axes, s.name or self.columns.value, field)
 
 
@@ -115,7 +117,7 @@ def fit(
     loaded = load_data(paths, s, voice)
     data = loaded.data
     loaded.labels(s)  # a name that no map can have is refused before the work
-    kernel = kernel_asked(s, data.ndim)
+    kernel = kernel_asked(s, data.ndim, data.units)
     trend = None if s.trend == "none" else s.trend
     given = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
     link = None if link_of(s) == "none" else link_of(s)
@@ -144,7 +146,7 @@ def fit(
 def plan(paths: list[pathlib.Path], s: Settings, voice: Voice) -> None:
     """Print what a fit of the tables would take. Nothing is learned: what is not given of the kernel is assumed."""
     data = load_data(paths, s, voice).data
-    if kernel_asked(s, data.ndim) == "auto":
+    if kernel_asked(s, data.ndim, data.units) == "auto":
         raise BadInput(
             "kernel: expected one by name with --plan, got auto, which only the data choose; name one"
         )
@@ -154,7 +156,7 @@ def plan(paths: list[pathlib.Path], s: Settings, voice: Voice) -> None:
             f"the kernel is not learned yet, and learning is not counted: planned with --lengthscale {s.lengthscale[0]:.3g}, "
             "a tenth of the data's extent; give another to see what it would take"
         )
-    kernel = kernel_asked(s, data.ndim)
+    kernel = kernel_asked(s, data.ndim, data.units)
     given = s.spacing or s.shape
     grid = grids.wanted(data, s.spacing, s.shape) if given else grids.fitted(data, hg.GP(kernel))
     noise = s.noise or 0.3 * float(np.std(data.y)) or 1.0

@@ -49,8 +49,9 @@ def first(data: hg.Data) -> hg.Grid:
     """A grid to learn on, which only sets the bounds of the lengthscale."""
     low, high = _extent(data)
     points = {1: 1000, 2: 100, 3: 40, 4: 16}[data.ndim]
+    longest = np.max(high - low) if len(set(data.units)) < 2 else high - low  # km and days are not compared
     return hg.Grid.cover(
-        low, high, spacing=_spacing(high - low, np.full(data.ndim, np.max(high - low) / points))
+        low, high, spacing=_spacing(high - low, np.broadcast_to(longest, data.ndim) / points)
     )
 
 

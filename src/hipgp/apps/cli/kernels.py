@@ -7,6 +7,7 @@ from typing import Any
 from hipgp.apps.cli.console import BadInput
 from hipgp.model.kernel_words import elementary
 from hipgp.model.kernels import Kernel
+from hipgp.model.periodic import Periodic
 
 OPTIONS = tuple(
     dict.fromkeys(name for cls in elementary().values() for name in inspect.signature(cls).parameters)
@@ -39,10 +40,13 @@ def _made(node: ast.AST, lengthscale: tuple[float, ...], variance: float) -> Ker
     known = {name.lower(): cls for name, cls in elementary().items()}
     if not isinstance(node, ast.Name) or node.id.lower() not in known:
         raise _unknown(ast.unparse(node))
+    cls = known[node.id.lower()]
     lengths: Any = lengthscale if len(lengthscale) > 1 else (lengthscale or (1.0,))[0]
+    if cls is Periodic and len(lengthscale) > 1:
+        lengths = lengthscale[int(own.get("axis", 0)) % len(lengthscale)]
     usual = {"variance": variance, "lengthscale": lengths}
     try:
-        return known[node.id.lower()](**(usual | own))
+        return cls(**(usual | own))
     except TypeError:
         options = ", ".join(name for name in own if name not in usual)
         raise BadInput(f"kernel: {node.id} has no option {options}; Periodic has period and axis") from None

@@ -15,6 +15,7 @@ from hipgp.apps.cli.reading import GEOGRAPHIC
 from hipgp.files import export as files
 from hipgp.files import io
 from hipgp.model import dates
+from hipgp.model.degrees import degrees_among
 from hipgp.model.geometry import has_geometry
 from hipgp.model.kernel_words import describe
 
@@ -34,9 +35,7 @@ def predict(
     post = hg.load(path)
     sheet = tables.read_table(table) if table is not None else forecasts.places(post, *ends)
     if not any(columns[k] for k in ("coordinates", "end", "lower")):
-        known = {c.lower() for c in sheet.frame.columns}
-        if all(a.lower() in known for a in post.labels.axes):
-            columns["coordinates"] = post.labels.axes
+        columns["coordinates"] = _axes_among(list(sheet.frame.columns), post)
     drop, average, noisy = (columns.pop(name) for name in ("drop_nan", "average", "noisy"))
     if columns["scale"] is not None and not noisy:
         raise BadInput("exposure: expected --noisy with it, as only new measurements have one, got none")
@@ -62,6 +61,14 @@ def predict(
         "mean_std": float(np.mean(p.std)),
     }
     voice.result(f"{len(frame)} predictions written to {output}", summary)
+
+
+def _axes_among(columns: list[str], post: hg.Posterior) -> tuple[str, ...]:
+    """The columns that are the map's axes by name, or longitude, latitude and the map's other axes; none where one lacks."""
+    axes, known = post.labels.axes, {c.lower() for c in columns}
+    pair = degrees_among(columns) if post.crs else None
+    wanted = axes if pair is None else (*pair, *axes[2:])
+    return tuple(wanted) if all(name.lower() in known for name in wanted) else ()
 
 
 def _check_asked(table: pathlib.Path | None, ends: tuple[str, str, str]) -> None:

@@ -135,10 +135,14 @@ def scale_of(s: Settings) -> str | None:
     return s.exposure or s.trials
 
 
-def kernel_asked(s: Settings, ndim: int) -> Kernel | Literal["auto"]:
-    """The kernel of the settings, or "auto" where the data are to choose it."""
+def kernel_asked(s: Settings, ndim: int, units: tuple[str, ...]) -> Kernel | Literal["auto"]:
+    """The kernel of the settings, or "auto" where the data are to choose it.
+
+    Where the axes are in different units it has a lengthscale for each of them.
+    """
     if s.kernel.strip().lower() != AUTO:
-        kernel = kernel_of(s.kernel, s.lengthscale, 1.0 if s.variance is None else s.variance)
+        lengths = s.lengthscale or ((1.0,) * ndim if len(set(units)) > 1 else ())
+        kernel = kernel_of(s.kernel, lengths, 1.0 if s.variance is None else s.variance)
         kernel.check_dimension(ndim)
         return kernel
     if s.lengthscale or s.variance is not None:

@@ -184,7 +184,8 @@ def functional(
     table[:, values] = _converted(sheet, extra, table[:, values], units.of_values(columns, average), path)
     flat = columns.degrees and (bool(units.crs) or units.axis not in ("", *ANGLES))
     if flat:
-        table[:, : len(places)] = _converted(sheet, places, table[:, : len(places)], ANGLES[:1], path)
+        angles = [i for i in range(len(places)) if i % n < 2]
+        table[:, angles] = _converted(sheet, [places[i] for i in angles], table[:, angles], ANGLES[:1], path)
     elif columns.kind != "sky":  # the sky has units of its own
         plain = [i for i, name in enumerate(places) if name not in dated]
         table[:, plain] = _converted(sheet, [places[i] for i in plain], table[:, plain], (units.axis,), path)
@@ -196,7 +197,8 @@ def functional(
             f"(first: row {rows[0]})"
         )
     if flat:
-        return _on_plane(columns, one, two, average, path, units), rest, good
+        beside = tuple(dated.get(name, sheet.units.get(name, "")) for name in columns.first[2:])
+        return _on_plane(columns, one, two, average, path, units, beside), rest, good
     if columns.kind == "geometry":
         kind: Any = "averages" if average else "totals" if columns.total else None
         return of_geometry(str(path), sheet.frame.loc[good], kind, units.crs), rest, good
@@ -205,9 +207,20 @@ def functional(
 
 
 def _on_plane(
-    columns: Columns, one: np.ndarray, two: np.ndarray, average: bool, path: Any, units: Units
+    columns: Columns,
+    one: np.ndarray,
+    two: np.ndarray,
+    average: bool,
+    path: Any,
+    units: Units,
+    beside: tuple[str, ...],
 ) -> Any:
-    """Longitudes and latitudes on a plane, whose unit of length is that of the axes."""
+    """Longitudes and latitudes on a plane, whose unit of length is that of the axes; `beside` are the units of other axes."""
+    if len(columns.second) > 2:
+        raise BadInput(
+            f"{path}: expected rays between places by longitude and latitude alone, got {columns.second[2]} beside them; "
+            "compute columns in km, or give --axis-unit deg for plain numbers"
+        )
     if columns.kind not in ("points", "rays") or (columns.kind == "rays" and not columns.first):
         raise BadInput(
             f"{path}: expected points, or rays with both ends, by longitude and latitude, got {columns.kind}; give shapes in "
@@ -219,6 +232,9 @@ def _on_plane(
         )
     both = np.concatenate([one, two]) if columns.second else one
     found = from_degrees(both[:, 0], both[:, 1], units.crs, units.axis)
+    if not columns.second and one.shape[1] > 2:
+        places: Any = hg.Points(np.hstack([found.x, one[:, 2:]]))
+        return places.with_fields({"crs": found.crs, "units": (*found.units, *beside)})
     if not columns.second:
         return found
     rays: Any = hg.LineIntegrals(found.x[: len(one)], found.x[len(one) :], average=average)
