@@ -132,6 +132,24 @@ def test_a_few_entries_more_or_less_are_no_other_shapes(monkeypatch, laid_out_by
     assert jax.tree.all(jax.tree.map(np.array_equal, *shapes))
 
 
+def test_the_longest_row_of_a_small_matrix_changes_no_shape_on_a_cpu(monkeypatch):
+    """Rows of some hundred entries, as those of W' for lines: cut into pieces, whose number hardly varies."""
+    monkeypatch.setattr("hipgp.linalg.sparse.on_cpu", lambda: True)
+    rng, shapes = np.random.default_rng(7), []
+    for longest in (280, 500, 530, 1100):  # on either side of powers of two, and of LONGEST_ROW
+        counts = np.append(rng.integers(30, 250, 399), longest)
+        columns = np.concatenate([rng.choice(1500, n, replace=False) for n in counts])
+        entries = rng.normal(size=len(columns)), columns, np.concatenate([[0], np.cumsum(counts)])
+        table = scipy.sparse.csr_array(entries, shape=(400, 1500))
+        ours = SparseMatrix.from_scipy(table, np.float64).rows
+        shapes.append(jax.tree.map(np.shape, ours))
+        x = rng.normal(size=(2, 1500))
+        np.testing.assert_allclose(ours.matmul(x), (table @ x.T).T, atol=1e-11)
+        assert stored(ours) < 2.5 * table.nnz
+    for shape in shapes[1:]:
+        assert jax.tree.all(jax.tree.map(np.array_equal, shapes[0], shape))
+
+
 def test_similar_matrices_are_laid_out_on_a_device_by_the_same_programs(monkeypatch, compilations):
     """After two matrices, others of somewhat more or fewer entries compile nothing, whichever rows are read."""
     monkeypatch.setattr("hipgp.linalg.sparse.on_cpu", lambda: False)

@@ -123,6 +123,18 @@ def test_a_kind_of_line_with_nodes_of_its_own_keeps_them():
     np.testing.assert_allclose(np.sum(found.weights, axis=1), rays.length / 2, rtol=1e-13)
 
 
+def test_lines_of_somewhat_other_lengths_have_as_many_nodes():
+    """Programs for the longest line of 7.8 or 8.6 half lengthscales serve both; a number that the user gives is kept."""
+    size = lambda length, **how: (
+        coarse.coarse_nodes(
+            LineIntegrals((0.0, 0.0), [[length, 0.0]], **how), Matern32(lengthscale=0.3)
+        ).rule_size
+    )
+    assert size(1.17) == size(1.28) == 9
+    assert size(5.0) == coarse.MOST_NODES
+    assert size(1.17, nodes_per_ray=7) == 7
+
+
 @pytest.mark.parametrize("average", [False, True])
 def test_lines_need_not_be_spelt_out(average):
     """Their covariances, features and order are those of their nodes; so are those of some more, which fill up."""

@@ -5,6 +5,9 @@ columns, and both products are gathers. Rows are sorted by length into slices of
 short rows padded with zeros. A slice is a dense array, (entries, rows), so that a pass reads one entry of every row. Rows
 wider than WIDTH are split: the second WIDTH entries of all rows are columns of the array after the first WIDTH of all, and
 so on. Neighbouring rows should have neighbouring columns, for the sake of the cache.
+
+On a CPU the long rows of a small matrix are cut into pieces of WIDTH entries, whose sums are added. Its shapes then follow
+from the number of entries alone, and not from the longest row, which differs most between similar data sets.
 """
 
 import functools
@@ -21,7 +24,7 @@ from jaxtyping import Array, Float, Int
 from hipgp.linalg.csr import CSR, contiguous_transpose, ranges
 from hipgp.linalg.slices import slice_sizes
 from hipgp.runtime.arrays import AnyArray, on_cpu, on_device
-from hipgp.runtime.buckets import round_up_to_power_of_two
+from hipgp.runtime.buckets import SMALL, round_up
 from hipgp.runtime.memory import gpu_bytes
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.threads import map_in_threads, run_both
@@ -32,6 +35,7 @@ ENTRIES_PER_PASS = 8  # entries taken together on a CPU
 # Entries of padding that cost as much as compiling and starting another slice: on a CPU, on a GPU. A split slice costs a quarter.
 SLICE_COST = 2**18, 2**20
 ROWS_AT_ONCE = 2**16
+FEW_PIECES = 2**13  # of long rows, WIDTH entries each
 LAYOUT_BYTES = 44  # bytes per entry that a GPU needs to transpose and lay out a matrix
 
 
@@ -246,6 +250,7 @@ def sliced_ellpack(csr: CSR, dtype: Any) -> SlicedEllpack:
 class EllpackLayout(NamedTuple):
     """The sizes of slices that fit several matrices with equally many rows, whose arrays then have equal shapes."""
 
+    longest: int  # longer rows are cut into pieces
     sizes: list[tuple[int, int]]  # (width, rows) of each slice
     further: int  # sums that are added to those of long rows
     in_order: bool
@@ -253,23 +258,40 @@ class EllpackLayout(NamedTuple):
 
 def common_layout(starts: list[Int[np.ndarray, " m+1"]]) -> EllpackLayout:
     """Return slices that fit all matrices whose rows start at these entries."""
-    every = [_split_long_rows(s) for s in starts]
+    longest = _longest_piece(starts)
+    every = [_split_long_rows(s, longest) for s in starts]
     rows = len(starts[0]) - 1
     lengths = np.zeros(max(len(pieces.length) for pieces in every), np.int64)
     for pieces in every:
         of_one = np.sort(pieces.length)[::-1]
         lengths[: len(of_one)] = np.maximum(lengths[: len(of_one)], of_one)
-    sizes = slice_sizes(lengths, rows, WIDTH, SLICE_COST[not on_cpu()])
-    long = max(int(np.sum(np.diff(s)[p.row] > LONGEST_ROW)) for s, p in zip(starts, every, strict=True))
-    further = round_up_to_power_of_two(long) if long else 0
+    sizes = (
+        [(WIDTH, _round_up_pieces(len(lengths)))]
+        if longest == WIDTH
+        else slice_sizes(lengths, rows, WIDTH, SLICE_COST[not on_cpu()])
+    )
+    long = max(int(np.sum(np.diff(s)[p.row] > longest)) for s, p in zip(starts, every, strict=True))
+    further = _round_up_pieces(long) if long else 0
     in_order = len(sizes) == 1 and sizes[0][1] == rows and len(lengths) == rows
-    return EllpackLayout(sizes, further, in_order)
+    return EllpackLayout(longest, sizes, further, in_order)
+
+
+def _longest_piece(starts: list[Int[np.ndarray, " m+1"]]) -> int:
+    """Return the length at which rows are cut: WIDTH in small matrices of mostly long, unequal rows on a CPU."""
+    counts, entries = np.stack([np.diff(s) for s in starts]), max(int(s[-1]) for s in starts)
+    small = on_cpu() and WIDTH * counts.shape[1] < entries < SMALL
+    return WIDTH if small and np.min(counts) < np.max(counts) else LONGEST_ROW
+
+
+def _round_up_pieces(count: int) -> int:
+    """Round up a number of pieces: to a power of two where padding costs nothing, else to four values between two powers."""
+    return round_up(count, 1 if count < FEW_PIECES else 4)
 
 
 def laid_out(csr: CSR, layout: EllpackLayout, dtype: Any) -> SlicedEllpack:
     """Lay out a matrix in slices of given sizes, at least as large as its rows need."""
     csr = _on_layout_device(csr)
-    pieces, counts = _split_long_rows(csr.starts), csr.row_lengths
+    pieces, counts = _split_long_rows(csr.starts, layout.longest), csr.row_lengths
     order = np.argsort(-pieces.length.astype(np.int16), kind="stable")
     sizes = layout.sizes
     classes, place, total = [], np.full(len(order), sum(rows for _, rows in sizes), np.int32), 0
@@ -279,7 +301,7 @@ def laid_out(csr: CSR, layout: EllpackLayout, dtype: Any) -> SlicedEllpack:
         place[some] = total + np.arange(len(some), dtype=np.int32)
         classes.append((width, rows, some))
         total += rows
-    whole = counts[pieces.row] <= LONGEST_ROW
+    whole = counts[pieces.row] <= layout.longest
     long = place[~whole], pieces.row[~whole]
     position = np.full(len(counts), total, np.int32)
     position[pieces.row[whole]] = place[whole]
@@ -300,13 +322,13 @@ def _long_row_pieces(
     return np.stack([np.pad(place, (0, missing), constant_values=zero), np.pad(row, (0, missing))])
 
 
-def _split_long_rows(starts: Int[np.ndarray, " m+1"]) -> _RowPieces:
-    """Split rows longer than LONGEST_ROW into pieces; the others are one piece each."""
+def _split_long_rows(starts: Int[np.ndarray, " m+1"], longest: int) -> _RowPieces:
+    """Cut rows of more than `longest` entries into pieces; the others are one piece each."""
     counts = np.diff(starts)
-    pieces = np.maximum(-(-counts // LONGEST_ROW), 1)
+    pieces = np.maximum(-(-counts // longest), 1)
     row, number = ranges(np.zeros_like(pieces), pieces)
-    begin = starts[row] + number * LONGEST_ROW
-    return _RowPieces(begin, np.minimum(LONGEST_ROW, starts[row + 1] - begin), row)
+    begin = starts[row] + number * longest
+    return _RowPieces(begin, np.minimum(longest, starts[row + 1] - begin), row)
 
 
 class _SliceLayout(NamedTuple):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hipgp.model.kernel_slopes import WithSlopes
 
 MOST_NODES = 12  # nodes per functional in a covariance of two functionals
+RULE_STEP = 3  # rules of lines have a multiple of this number of nodes
 
 
 def coarse_nodes(functional: Functional, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
@@ -35,8 +36,10 @@ def _coarse_quadrature(functional: Functional, kernel: Kernel, most: int) -> Nod
     scale = shortest_lengthscale(kernel, functional.ndim)
     if isinstance(functional, LineIntegrals) and functional.ruled:
         nodes: Nodes | Segments = functional.segments(scale)
-        if nodes.rule_size > most:
-            nodes = Segments(nodes.start, nodes.delta, nodes.size, *gauss(most))
+        if functional.nodes_per_ray is None or nodes.rule_size > most:
+            nodes = Segments(
+                nodes.start, nodes.delta, nodes.size, *gauss(_rounded_rule(nodes.rule_size, most))
+            )
     else:
         longest = np.argmax(np.max(extents(functional.places()) / scale, axis=1), keepdims=True)
         count = functional.nodes_of(
@@ -52,6 +55,11 @@ def _coarse_quadrature(functional: Functional, kernel: Kernel, most: int) -> Nod
                 break
             nodes = fewer
     return jax.tree.map(lambda a: np.asarray(a, float), nodes)
+
+
+def _rounded_rule(size: int, most: int) -> int:
+    """Round up a number of nodes, to at most `most`: lines of somewhat other lengths then find their programs compiled."""
+    return 1 if size == 1 else min(-(-size // RULE_STEP) * RULE_STEP, most)
 
 
 def _expanded(nodes: Nodes | Segments) -> Nodes:
