@@ -40,6 +40,7 @@ EXPERIMENTS = {
         "log prices of houses by longitude and latitude (section 5.4)",
         "uk_house_prices",
         "uk_prices_2018_update.npz: HM Land Registry price paid data joined to OS Code-Point Open postcodes",
+        pieces=True,
     ),
     "dust-domain": Experiment(
         "dust_domain",
@@ -63,6 +64,7 @@ EXPERIMENTS = {
         "half a million aeromagnetic readings, in place of 3droad (appendix C.3)",
         "gb_aeromagnetic",
         "gb_aeromagnetic.npz: British Geological Survey, by way of github.com/fatiando/harmonica",
+        pieces=True,
     ),
 }
 

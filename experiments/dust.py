@@ -1,9 +1,12 @@
 """What the dust experiments have in common: stars around the Sun, the systems, and how they are scored."""
 
+import functools
+import gc
 import time
 import warnings
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 import hipgp as hg
@@ -12,8 +15,15 @@ from hipgp.model.labels import Labels
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
 from hipgp.runtime.precision import float64_available
-from hipgp.variational.minibatch_weights import are_stored, exact_source, stored_exact
-from hipgp.variational.whitening import whiten
+from hipgp.variational.data_space import Held, data_preconditioner
+from hipgp.variational.minibatch_weights import (
+    SolveSummary,
+    StoredWeights,
+    are_stored,
+    exact_source,
+    stored_exact,
+)
+from hipgp.variational.whitening import Whitening, whiten
 
 from . import baselines, systems
 from .outcome import NOT_POSSIBLE, NOT_RUN, on_gpu, scores
@@ -26,8 +36,17 @@ MOST_EXACT = 50_000  # stars with a solve for each one's weights
 SAMPLES = 32
 MANY, MANY_AT_ONCE = 2000, 250  # stars from which mini-batches are larger, and of how many
 STEPS = 50.0  # step times mini-batches of natural gradients, as docs/paper_engine.md recommends
-HELD_EPOCHS = 10  # where the weights of very many stars are held
-LIMIT, PREDICT_LIMIT = 20, 50  # PCG iterations where every star has a solve of its own in every epoch
+HELD_EPOCHS = 10  # where the weights of very many stars are held, unless a row says otherwise
+LIMITS = (
+    20,
+    50,
+)  # PCG iterations in training and prediction where every star has a solve of its own in every epoch
+HELD_LIMITS = (8, 12)  # where weights are held, and PCG begins at local ones of STENCIL points an axis
+STENCIL = 4
+LEARNING_LIMITS = (
+    40,
+    40,
+)  # where kernel and q are learned together: the solves of the gradient begin at zero
 EPOCHS = {
     "best": 10, "natural gradients": 40, "natural gradients, kernel learned": 4, "dual ascent": 10
 }  # fmt: skip
@@ -39,6 +58,12 @@ class Way(NamedTuple):
     fit: systems.Fit = "best"
     family: str = "block"
     rule: str = "gauss"  # of the covariances of line integrals
+    epochs: int | None = None  # None: as EPOCHS and HELD_EPOCHS have it
+
+    @property
+    def low_precision(self) -> bool:
+        """Whether the row is one of very many stars, or of some of them: in float32, with PCG beginning at local weights."""
+        return self.epochs is not None
 
     @property
     def covariances(self) -> str:
@@ -60,9 +85,9 @@ class Stars(NamedTuple):
     density: np.ndarray
     to_scale: bool  # whether the densities are in the unit of the extinctions per length
 
-    @property
-    def data(self) -> Any:
-        return self.observed("gauss", np.float64)
+    def few(self, count: int) -> "Stars":
+        """The first `count` of the stars seen, and all others."""
+        return self._replace(ends=self.ends[:count], measured=self.measured[:count], noise=self.noise[:count])
 
     def observed(self, rule: Any, dtype: Any) -> Any:
         """The extinctions as integrals by this rule of quadrature, in this precision."""
@@ -88,18 +113,24 @@ def learned(kernel: Any, grid: hg.Grid, stars: Stars, count: int, progress: bool
 
 
 class HeldWeights:
-    """The exact weights of the stars seen and of those held out, found once for many fits with one kernel, grid and rule."""
+    """The exact weights of the stars seen and of those held out, found once for many fits with one kernel, grid and rule.
+
+    With them are kept a preconditioner of the optimal mean, found before the weights fill the memory, and that mean, once a
+    fit in closed form has found it.
+    """
 
     key: Any
-    weights: list[Any]  # and how their solves ended
+    seen: Held | None
+    held_out: StoredWeights | None
     facts: dict[str, Any]
 
     def __init__(self) -> None:
         self.release()
 
     def release(self) -> None:
-        """Drop the weights."""
-        self.key, self.weights, self.facts = None, [], {}
+        """Drop the weights, and what of earlier posteriors still refers to them."""
+        self.key, self.seen, self.held_out, self.facts = None, None, None, {}
+        gc.collect()
 
     @staticmethod
     def serve(system: str, way: Way, stars: Stars, grid: hg.Grid) -> bool:
@@ -111,35 +142,49 @@ class HeldWeights:
         self, method: hg.Variational, kernel: Any, grid: hg.Grid, stars: Stars, rule: Any
     ) -> tuple[hg.Posterior, hg.Prediction, dict[str, Any]]:
         """The posterior, the extinctions of the stars held out, and the seconds of the fit and of the weights."""
-        self._find(method, kernel, grid, stars, rule)
-        seen, held_out = self.weights
-        data, began = stars.observed(rule, np.float32), time.perf_counter()
-        found = method.fit(Problem(kernel, grid, data, None, Trend(None)), False, weights=seen)
-        seconds = time.perf_counter() - began
+        problem = Problem(kernel, grid, stars.observed(rule, np.float32), None, Trend(None))
+        self._find(method, problem, stars, rule)
+        began = time.perf_counter()
+        found = method.fit(problem, False, held=self.seen)
+        told = {"fit_seconds": time.perf_counter() - began, **self.facts}
+        if found.diagnostics["direct"] and self.seen is not None:
+            self.seen = self.seen._replace(best_mean=found.q.mean)
         lines = hg.LineIntegrals(SUN, stars.held_out, rule=rule)
-        told = {"fit_seconds": seconds, **self.facts}
-        return hg.Posterior(found), found.predict(lines, weights=held_out[0]), told
+        return hg.Posterior(found), found.predict(lines, weights=self.held_out), told
 
     @float64_available
-    def _find(self, method: hg.Variational, kernel: Any, grid: hg.Grid, stars: Stars, rule: Any) -> None:
+    def _find(self, method: hg.Variational, problem: Problem, stars: Stars, rule: Any) -> None:
         """Find the weights, unless they are those found last."""
+        kernel, grid = problem.kernel, problem.grid
         limits = method.max_iterations, method.predict_max_iterations
         key = (float(kernel.variance), float(kernel.lengthscale), grid.shape, rule, limits, len(stars.ends))
         if key == self.key:
             return
         self.release()
-        self.key, whitening = key, whiten(kernel, grid, method.whitening)
-        for name, ends, limit in zip(("seen", "held_out"), (stars.ends, stars.held_out), limits, strict=True):
-            began = time.perf_counter()
-            lines = hg.LineIntegrals(SUN.astype(np.float32), ends.astype(np.float32), rule=rule)
-            source = exact_source(kernel, grid, [lines], method.tolerance, limit, np.float32)
-            batches = -(-len(ends) // method.batch_size)
-            found, solves = stored_exact(source, kernel, whitening, (len(ends),), batches)
-            self.weights.append((found, solves))
-            self.facts |= {
-                f"weights_seconds_{name}": time.perf_counter() - began,
-                f"PCG_error_{name}": float(solves.error),
-            }
+        began = time.perf_counter()
+        preconditioner = data_preconditioner(problem, np.float32)
+        jax.block_until_ready(preconditioner)
+        self.facts = {"preconditioner_seconds": time.perf_counter() - began}
+        whitening = whiten(kernel, grid, method.whitening)
+        find = functools.partial(self._weights, kernel, whitening, grid, method, rule)
+        seen, solves = find("seen", stars.ends, limits[0])
+        self.held_out, _ = find("held_out", stars.held_out, limits[1])
+        self.key, self.seen = key, Held(seen, solves, preconditioner)
+
+    def _weights(
+        self, kernel: Any, whitening: Whitening, grid: hg.Grid, method: Any, rule: Any, name: str, ends: Any, limit: int
+    ) -> tuple[StoredWeights, SolveSummary]:  # fmt: skip
+        began = time.perf_counter()
+        lines = hg.LineIntegrals(SUN.astype(np.float32), ends.astype(np.float32), rule=rule)
+        source = exact_source(
+            kernel, grid, [lines], method.tolerance, limit, np.float32, method.first_stencil
+        )
+        found, solves = stored_exact(
+            source, kernel, whitening, (len(ends),), -(-len(ends) // method.batch_size)
+        )
+        seconds = time.perf_counter() - began
+        self.facts |= {f"weights_seconds_{name}": seconds, f"PCG_error_{name}": float(solves.error)}
+        return found, solves
 
 
 def fitted(
@@ -169,6 +214,7 @@ def fitted(
         post, (mean, std, _), facts = conditioned(method, kernel, grid, stars, way, checkpoint)
     latent = interpolate(grid.axes, post.mean, stars.places)
     told = {"fitted_by": systems.fitted_by(post), **labels(method, way)}
+    told |= {"epochs": post.diagnostics.get("epochs") or "", "steps": steps_of(post)}
     told |= {**scored(stars, mean, std, latent), **facts}
     return told | {"nats_short_in_the_mean": post.diagnostics.get("mean_gap_nats", "")}, post
 
@@ -178,7 +224,8 @@ def conditioned(
 ) -> tuple[hg.Posterior, hg.Prediction, dict[str, Any]]:
     """The posterior, the extinctions of the stars held out, and the seconds."""
     streamed = way.fit != "best" and len(stars.ends) > MOST_EXACT  # a solve for each star in each epoch
-    data, began = stars.observed(way.rule, np.float32 if streamed else np.float64), time.perf_counter()
+    dtype = np.float32 if streamed or way.low_precision else np.float64
+    data, began = stars.observed(way.rule, dtype), time.perf_counter()
     kept = {"checkpoint": checkpoint} if streamed else {}
     post = hg.GP(kernel, grid).condition(data, method, progress=False, **kept)
     seconds = post.diagnostics["seconds"] if streamed else time.perf_counter() - began
@@ -188,11 +235,19 @@ def conditioned(
     return post, found, {"fit_seconds": seconds}
 
 
+def steps_of(post: hg.Posterior) -> Any:
+    """The steps of conjugate gradients that the mean took, where one solve found it."""
+    facts = post.diagnostics
+    return facts.get("iterations") or facts.get("mean_iterations") or ""
+
+
 def labels(method: Any, way: Way) -> dict[str, Any]:
     """What else tells rows of one system apart."""
     if isinstance(method, hg.Batch):
         return {"family": "", "weights": "", "covariances": way.covariances}
     limit = f"{method.weights}, {method.max_iterations} iterations" if method.weights == "exact" else "local"
+    if method.start == "local":
+        limit += f" from local ones of {method.stencil} points an axis"
     return {"family": method.family, "weights": limit, "covariances": way.covariances}
 
 
@@ -200,21 +255,24 @@ def method_of(system: str, count: int, way: Way = BEST, held: bool = False) -> A
     """The paper's settings: blocks of 2 x 2 x 2 (or none), PCG limited to 200 and 500 iterations.
 
     In closed form, unless another fit is asked for; of very many stars with local weights. By mini-batches every star has
-    its exact weights; of very many, with PCG limited to LIMIT iterations, for as many epochs as natural gradients need.
-    With `held` weights all fits have them.
+    its exact weights; of very many, with PCG limited to LIMITS, for as many epochs as natural gradients need.
+    With `held` weights all fits have them, and PCG begins at local weights.
     """
     if system == "batch engine":
         return hg.Batch()
     how: dict[str, Any] = {"direct": True} if way.fit == "best" else {}
     local = way.fit == "best" and count > MOST_EXACT and not held
-    limits = (LIMIT, PREDICT_LIMIT) if count > MOST_EXACT and not local else (200, 500)
+    limits = LIMITS if count > MOST_EXACT and not local else (200, 500)
+    if near := held or way.low_precision:
+        limits = LEARNING_LIMITS if way.fit.endswith("learned") else HELD_LIMITS
     batch = 100 if count < MANY else MANY_AT_ONCE
-    epochs = HELD_EPOCHS if held else EPOCHS[way.fit]
-    if count >= MANY and way.fit.startswith("natural") and not held:
+    epochs = way.epochs or (HELD_EPOCHS if held else EPOCHS[way.fit])
+    if way.epochs is None and count >= MANY and way.fit.startswith("natural") and not held:
         epochs = int(np.ceil(STEPS / systems.STEP / np.ceil(count / batch)))
     return systems.variational(
         system, way.fit, family=way.family, block_shape=BLOCK, batch_size=batch, epochs=epochs,
-        weights="local" if local else "exact", stencil=2, max_iterations=limits[0],
+        weights="local" if local else "exact", stencil=STENCIL if near else 2, start="local" if near else "zero",
+        max_iterations=limits[0],
         predict_max_iterations=limits[1], **how,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ in closed form, by the paper's natural gradients (with the kernel as it is, and 
 The extract is another one than the paper's flats of 2018: compare the shape, not the level.
 """
 
+import itertools
 import time
 import warnings
 from pathlib import Path
@@ -21,7 +22,8 @@ from hipgp import plots
 from hipgp.model.labels import Labels
 
 from . import baselines, systems
-from .outcome import NOT_POSSIBLE, NOT_RUN, Result, on_gpu, scores
+from .outcome import NOT_POSSIBLE, NOT_RUN, Result, machine, on_gpu, scores
+from .pieces import Pieces
 
 LABELS = Labels.of(2, ("Longitude", "Latitude"), "degrees", "log price", "")
 BLOCK = (10, 10)
@@ -29,6 +31,7 @@ SPLITS = 3
 LEARNING_EPOCHS = 5  # of the kernel with q, and then of q
 SPREAD = ("RMSE", "log_likelihood")
 LENGTHSCALE = 0.1  # degrees
+PCG_LIMIT = 20
 ON_TWO_CORES = 2e8  # observations x grid points that exact weights take in minutes without a GPU
 PAPER = {  # M: RMSE of HIP-GP and SVGP, seconds an epoch of HIP-GP and SVGP, on their data and a V100
     10_000: (0.411, 0.412, 91.2, 193.6),
@@ -45,6 +48,7 @@ class Setting(NamedTuple):
     test: int
     learn_from: int
     sides: tuple[int, ...]  # of the grids
+    first: tuple[int, ...]  # sides whose dear fits are done before all others
     limits: tuple[int, ...]  # of the PCG
     limits_side: int
     minibatch: int
@@ -56,8 +60,8 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
-    "small": Setting(2000, 1000, 2000, (12, 20), (1, 5, 20), 20, 200, 20, 2000, 200, 20_000, 120),
-    "paper": Setting(None, 20_000, 10_000, (100, 120, 140, 160, 180, 200, 500, 1000), (5, 10, 20, 50), 120, 1000, 5, 10_000, 512, None, 1000),
+    "small": Setting(1000, 1000, 1000, (10, 16), (), (1, 5, 20), 16, 100, 20, 1000, 100, 20_000, 120),
+    "paper": Setting(None, 20_000, 10_000, (100, 120, 140, 160, 180, 200, 500, 1000), (160, 140), (5, 10, 20, 50), 120, 1000, 5, 10_000, 512, None, 1000),
 }  # fmt: skip
 
 
@@ -69,37 +73,67 @@ class Sales(NamedTuple):
 
 
 def run(size: str, data: Path | None, folder: Path, progress: bool) -> Result:
+    """In pieces: what an earlier run of this size has done in this folder is not done again."""
     assert data is not None
     setting, path = SETTINGS[size], data / "uk_house_prices" / "uk_prices_2018_update.npz"
     splits = [load(path, setting, seed) for seed in range(SPLITS)]
-    sales, level = splits[0]
-    result = Result("UK housing prices")
-    gp = learned(sales, setting, progress)
-    kernel: Any = gp.kernel
+    result, pieces = Result("UK housing prices"), Pieces(folder / f"pieces-{size}")
+    (sales, level), sides = splits[0], setting.sides
+    known = pieces.kept("kernel", lambda _: learned(sales, setting, progress))
+    gp = hg.GP(
+        hg.Matern52(known["variance"], known["lengthscale"]), grid_of(sales, max(sides)), noise=known["noise"]
+    )
     facts = result.table("The kernel and the noise", progress)
-    facts.add(
-        observations=len(sales.y), held_out=len(sales.y_test), variance=float(kernel.variance),
-        lengthscale=float(kernel.lengthscale), noise=float(gp.noise or 0.0), mean=level,
-        learning_seconds=float(gp.learned.seconds if gp.learned else 0.0),
-    )  # fmt: skip
+    facts.add(observations=len(sales.y), held_out=len(sales.y_test), mean=level, **known)
+    fits = Fits(gp, [s for s, _ in splits], setting, pieces)
+    for seed, side, system in itertools.product(range(SPLITS), setting.first, ("SVGP", "HIP-GP")):
+        fits.one(seed, system, "best", side)
     table = result.table(f"RMSE and seconds by the number of inducing points, {SPLITS} splits", progress)
-    for side in setting.sides:
+    for side in sides:
         for system, fit in jobs(side == setting.limits_side):
-            found = [fitted(system, fit, gp, s, setting, side) for s, _ in splits]
-            row = systems.averaged([r for r, _ in found], SPREAD)
+            row = fits.averaged(system, fit, side)
             table.add(system=system, M=side**2, **row, **from_paper(system, side**2))
-    for rows in zip(*[dense(gp, s, setting) for s, _ in splits], strict=True):
-        table.add(**systems.averaged(list(rows), SPREAD))
+    for row in fits.dense():
+        table.add(**row)
     limits = result.table(f"RMSE by the limit of the PCG iterations, {SPLITS} splits", progress)
     for limit in setting.limits:
-        found = [fitted("HIP-GP", "best", gp, s, setting, setting.limits_side, limit)[0] for s, _ in splits]
-        row = systems.averaged(found, SPREAD)
+        row = fits.averaged("HIP-GP", "best", setting.limits_side, limit)
         limits.add(M=setting.limits_side**2, PCG_iterations_at_most=limit, **row)
     conclude(result, table.rows, limits.rows)
     result.draw(maps(gp, path, setting), folder / "figure-3.png")
     result.draw(picture(table.rows), folder / "housing-rmse.png")
     result.draw(by_limit(limits.rows), folder / "figure-4.png")
+    pieces.done()
     return result
+
+
+class Fits(NamedTuple):
+    """The fits of all systems to all splits, each done once."""
+
+    gp: hg.GP
+    splits: list[Sales]
+    setting: Setting
+    pieces: Pieces
+
+    def one(
+        self, seed: int, system: str, fit: systems.Fit, side: int, limit: int = PCG_LIMIT
+    ) -> dict[str, Any]:
+        """The row of one fit to one split."""
+        make = lambda _: fitted(system, fit, self.gp, self.splits[seed], self.setting, side, limit)
+        return self.pieces.kept(f"{system} {fit} {side} limit {limit} split {seed}", make)
+
+    def averaged(self, system: str, fit: systems.Fit, side: int, limit: int = PCG_LIMIT) -> dict[str, Any]:
+        """The mean over the splits."""
+        rows = [self.one(seed, system, fit, side, limit) for seed in range(len(self.splits))]
+        return systems.averaged(rows, SPREAD)
+
+    def dense(self) -> list[dict[str, Any]]:
+        """The exact GP's row and SGPR's, as means over the splits."""
+        rows = [
+            self.pieces.kept(f"dense split {n}", lambda _, s=s: dense(self.gp, s, self.setting))
+            for n, s in enumerate(self.splits)
+        ]
+        return [systems.averaged([r[name] for r in rows], SPREAD) for name in rows[0]]
 
 
 def conclude(result: Result, rows: list[dict[str, Any]], limits: list[dict[str, Any]]) -> None:
@@ -153,25 +187,29 @@ def grid_of(sales: Sales, side: int) -> hg.Grid:
     return hg.Grid.cover(every.min(0), every.max(0), shape=(side, side))
 
 
-def learned(sales: Sales, setting: Setting, progress: bool) -> hg.GP:
+def learned(sales: Sales, setting: Setting, progress: bool) -> dict[str, float]:
     """Variance and noise at the given lengthscale."""
     x, y = sales.x[: setting.learn_from], sales.y[: setting.learn_from]
     gp = hg.GP(hg.Matern52(0.3, LENGTHSCALE), grid_of(sales, max(setting.sides)))
     held = {"lengthscale": (LENGTHSCALE, LENGTHSCALE * 1.001)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the lengthscale ends at a bound, as it must
-        return gp.learn(hg.observe(hg.Points(x), y), start="kernel", bounds=held, progress=progress)
+        gp = gp.learn(hg.observe(hg.Points(x), y), start="kernel", bounds=held, progress=progress)
+    kernel: Any = gp.kernel
+    found = {"variance": float(kernel.variance), "lengthscale": float(kernel.lengthscale)}
+    seconds = float(gp.learned.seconds if gp.learned else 0.0)
+    return found | {"noise": float(gp.noise or 0.0), "learning_seconds": seconds}
 
 
 def fitted(
-    system: str, fit: systems.Fit, gp: hg.GP, sales: Sales, setting: Setting, side: int, limit: int = 20
-) -> tuple[dict[str, Any], hg.Posterior | None]:
-    """Scores on the held-out sales with the seconds they took, and the posterior; or why there are none."""
+    system: str, fit: systems.Fit, gp: hg.GP, sales: Sales, setting: Setting, side: int, limit: int
+) -> dict[str, Any]:
+    """Scores on the held-out sales with the seconds they took; or why there are none."""
     grid = grid_of(sales, side)
     if not systems.fits_memory(system, grid):
-        return nothing(NOT_POSSIBLE), None
+        return nothing(NOT_POSSIBLE)
     if system != "batch engine" and len(sales.y) * grid.size > ON_TWO_CORES and not on_gpu():
-        return nothing(NOT_RUN), None
+        return nothing(NOT_RUN)
     method = method_of(system, fit, setting, limit)
     learns = fit.endswith("learned")  # then the noise is learned too
     data = hg.observe(hg.Points(sales.x), sales.y, noise=None if learns else gp.noise)
@@ -182,7 +220,8 @@ def fitted(
     epochs = post.diagnostics.get("epochs", 0)
     gap = post.diagnostics.get("mean_gap_nats", "")
     row |= {"fit_seconds": seconds, "seconds_an_epoch": seconds / epochs if epochs else ""}
-    return {"fitted_by": systems.fitted_by(post), **row, "nats_short_in_the_mean": gap}, post
+    how = {"fitted_by": systems.fitted_by(post), **row, "nats_short_in_the_mean": gap}
+    return how | {"device": machine()["device"]}
 
 
 def nothing(why: str) -> dict[str, Any]:
@@ -204,7 +243,7 @@ def method_of(system: str, fit: systems.Fit, setting: Setting, limit: int) -> An
     )  # fmt: skip
 
 
-def dense(gp: hg.GP, sales: Sales, setting: Setting) -> list[dict[str, Any]]:
+def dense(gp: hg.GP, sales: Sales, setting: Setting) -> dict[str, dict[str, Any]]:
     """The exact GP on as many sales as memory allows, and SGPR with random inducing points on all of them."""
     theirs: Any = gp.kernel
     kernel = baselines.Kernel("matern52", float(theirs.variance), float(theirs.lengthscale))
@@ -220,10 +259,10 @@ def dense(gp: hg.GP, sales: Sales, setting: Setting) -> list[dict[str, Any]]:
     began = time.perf_counter()
     found = scored(sales, *baselines.sgpr(kernel, inducing, f, sales.y, std, target), noise)
     found |= {"fit_seconds": time.perf_counter() - began}
-    return [
-        {"system": "exact GP", "M": f"{count:,} sales, all exact", **exact},
-        {"system": "SGPR", "M": setting.inducing, **found},
-    ]
+    return {
+        "exact GP": {"system": "exact GP", "M": f"{count:,} sales, all exact", **exact},
+        "SGPR": {"system": "SGPR", "M": setting.inducing, **found},
+    }
 
 
 def from_paper(system: str, m: int) -> dict[str, Any]:

@@ -6,7 +6,9 @@ the paper's are. One kernel and noise for all systems, learned from some of the 
 the difference.
 """
 
+import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +19,8 @@ from hipgp import plots
 from hipgp.model.labels import Labels
 
 from . import baselines, systems
-from .outcome import NOT_RUN, Result, on_gpu, scores
+from .outcome import NOT_RUN, Result, machine, on_gpu, scores
+from .pieces import Pieces
 
 LABELS = Labels.of(2, ("East", "North"), "degrees of latitude", "anomaly", "nT")
 SPLITS = 3
@@ -37,11 +40,11 @@ class Setting(NamedTuple):
 
 SETTINGS = {
     "small": Setting(
-        6000,
-        2000,
-        (("HIP-GP", 16), ("SVGP", 16), ("batch engine", 16), ("batch engine", 64)),
-        2000,
-        200,
+        3000,
+        1000,
+        (("HIP-GP", 12), ("SVGP", 12), ("batch engine", 12), ("batch engine", 48)),
+        1000,
+        100,
     ),
     "paper": Setting(
         None,
@@ -69,34 +72,46 @@ class Readings(NamedTuple):
 
 
 def run(size: str, data: Path | None, folder: Path, progress: bool) -> Result:
+    """In pieces: what an earlier run of this size has done in this folder is not done again."""
     assert data is not None
-    setting = SETTINGS[size]
+    setting, pieces = SETTINGS[size], Pieces(folder / f"pieces-{size}")
     result = Result("Aeromagnetic readings")
     path = data / "gb_aeromagnetic" / "gb_aeromagnetic.npz"
-    gp, best = None, None
+    gp = None
     for kind in ("at random", "by flight line"):
         splits = alike([load(path, setting, kind == "by flight line", seed) for seed in range(SPLITS)])
         if gp is None:
-            gp = learned(splits[0], setting, progress)
-            kernel: Any = gp.kernel
-            result.table("The kernel and the noise", progress).add(
-                variance=float(kernel.variance), lengthscale=float(kernel.lengthscale), noise=float(gp.noise or 0.0)
-            )  # fmt: skip
+            first = splits[0]
+            known = pieces.kept("kernel", lambda _, first=first: learned(first, setting, progress))
+            kernel = hg.Matern32(known["variance"], known["lengthscale"])
+            gp = hg.GP(kernel, grid_of(first, 200), noise=known["noise"])
+            result.table("The kernel and the noise", progress).add(**known)
         count = len(splits[0].y) + len(splits[0].y_test)
         table = result.table(f"A fifth of {count:,} held out {kind}, {SPLITS} splits", progress)
         for system, side in setting.systems:
-            found = [fitted(system, gp, readings, side) for readings in splits]
-            row = systems.averaged([r for r, _ in found], SPREAD)
+            make = functools.partial(fitted, system, gp, side)
+            row = each(pieces, f"{kind} {system} {side}", splits, lambda r, make=make: {"row": make(r)})[
+                "row"
+            ]
             table.add(held_out=kind, system=system, M=side**2, **row)
-            best = found[0][1] if system == "batch engine" else best
-        for rows in zip(*[dense(gp, readings, setting) for readings in splits], strict=True):
-            table.add(held_out=kind, **systems.averaged(list(rows), SPREAD))
+        for row in each(pieces, f"{kind} dense", splits, lambda r, gp=gp: dense(gp, r, setting)).values():
+            table.add(held_out=kind, **row)
         conclude(result, kind, table.rows)
-    assert best is not None
+    assert gp is not None
+    best = conditioned("batch engine", gp, splits[0], setting.systems[-1][1])[0]
     panels = {"posterior mean": best.mean, "std": best.std("vecchia")}
     title = f"Magnetic anomaly, batch engine, M = {best.grid.size:,}"
     result.draw(plots.maps(panels, best.grid, LABELS, title=title), folder / "large-n-maps.png")
+    pieces.done()
     return result
+
+
+def each(
+    pieces: Pieces, name: str, splits: list[Readings], make: Callable[[Readings], dict[str, dict[str, Any]]]
+) -> dict[str, dict[str, Any]]:
+    """The rows that `make` has for each split, as means over the splits."""
+    found = [pieces.kept(f"{name} split {n}", lambda _, s=s: make(s)) for n, s in enumerate(splits)]
+    return {key: systems.averaged([f[key] for f in found], SPREAD) for key in found[0]}
 
 
 def conclude(result: Result, kind: str, rows: list[dict[str, Any]]) -> None:
@@ -133,11 +148,14 @@ def alike(splits: list[Readings]) -> list[Readings]:
     return [Readings(s.x[:seen], s.y[:seen], s.x_test[:held], s.y_test[:held]) for s in splits]
 
 
-def learned(readings: Readings, setting: Setting, progress: bool) -> hg.GP:
+def learned(readings: Readings, setting: Setting, progress: bool) -> dict[str, float]:
     """Kernel and noise; on a grid that only bounds the lengthscale."""
     some = slice(0, setting.learn_from)
     data = hg.observe(hg.Points(readings.x[some]), readings.y[some])
-    return hg.GP(hg.Matern32(), grid_of(readings, 200)).learn(data, progress=progress)
+    gp = hg.GP(hg.Matern32(), grid_of(readings, 200)).learn(data, progress=progress)
+    kernel: Any = gp.kernel
+    found = {"variance": float(kernel.variance), "lengthscale": float(kernel.lengthscale)}
+    return found | {"noise": float(gp.noise or 0.0)}
 
 
 def grid_of(readings: Readings, side: int) -> hg.Grid:
@@ -145,23 +163,28 @@ def grid_of(readings: Readings, side: int) -> hg.Grid:
     return hg.Grid.cover(every.min(0), every.max(0), shape=(side, side))
 
 
-def fitted(
-    system: str, gp: hg.GP, readings: Readings, side: int
-) -> tuple[dict[str, Any], hg.Posterior | None]:
-    """Scores on what was held out with the seconds they took, and the posterior; or why there are none."""
-    grid = grid_of(readings, side)
-    if system != "batch engine" and len(readings.y) * grid.size > ON_TWO_CORES and not on_gpu():
-        return {"fitted_by": "", "weights": "", "RMSE": NOT_RUN, "NLL": NOT_RUN, "fit_seconds": NOT_RUN}, None
-    weights = "exact" if len(readings.y) * grid.size <= MOST_EXACT else "local"
-    mean_field = systems.variational(system, family="mean-field", batch_size=1000, epochs=3, weights=weights)
-    method = hg.Batch() if system == "batch engine" else mean_field
-    data = hg.observe(hg.Points(readings.x), readings.y, noise=gp.noise)
+def fitted(system: str, gp: hg.GP, side: int, readings: Readings) -> dict[str, Any]:
+    """Scores on what was held out with the seconds they took; or why there are none."""
+    points = side**2
+    if system != "batch engine" and len(readings.y) * points > ON_TWO_CORES and not on_gpu():
+        return {"fitted_by": "", "weights": "", "RMSE": NOT_RUN, "NLL": NOT_RUN, "fit_seconds": NOT_RUN}
     began = time.perf_counter()
-    post = hg.GP(gp.kernel, grid).condition(data, method, progress=False)
+    post, weights = conditioned(system, gp, readings, side)
     seconds = time.perf_counter() - began
     found = post.predict(hg.Points(readings.x_test))
-    how = {"fitted_by": systems.fitted_by(post), "weights": weights if method is mean_field else "local"}
-    return how | scored(readings, found.mean, found.std, gp.noise or 0.0) | {"fit_seconds": seconds}, post
+    how = {"fitted_by": systems.fitted_by(post), "weights": weights, "device": machine()["device"]}
+    return how | scored(readings, found.mean, found.std, gp.noise or 0.0) | {"fit_seconds": seconds}
+
+
+def conditioned(system: str, gp: hg.GP, readings: Readings, side: int) -> tuple[hg.Posterior, str]:
+    """The posterior, and which weights it has."""
+    grid = grid_of(readings, side)
+    weights = "exact" if len(readings.y) * grid.size <= MOST_EXACT else "local"
+    method: Any = systems.variational(system, family="mean-field", batch_size=1000, epochs=3, weights=weights)
+    if system == "batch engine":
+        method, weights = hg.Batch(), "local"
+    data = hg.observe(hg.Points(readings.x), readings.y, noise=gp.noise)
+    return hg.GP(gp.kernel, grid).condition(data, method, progress=False), weights
 
 
 def scored(readings: Readings, mean: np.ndarray, std: np.ndarray, noise: float) -> dict[str, Any]:
@@ -169,7 +192,7 @@ def scored(readings: Readings, mean: np.ndarray, std: np.ndarray, noise: float) 
     return {"RMSE": found["RMSE"], "NLL": -found["log_likelihood"]}
 
 
-def dense(gp: hg.GP, readings: Readings, setting: Setting) -> list[dict[str, Any]]:
+def dense(gp: hg.GP, readings: Readings, setting: Setting) -> dict[str, dict[str, Any]]:
     """The exact GP on as many readings as memory allows, and SGPR with random inducing points on all of them."""
     theirs: Any = gp.kernel
     kernel = baselines.Kernel("matern32", float(theirs.variance), float(theirs.lengthscale))
@@ -188,7 +211,7 @@ def dense(gp: hg.GP, readings: Readings, setting: Setting) -> list[dict[str, Any
         few, *baselines.sgpr(kernel, inducing, f, readings.y, std, [baselines.points(few.x_test)]), noise
     )
     found |= {"fit_seconds": time.perf_counter() - began}
-    return [
-        {"system": "exact GP", "M": f"{count:,} readings, exact", **exact},
-        {"system": "SGPR", "M": setting.inducing, **found},
-    ]
+    return {
+        "exact GP": {"system": "exact GP", "M": f"{count:,} readings, exact", **exact},
+        "SGPR": {"system": "SGPR", "M": setting.inducing, **found},
+    }

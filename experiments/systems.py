@@ -3,6 +3,7 @@
 - *closed form*: the optimum of appendix B.1.1, by one solve; where all weights are held and the torus is small.
 - *natural gradients*: the paper's algorithm, appendix B.1.2, by mini-batches with a constant step.
 - *natural gradients, kernel learned*: the same after kernel and noise were learned by Adam together with q (appendix B.2).
+- *closed form, kernel learned*: kernel and noise learned so, and q by one solve after it.
 - *dual ascent*: hipgp's own way to the same optimum by mini-batches, without a step (docs/paper_engine.md).
 """
 
@@ -15,7 +16,9 @@ from hipgp.runtime import memory
 from hipgp.variational.whitening import cholesky_bytes
 
 STEP = 0.05  # of the natural gradient, as docs/paper_engine.md recommends
-Fit = Literal["best", "natural gradients", "natural gradients, kernel learned", "dual ascent"]
+Fit = Literal[
+    "best", "natural gradients", "natural gradients, kernel learned", "closed form, kernel learned", "dual ascent"
+]  # fmt: skip
 EVERY_WAY: tuple[Fit, ...] = (
     "best", "natural gradients", "natural gradients, kernel learned", "dual ascent",
 )  # fmt: skip
@@ -24,7 +27,7 @@ EVERY_WAY: tuple[Fit, ...] = (
 def variational(system: str, fit: Fit = "best", **settings: Any) -> hg.Variational:
     """HIP-GP or SVGP. `best` is the closed form where it can be had, else dual ascent: the library's default."""
     how: dict[str, Any] = {"whitening": "cholesky" if system == "SVGP" else "toeplitz"}
-    if fit != "best":
+    if fit in ("natural gradients", "natural gradients, kernel learned", "dual ascent"):
         how["direct"] = False
     if fit.startswith("natural"):
         how["step"] = STEP

@@ -325,7 +325,10 @@ def test_a_piece_ends_after_its_minutes(monkeypatch):
     monkeypatch.setattr(signals, "last_words", signals.last_words)
     reproducing.end_after(1e-4, "dust-patch")
     assert ended.get(timeout=20) == 75 and "go on with the same command" in signals.last_words()
-    assert "runs in pieces (dust-patch), got 'whitening'" in hipgp("whitening", "--minutes", 1, code=2).output
+    assert (
+        "runs in pieces (housing, dust-patch, large-n), got 'whitening'"
+        in hipgp("whitening", "--minutes", 1, code=2).output
+    )
 
 
 @pytest.mark.slow  # compiles the engines for five grids, and learns from rays

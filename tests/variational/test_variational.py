@@ -188,12 +188,17 @@ def test_draws_have_the_posterior_moments():
     np.testing.assert_allclose(seen.std(axis=0), std, rtol=0.04)
 
 
-@pytest.mark.parametrize(("direct", "weights"), [(True, "exact"), (False, "local")])
-def test_float32_agrees(direct, weights):
+@pytest.mark.parametrize(
+    ("direct", "weights", "step"), [(True, "exact", None), (False, "local", None), (False, "exact", 0.3)]
+)
+def test_float32_agrees(direct, weights, step, monkeypatch):
+    monkeypatch.setattr("hipgp.variational.minibatch_weights.FLOAT64", 0)  # as if minibatches were large
     grid, (kernel, _) = GRIDS[2], kernels(2)
     rng = np.random.default_rng(5)
     x, y = inside(rng, 2, count=60), rng.normal(size=60)
-    settings = Variational("block", (3, 2), weights=weights, direct=direct, batch_size=20, epochs=5)
+    settings = Variational(
+        "block", (3, 2), weights=weights, direct=direct, step=step, batch_size=20, epochs=5
+    )
     found = []
     for dtype in (np.float64, np.float32):
         data = observe(Points(x.astype(dtype)), y.astype(dtype), noise=dtype(0.1))

@@ -37,8 +37,10 @@ def differentiable_problem(dimension, residual="bound", weights="exact"):
     functionals = [b.functional for b in data.blocks]
     post = Variational("full", residual=residual).fit(gp_problem(kernel, grid, data, 0.25))
     source = (
-        exact_source(kernel, grid, functionals, 1e-13, 1000)
-        if weights == "exact"
+        exact_source(
+            kernel, grid, functionals, 1e-13, 1000, np.float64, 4 if weights == "exact, from local" else None
+        )
+        if weights.startswith("exact")
         else local_source(grid, functionals, 4)
     )
     problem = WhitenedProblem.of(
@@ -76,6 +78,7 @@ def differences(function, x, step=1e-5):
         pytest.param(2, "exact", marks=slow),
         pytest.param(3, "exact", marks=slow),
         pytest.param(1, "exact", marks=slow),
+        pytest.param(2, "exact, from local", marks=slow),
     ],
 )
 def test_gradients_are_finite_differences(dimension, weights):

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from hipgp.model.data import Data
 from hipgp.model.kernels import Kernel
-from hipgp.variational.families import Gaussian
+from hipgp.variational.families import Gaussian, combination, product
 from hipgp.variational.minibatch_weights import (
     Selection,
     SolveSummary,
@@ -83,12 +83,12 @@ class Terms(NamedTuple):
 
     def expected_log_likelihood(self, q: Gaussian) -> Float[Array, ""]:
         """The sum over n of E_q log p(y_n | e) (paper, a'_n)."""
-        error = (self.y - self.k @ q.mean) ** 2 + q.variances(self.k) + self.penalty
+        error = (self.y - product(self.k, q.mean)) ** 2 + q.variances(self.k) + self.penalty
         return -0.5 * jnp.sum(self.mask * (LOG_2PI + jnp.log(self.variance) + error / self.variance))
 
     def likelihood_gradient(self, mean: Float[Array, " T"]) -> Float[Array, " T"]:
         """The gradient of the expected log-likelihood in m, sum_n k_n (y_n - k_n'm) / s_n^2."""
-        return (self.precision * (self.y - self.k @ mean)) @ self.k
+        return combination(self.precision * (self.y - product(self.k, mean)), self.k)
 
 
 def terms(problem: WhitenedProblem, selection: Selection) -> tuple[Terms, SolveSummary]:
@@ -97,7 +97,7 @@ def terms(problem: WhitenedProblem, selection: Selection) -> tuple[Terms, SolveS
     where = problem.numbers(selection)
     noise = problem.variance[where]
     added, penalty = (rows.v, jnp.zeros_like(rows.v)) if problem.residual == "noise" else (0.0, rows.v)
-    k = problem.whitening.root_transpose(rows.w).astype(float)  # float32 from here on would gain little
+    k = problem.whitening.root_transpose(rows.w)  # in the dtype of the weights; all else is in float64
     found = Terms(k, problem.y[where], noise + added, penalty, selection.mask)
     return found, SolveSummary.of(rows, selection.mask)
 

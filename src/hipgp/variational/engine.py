@@ -27,6 +27,7 @@ from hipgp.runtime.progress import Progress
 from hipgp.runtime.threads import one_blas_thread
 from hipgp.variational import plan
 from hipgp.variational.bound import WhitenedProblem
+from hipgp.variational.data_space import Held, data_preconditioner
 from hipgp.variational.families import Blocks, Gaussian, standard, tiling
 from hipgp.variational.fitting import EpochReport, closed_form, dual_ascent, mean_gap, natural_gradient
 from hipgp.variational.full_pass import full_pass
@@ -52,7 +53,9 @@ from hipgp.weights.stencil_geometry import STENCIL, wide_stencil
 from hipgp.weights.stencils import check_stencil
 from hipgp.weights.torus import check_torus, smallest_torus
 
-SMALL = 2**14  # whitened points up to which the closed form is the default
+SMALL = (
+    2**14
+)  # whitened points up to which the closed form's mean is solved for on the torus, else in data space
 # Limits above which a fit is reported as not converged: the nats that the bound would gain from the optimal mean, and the
 # relative error of a solve for the weights.
 LARGEST_GAP, LARGEST_PCG_ERROR = 1.0, 1e-3
@@ -66,12 +69,14 @@ class Variational(Method):
     - `family`: "mean-field", "block" (blocks of `block_shape` tile the torus, whatever its size) or "full".
     - `weights`: "exact" (a PCG solve for each observation) or "local" (from `stencil` grid points per axis around a node).
     - `whitening`: "toeplitz" (the paper's) or "cholesky" (the standard SVGP).
-    - `direct`: the closed form instead of natural gradients; None: if the problem is small enough.
+    - `direct`: the closed form instead of natural gradients; None: where the weights fit into memory.
     - `step`: step size of the natural gradient, in (0, 1]; a minibatch for which it would be unstable takes a damped step.
       None: precisions are averaged over minibatches, and the mean is found by dual coordinate ascent over minibatches,
       without a step size.
     - `learn`: learn kernel and noise by Adam with `learning_rate`, together with q, for `epochs` further epochs.
     - `max_iterations`, `predict_max_iterations`, `tolerance`: of PCG in training and in prediction.
+    - `start`: where PCG begins: at zero ("zero", the paper's), or at the local weights of `stencil` points an axis ("local"),
+      from which far fewer iterations lead to the same error where the kernel is rough.
     - `residual`: the residual variance given the grid values is a penalty in the bound ("bound", the paper's), or it is
       added to the noise ("noise", FITC).
     """
@@ -93,6 +98,7 @@ class Variational(Method):
     stencil: int = eqx.field(static=True)
     residual: str = eqx.field(static=True)
     seed: int = eqx.field(static=True)
+    start: str = eqx.field(static=True)
 
     def __init__(
         self,
@@ -113,11 +119,13 @@ class Variational(Method):
         stencil: int = STENCIL,
         residual: Literal["bound", "noise"] = "bound",
         seed: int = 0,
+        start: Literal["zero", "local"] = "zero",
     ):
         self.family = one_of("family", family, ("mean-field", "block", "full"))
         self.weights = one_of("weights", weights, ("exact", "local"))
         self.whitening = one_of("whitening", whitening, ("toeplitz", "cholesky"))
         self.residual = one_of("residual", residual, ("bound", "noise"))
+        self.start = one_of("start", start, ("zero", "local"))
         self.block_shape = per_axis("block_shape", block_shape)
         self.batch_size, self.epochs = whole("batch_size", batch_size), whole("epochs", epochs)
         self.max_iterations = whole("max_iterations", max_iterations)
@@ -161,6 +169,11 @@ class Variational(Method):
         return restored(self, kernel, grid, noise, arrays, model)
 
     @property
+    def first_stencil(self) -> int | None:
+        """The width of the stencils of the weights that PCG begins at; None where it begins at zero."""
+        return self.stencil if self.start == "local" else None
+
+    @property
     def learns(self) -> bool:
         return self.learn
 
@@ -171,11 +184,11 @@ class Variational(Method):
         model: Problem,
         progress: bool = True,
         checkpoint: Any = None,
-        weights: tuple[StoredWeights, SolveSummary] | None = None,
+        held: Held | None = None,
     ) -> VariationalPosterior:
         """The posterior of a problem without a trend, with no checks of its grid.
 
-        `weights` are what `stored_exact` found for this kernel, grid and data, to serve several families or ways to fit.
+        `held` is what was found before for this kernel, grid and data, to serve several families or ways to fit.
         """
         self._check(model)
         keeper = Keeper(checkpoint, "" if checkpoint is None else fingerprint(self, *model[:4]))
@@ -185,15 +198,16 @@ class Variational(Method):
                 model, trace = self._learned(model, bar, keeper)
             kernel, grid, data, noise, _ = model
             whitening = whiten(kernel, grid, self.whitening)
-            source, solves = self._source(model, whitening) if weights is None else weights
-            problem = self._problem(model, source, whitening)
-            q, facts = self._optimum(self.blocks(whitening, grid), problem, bar, keeper)
+            held = held or Held(*self._source(model, whitening))
+            problem = self._problem(model, held.weights, whitening)
+            q, facts = self._optimum(self.blocks(whitening, grid), model, problem, held, bar, keeper)
             last = full_pass(q, problem, keeper=keeper)
         keeper.remove()
-        facts |= solve_facts(solves if isinstance(source, StoredWeights) else last.solves)
+        facts |= solve_facts(held.solves if isinstance(held.weights, StoredWeights) else last.solves)
+        gap = facts.pop("mean_gap_nats", None)
         facts |= {
             "elbo": last.bound,
-            "mean_gap_nats": mean_gap(q, problem, last.gradient),
+            "mean_gap_nats": mean_gap(q, problem, last.gradient, held.best_mean) if gap is None else gap,
             "mean_gap_nats_bound": 0.5 * float(last.gradient @ last.gradient),  # rigorous, since Lambda >= I
         }
         facts |= self._grid_facts(model)
@@ -246,7 +260,8 @@ class Variational(Method):
         if self.weights == "local":
             return local_source(grid, functionals, self.stencil)
         dtype = self.solve_dtype(model.data.dtype)
-        return exact_source(model.kernel, grid, functionals, self.tolerance, self.max_iterations, dtype)
+        limits = self.tolerance, self.max_iterations
+        return exact_source(model.kernel, grid, functionals, *limits, dtype, self.first_stencil)
 
     def solve_dtype(self, dtype: Any) -> Any:
         """The dtype of the solves for exact weights, given the data's: a dense K is too ill-conditioned for float32."""
@@ -266,16 +281,25 @@ class Variational(Method):
                 'direct: expected weights that fit into memory for the closed form, got more; use weights="local" or '
                 "direct=False"
             )
-        small = self.family == "full" or (stored and problem.whitening.size <= SMALL)
-        return small if self.direct is None else self.direct
+        return (stored or self.family == "full") if self.direct is None else self.direct
 
     def _optimum(
-        self, blocks: Blocks, problem: WhitenedProblem, bar: Progress, keeper: Keeper
+        self,
+        blocks: Blocks,
+        model: Problem,
+        problem: WhitenedProblem,
+        held: Held,
+        bar: Progress,
+        keeper: Keeper,
     ) -> tuple[Gaussian, dict[str, Any]]:
         """q for fixed hyperparameters, and how it was found."""
         if self._is_direct(problem):
-            q, iterations = closed_form(blocks, problem, keeper)
-            return q, {"direct": True, "epochs": 0, "elbo_trace": [], "mean_iterations": iterations}
+            root = held.preconditioner
+            if root is None and len(blocks.index) > 1 and blocks.size > SMALL:
+                root = data_preconditioner(model, self.solve_dtype(model.data.dtype))
+            found = closed_form(blocks, problem, keeper, root)
+            facts = {"direct": True, "epochs": 0, "elbo_trace": [], "mean_iterations": found.steps}
+            return found.q, facts | ({} if found.nats is None else {"mean_gap_nats": found.nats})
         facts = {"direct": False, "epochs": self.epochs}
         if (found := keeper.left("q", (standard(blocks), np.zeros(self.epochs)))) is not None:
             return found[0], facts | {"elbo_trace": found[1].tolist()}

@@ -18,6 +18,9 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.matrices import map_matrices, solve_lower, solve_lower_transposed
 
+SMALL_BLOCK = 32  # points of a block whose inverse root is applied as a product
+MOST_PARTS = 64  # of a long sum of products, so that a GPU works on all of them at once
+
 
 class Blocks(eqx.Module):
     """A tiling of an array of T points by B blocks of n points; the permutation of section 3.3 and its inverse."""
@@ -44,9 +47,11 @@ class Blocks(eqx.Module):
         return jnp.broadcast_to(jnp.eye(n), (count, n, n))
 
     def gram(self, k: Float[Array, "N T"], scale: Float[Array, " N"]) -> Float[Array, "B n n"]:
-        """The diagonal blocks of sum_n scale_n k_n k_n'."""
-        parts = self.gather(k)
-        return jnp.einsum("nbi,n,nbj->bij", parts, scale, parts)
+        """The diagonal blocks of sum_n scale_n k_n k_n', by products in the dtype of k."""
+        parts, scale = self.gather(k), scale.astype(k.dtype)
+        if parts.shape[-1] == 1:
+            return jnp.sum(scale[:, None, None] * parts**2, axis=0)[..., None].astype(float)
+        return jnp.einsum("nbi,n,nbj->bij", parts, scale, parts, precision="highest").astype(float)
 
 
 def tiling(shape: tuple[int, ...], block_shape: tuple[int, ...]) -> Blocks:
@@ -81,11 +86,15 @@ class Gaussian(eqx.Module):
 
     def variances(self, k: Float[Array, "N T"]) -> Float[Array, " N"]:
         """The variance of each k_n'e, k_n' S k_n."""
-        return jnp.sum(self.root_solve(k) ** 2, axis=(0, 1))
+        return jnp.sum(self.root_solve(k).astype(float) ** 2, axis=(0, 1))
 
     def root_solve(self, k: Float[Array, "N T"]) -> Float[Array, "B n N"]:
-        """P^-1/2 k_n, by blocks."""
-        return _lower_solve(self.factor, jnp.moveaxis(self.blocks.gather(k), 0, -1))
+        """P^-1/2 k_n, by blocks, in the dtype of k."""
+        parts = jnp.moveaxis(self.blocks.gather(k), 0, -1)
+        if not 1 < parts.shape[1] <= min(SMALL_BLOCK, parts.shape[2]):
+            return _lower_solve(self.factor.astype(k.dtype), parts)
+        inverse = _lower_solve(self.factor, self.blocks.identity()).astype(k.dtype)
+        return jnp.einsum("bij,bjn->bin", inverse, parts, precision="highest")
 
     def precondition(self, g: Float[Array, " T"]) -> Float[Array, " T"]:
         """Return S g."""
@@ -137,15 +146,38 @@ def natural_step(
     which shrinks every error for every l > 0, and costs one n x n factorisation (Woodbury). For small l the two agree.
     """
     q = jax.lax.cond(covariance_step > 0, toward_precision, lambda q, *_: q, q, batch, covariance_step)
-    a = batch.k * jnp.sqrt(batch.scale)[:, None]
+    a = batch.k * jnp.sqrt(batch.scale).astype(batch.k.dtype)[:, None]
     if implicit:
         return _moved(q, _implicit_move(q, a, batch.gradient, mean_step))
-    half = q.root_solve(a)
-    bound = 1 + jnp.max(jnp.sum(jnp.abs(jnp.einsum("bin,bim->nm", half, half)), axis=-1))
+    least = 1 + jnp.max(q.variances(a))  # where even this is too large, the row sums need not be known
+    bound = jax.lax.cond(mean_step * least > 1, lambda: least, lambda: _largest_eigenvalue_bound(q, a))
     paper = lambda q, a, gradient, step: step * q.precondition(gradient)
     return _moved(
         q, jax.lax.cond(mean_step * bound <= 1, paper, _implicit_move, q, a, batch.gradient, mean_step)
     )
+
+
+def _largest_eigenvalue_bound(q: Gaussian, a: Float[Array, "n T"]) -> Float[Array, ""]:
+    """1 + the largest row sum of |A' P^-1 A|."""
+    return 1 + jnp.max(jnp.sum(jnp.abs(inner_products(jnp.moveaxis(q.root_solve(a), -1, 0))), axis=-1))
+
+
+def inner_products(k: Float[Array, "N *T"]) -> Float[Array, "N N"]:
+    """k_n'k_m, with the sum in parts."""
+    rows = k.reshape(len(k), -1)
+    split = max(d for d in range(1, MOST_PARTS + 1) if rows.shape[1] % d == 0)
+    parts = rows.reshape(len(k), split, -1)
+    return jnp.sum(jnp.einsum("nst,mst->snm", parts, parts, precision="highest").astype(float), axis=0)
+
+
+def product(k: Float[Array, "N T"], v: Float[Array, " T"]) -> Float[Array, " N"]:
+    """Each k_n'v; k of lower precision is converted as it is read."""
+    return k @ v if k.dtype == v.dtype else jnp.sum(k * v, axis=-1)
+
+
+def combination(c: Float[Array, " N"], k: Float[Array, "N T"]) -> Float[Array, " T"]:
+    """The sum of c_n k_n; k of lower precision is converted as it is read."""
+    return c @ k if k.dtype == c.dtype else jnp.sum(c[:, None] * k, axis=0)
 
 
 def toward_precision(q: Gaussian, batch: MinibatchGradient, step: Array) -> Gaussian:
@@ -159,11 +191,10 @@ def _implicit_move(
 ) -> Float[Array, " T"]:
     """l (P + l I + l A A')^-1 g."""
     damped = gaussian(q.blocks, q.mean, q.precision + step * q.blocks.identity())
-    half = damped.root_solve(a)
-    inner = jnp.eye(len(a)) + step * jnp.einsum("bin,bim->nm", half, half)
+    inner = jnp.eye(len(a)) + step * inner_products(jnp.moveaxis(damped.root_solve(a), -1, 0))
     move = damped.precondition(step * gradient)
-    gain = jax.scipy.linalg.solve(inner, a @ move, assume_a="pos")
-    return move - step * damped.precondition(gain @ a)
+    gain = jax.scipy.linalg.solve(inner, product(a, move), assume_a="pos")
+    return move - step * damped.precondition(combination(gain, a))
 
 
 def _moved(q: Gaussian, move: Float[Array, " T"]) -> Gaussian:

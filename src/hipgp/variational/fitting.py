@@ -14,18 +14,23 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.linalg.krylov import Solution, conjugate_gradients
+from hipgp.linalg.preconditioner import Preconditioner
 from hipgp.variational.bound import Terms, WhitenedProblem, epoch_bound, terms
+from hipgp.variational.data_space import best_mean
 from hipgp.variational.families import (
     Blocks,
     Gaussian,
     MinibatchGradient,
+    combination,
     gaussian,
+    inner_products,
     natural_step,
+    product,
     standard,
     toward_precision,
 )
 from hipgp.variational.full_pass import full_pass
-from hipgp.variational.minibatch_weights import Selection, StoredWeights
+from hipgp.variational.minibatch_weights import TOGETHER, Selection, Selections, StoredWeights
 from hipgp.variational.resuming import Keeper, noted, run
 
 SOLVE_ITERATIONS, GAP_ITERATIONS = np.asarray(2000), np.asarray(50)  # arrays: compiled once
@@ -36,23 +41,38 @@ EpochReport = Callable[[int, int, float], None]  # epochs done, of how many, and
 # --- in closed form ---------------------------------------------------------------------------------------------------
 
 
-def closed_form(blocks: Blocks, problem: WhitenedProblem, keeper: Keeper) -> tuple[Gaussian, int]:
-    """The optimum, and the conjugate-gradient steps that its mean took (none where there is one block)."""
+class ClosedForm(NamedTuple):
+    """The optimum, the steps that its mean took (none where there is one block), and the nats that it may lack, if known."""
+
+    q: Gaussian
+    steps: int
+    nats: float | None = None
+
+
+def closed_form(
+    blocks: Blocks, problem: WhitenedProblem, keeper: Keeper, preconditioner: Preconditioner | None = None
+) -> ClosedForm:
+    """The optimum. The mean is solved for in data space with a `preconditioner` of the data, and else on the torus."""
     found = full_pass(standard(blocks), problem, blocks=True, keeper=keeper)
     assert found.precision is not None
     q = gaussian(blocks, jnp.zeros(blocks.size), found.precision)
     if len(blocks.index) == 1:
-        return _with_mean(q, q.precondition(found.gradient)), 0
+        return ClosedForm(_with_mean(q, q.precondition(found.gradient)), 0)
+    if preconditioner is not None:
+        best = best_mean(problem, preconditioner)
+        return ClosedForm(_with_mean(q, best.mean), int(best.steps), float(best.nats))
     solution = _solve_mean(q, problem, found.gradient, SOLVE_ITERATIONS)
-    return _with_mean(q, solution.value[0]), int(solution.iterations[0])
+    return ClosedForm(_with_mean(q, solution.value[0]), int(solution.iterations[0]))
 
 
-def mean_gap(q: Gaussian, problem: WhitenedProblem, gradient: Array) -> float:
+def mean_gap(q: Gaussian, problem: WhitenedProblem, gradient: Array, best: Array | None = None) -> float:
     """What the bound would gain from the best mean, (b - Lambda m)' Lambda^-1 (b - Lambda m) / 2, estimated.
 
-    By a few conjugate-gradient steps where the weights are stored; otherwise with the blocks of Lambda alone, which may
+    From the best mean itself, where it is known. By a few conjugate-gradient steps where the weights are stored; otherwise with the blocks of Lambda alone, which may
     give less than the true gap.
     """
+    if best is not None:
+        return 0.5 * float(gradient @ (best - q.mean))
     if isinstance(problem.source, StoredWeights) and len(q.blocks.index) > 1:
         return 0.5 * float(gradient @ _solve_mean(q, problem, gradient, GAP_ITERATIONS).value[0])
     return 0.5 * float(gradient @ q.precondition(gradient))
@@ -109,8 +129,8 @@ def natural_gradient(
     Where an epoch lowers the bound by much, the fit goes back to its best and the step is halved.
     """
 
-    def update(now: _Natural, selection: Selection, epoch: int, number: int) -> _Natural:
-        q, log = _natural_update(now.q, problem, selection, jnp.asarray(now.step))
+    def update(now: _Natural, some: list[Selection], epoch: int, number: int) -> _Natural:
+        q, log = _natural_updates(now.q, problem, Selections.of(some, TOGETHER), jnp.asarray(now.step))
         return now._replace(q=q, expected=now.expected + float(log))
 
     def end(now: _Natural, epoch: int) -> _Natural:
@@ -126,17 +146,23 @@ def natural_gradient(
     q = standard(blocks)
     first = _Natural(q, q, np.asarray(step), np.zeros(()), np.zeros(epochs))
     shuffled = lambda: problem.minibatches(rng)
-    last = run(keeper, "natural gradients", first, shuffled, epochs, update, end)
+    last = run(keeper, "natural gradients", first, shuffled, epochs, update, end, TOGETHER)
     return last.q, last.trace.tolist()
 
 
 @eqx.filter_jit
-def _natural_update(
-    q: Gaussian, problem: WhitenedProblem, selection: Selection, step: Array
+def _natural_updates(
+    q: Gaussian, problem: WhitenedProblem, some: Selections, step: Array
 ) -> tuple[Gaussian, Array]:
-    """The paper's step by one minibatch; also its expected log-likelihood at the q it began with."""
-    t, _ = terms(problem, selection)
-    return minibatch_step(q, t, problem.batches, step, step, implicit=False), t.expected_log_likelihood(q)
+    """The paper's step by each of some minibatches; also the sum of their expected log-likelihoods, each before its step."""
+
+    def update(now: tuple[Gaussian, Array], selection: Selection, number: Array) -> tuple[Gaussian, Array]:
+        q, expected = now
+        t, _ = terms(problem, selection)
+        moved = minibatch_step(q, t, problem.batches, step, step, implicit=False)
+        return moved, expected + t.expected_log_likelihood(q)
+
+    return some.fold(update, (q, jnp.zeros(())))
 
 
 def minibatch_step(
@@ -180,10 +206,9 @@ def dual_ascent(
 ) -> tuple[Gaussian, list[float]]:
     """The mean by ascent in the dual, the covariances by their average over the first epoch, which is exact."""
 
-    def update(now: _Ascent, selection: Selection, epoch: int, number: int) -> _Ascent:
-        dual, t, log = _dual_update(now.dual, problem, selection)
-        if epoch == 0:
-            dual = _Dual(_average(dual.q, t, problem.batches, jnp.asarray(1.0 / (number + 1))), dual.alpha)
+    def update(now: _Ascent, some: list[Selection], epoch: int, number: int) -> _Ascent:
+        done = jnp.asarray(number if epoch == 0 else -1)
+        dual, log = _dual_updates(now.dual, problem, Selections.of(some, TOGETHER), done)
         return _Ascent(dual, now.expected + float(log), now.trace)
 
     def end(now: _Ascent, epoch: int) -> _Ascent:
@@ -193,23 +218,39 @@ def dual_ascent(
 
     first = _Ascent(_Dual(standard(blocks), jnp.zeros(len(problem.y))), np.zeros(()), np.zeros(epochs))
     shuffled = lambda: problem.minibatches(rng)
-    last = run(keeper, "dual ascent", first, shuffled, epochs, update, end)
+    last = run(keeper, "dual ascent", first, shuffled, epochs, update, end, TOGETHER)
     return last.dual.q, last.trace.tolist()
 
 
 @eqx.filter_jit
-def _dual_update(now: _Dual, problem: WhitenedProblem, selection: Selection) -> tuple[_Dual, Terms, Array]:
-    """The best mean in one minibatch's alpha_n; also its terms and its expected log-likelihood before the step."""
-    t, _ = terms(problem, selection)
-    where = problem.numbers(selection)
-    k = t.mask[:, None] * t.k
-    short = t.mask * (t.y - k @ now.q.mean - t.variance * now.alpha[where])
-    change = jax.scipy.linalg.solve(k @ k.T + jnp.diag(t.variance), short, assume_a="pos")
-    moved = _with_mean(now.q, now.q.mean + change @ k)
-    return _Dual(moved, now.alpha.at[where].add(t.mask * change)), t, t.expected_log_likelihood(now.q)
+def _dual_updates(
+    dual: _Dual, problem: WhitenedProblem, some: Selections, done: Array
+) -> tuple[_Dual, Array]:
+    """The best mean in each minibatch's alpha_n in turn; also the sum of their expected log-likelihoods before the steps.
+
+    In the first epoch, of which `done` minibatches were taken before, the covariances are averaged too; later it is -1.
+    """
+
+    def update(now: tuple[_Dual, Array], selection: Selection, number: Array) -> tuple[_Dual, Array]:
+        dual, expected = now
+        t, _ = terms(problem, selection)
+        moved = _dual_step(dual, t, problem.numbers(selection))
+        q = jax.lax.cond(done >= 0, _average, lambda q, *_: q, moved.q, t, problem.batches, done + number)
+        return _Dual(q, moved.alpha), expected + t.expected_log_likelihood(dual.q)
+
+    return some.fold(update, (dual, jnp.zeros(())))
 
 
-@eqx.filter_jit
-def _average(q: Gaussian, t: Terms, batches: int, share: Array) -> Gaussian:
-    """P moved by `share` towards a minibatch's estimate; with shares 1, 1/2, 1/3, ... it is the average of them all."""
-    return toward_precision(q, MinibatchGradient(t.k, batches * t.precision, q.mean), share)
+def _dual_step(now: _Dual, t: Terms, where: Array) -> _Dual:
+    """The best mean in the alpha_n of one minibatch, whose observations are those numbered `where`."""
+    k = jnp.where(t.mask[:, None], t.k, 0)
+    short = t.mask * (t.y - product(k, now.q.mean) - t.variance * now.alpha[where])
+    gram = inner_products(k) + jnp.diag(t.variance)
+    change = jax.scipy.linalg.solve(gram, short, assume_a="pos")
+    moved = _with_mean(now.q, now.q.mean + combination(change, k))
+    return _Dual(moved, now.alpha.at[where].add(t.mask * change))
+
+
+def _average(q: Gaussian, t: Terms, batches: Any, number: Array) -> Gaussian:
+    """P moved towards a minibatch's estimate by a share of 1, 1/2, 1/3, ...: the average of them all."""
+    return toward_precision(q, MinibatchGradient(t.k, batches * t.precision, q.mean), 1 / (number + 1.0))

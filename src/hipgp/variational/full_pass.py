@@ -3,14 +3,13 @@
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from hipgp.variational.bound import WhitenedProblem, divergence, terms
 from hipgp.variational.families import Gaussian
-from hipgp.variational.minibatch_weights import NO_SOLVES, Selection, SolveSummary
+from hipgp.variational.minibatch_weights import NO_SOLVES, TOGETHER, Selection, Selections, SolveSummary
 from hipgp.variational.resuming import Keeper, run
 
 NOWHERE = Keeper(None, "")
@@ -28,7 +27,7 @@ class _FullPass(NamedTuple):
 class _Sums(NamedTuple):
     """What a pass has summed so far."""
 
-    expected: np.ndarray
+    expected: Float[Array, ""]
     gradient: Float[Array, " T"]
     precision: Float[Array, "B n n"] | None
     solves: SolveSummary
@@ -39,29 +38,33 @@ def full_pass(
 ) -> _FullPass:
     """The bound and its gradient exactly, minibatch by minibatch; with `blocks` also those of Lambda."""
 
-    def add(now: _Sums, selection: Selection, epoch: int, number: int) -> _Sums:
-        log, g, gram, solved = _sums(q, problem, selection, jnp.asarray(blocks))
-        precision = None if now.precision is None else now.precision + gram
-        solves = _plain(now.solves.merged(solved, 1 / (number + 1)))
-        return _Sums(now.expected + float(log), now.gradient + g, precision, solves)
+    def add(now: _Sums, some: list[Selection], epoch: int, number: int) -> _Sums:
+        return _summed(now, q, problem, Selections.of(some, TOGETHER), np.asarray(number))
 
     precision = q.blocks.identity() if blocks else None
-    first = _Sums(np.zeros(()), -q.mean, precision, _plain(NO_SOLVES))
-    found = run(keeper, "pass with blocks" if blocks else "pass", first, problem.minibatches, 1, add)
+    first = _Sums(jnp.zeros(()), -q.mean, precision, _plain(NO_SOLVES))
+    name = "pass with blocks" if blocks else "pass"
+    found = run(keeper, name, first, problem.minibatches, 1, add, most=TOGETHER)
     bound = float(found.expected) - float(divergence(q))
     return _FullPass(bound, found.gradient, found.precision, found.solves)
 
 
 def _plain(solves: SolveSummary) -> SolveSummary:
-    """The numbers as arrays of fixed dtypes, for a checkpoint."""
-    most, mean, error, unconverged = solves
-    return SolveSummary(np.asarray(most, int), np.asarray(mean, float), np.asarray(error, float), np.asarray(unconverged, int))  # fmt: skip
+    """The numbers as arrays of fixed dtypes."""
+    most, mean, error, unconverged = (jnp.asarray(a, float) for a in solves)
+    return SolveSummary(most.astype(int), mean, error, unconverged.astype(int))
 
 
 @eqx.filter_jit
-def _sums(
-    q: Gaussian, problem: WhitenedProblem, selection: Selection, blocks: Array
-) -> tuple[Array, Array, Array, SolveSummary]:
-    t, solves = terms(problem, selection)
-    gram = jax.lax.cond(blocks, lambda: q.blocks.gram(t.k, t.precision), lambda: jnp.zeros_like(q.precision))
-    return t.expected_log_likelihood(q), t.likelihood_gradient(q.mean), gram, solves
+def _summed(sums: _Sums, q: Gaussian, problem: WhitenedProblem, some: Selections, done: Array) -> _Sums:
+    """The sums with those of some more minibatches; `done` of the pass were summed before."""
+
+    def add(now: _Sums, selection: Selection, number: Array) -> _Sums:
+        t, solved = terms(problem, selection)
+        gram = lambda before: before + q.blocks.gram(t.k, t.precision)
+        precision = None if now.precision is None else gram(now.precision)
+        solves = _plain(now.solves.merged(solved, 1 / (done + number + 1)))
+        expected = now.expected + t.expected_log_likelihood(q)
+        return _Sums(expected, now.gradient + t.likelihood_gradient(q.mean), precision, solves)
+
+    return some.fold(add, sums)

@@ -89,8 +89,8 @@ def learn(
         on_torus = dataclasses.replace(problem, whitening=whiten(chosen.as_kernel()))
     where = jnp.asarray(known)
 
-    def update(now: _State, selection: Selection, epoch: int, number: int) -> _State:
-        return _minibatch(now, on_torus, where, selection, number, rate)
+    def update(now: _State, some: list[Selection], epoch: int, number: int) -> _State:
+        return _minibatch(now, on_torus, where, some[0], number, rate)
 
     def end(now: _State, epoch: int) -> _State:
         nonlocal on_torus

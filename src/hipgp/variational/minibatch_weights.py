@@ -6,8 +6,8 @@ differentiated in the kernel, and N x M memory is never needed.
 
 import abc
 import functools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 
 STORED = 2**30  # bytes of stored weights without a GPU
 SHARE_STORED = 0.9  # of the memory that JAX may use on a GPU
+FLOAT64 = (
+    2**24
+)  # whitened numbers of a minibatch up to which float32 would save no time: stored weights are converted
+TOGETHER = 32  # minibatches of one program at most
+
+State = TypeVar("State")
 
 
 class Selection(NamedTuple):
@@ -50,6 +56,24 @@ class Selection(NamedTuple):
         return jnp.concatenate([s + i for s, i in zip(starts, self.index, strict=True)])
 
 
+class Selections(NamedTuple):
+    """Some minibatches as one array each, filled up with the last one, and how many they are."""
+
+    stacked: Selection
+    count: Any
+
+    @staticmethod
+    def of(some: list[Selection], most: int) -> "Selections":
+        """Of at most `most` selections, filled up to that number so that programs are compiled once."""
+        filled = [*some, *[some[-1]] * (most - len(some))]
+        return Selections(jax.tree.map(lambda *a: np.stack(a), *filled), np.asarray(len(some)))
+
+    def fold(self, step: Callable[[State, Selection, Array], State], first: State) -> State:
+        """The state after a step for each minibatch, given it and its number here, in one loop of the compiled program."""
+        body = lambda i, state: step(state, jax.tree.map(lambda a: jnp.asarray(a)[i], self.stacked), i)
+        return jax.lax.fori_loop(0, self.count, body, first)
+
+
 class SolveSummary(NamedTuple):
     """Iterations, the largest relative error and the failures of a number of solves for weights."""
 
@@ -58,13 +82,13 @@ class SolveSummary(NamedTuple):
     error: Any
     unconverged: Any
 
-    def merged(self, other: "SolveSummary", share: float) -> "SolveSummary":
+    def merged(self, other: "SolveSummary", share: Any) -> "SolveSummary":
         """Merge two summaries, where `other` has this share of the solves."""
         return SolveSummary(
-            max(int(self.most_iterations), int(other.most_iterations)),
-            (1 - share) * float(self.mean_iterations) + share * float(other.mean_iterations),
-            max(float(self.error), float(other.error)),
-            int(self.unconverged) + int(other.unconverged),
+            jnp.maximum(self.most_iterations, other.most_iterations),
+            (1 - share) * self.mean_iterations + share * other.mean_iterations,
+            jnp.maximum(self.error, other.error),
+            self.unconverged + other.unconverged,
         )
 
     @staticmethod
@@ -135,17 +159,29 @@ class _ExactOnDemand(WeightSource):
     tolerance: AnyArray  # arrays, so that training and prediction are compiled once
     max_iterations: AnyArray
     dtype: Any = eqx.field(static=True)
+    p: int | None = eqx.field(
+        static=True
+    )  # solves begin at local weights of so many points an axis, or at zero
 
     def weights(self, kernel: Kernel, whitening: "Whitening", index: tuple[Array, ...]) -> WeightRows:
-        found = [
-            grid_covariances(
-                kernel, b[i] if isinstance(b, Segments) else _picked(b, i), self.grid, self.dtype
-            )
+        chosen = [
+            b[i] if isinstance(b, Segments) else _picked(b, i)
             for b, i in zip(self.blocks, index, strict=True)
         ]
+        found = [grid_covariances(kernel, b, self.grid, self.dtype) for b in chosen]
         cross, variance = (jnp.concatenate([f[a] for f in found]) for a in (0, 1))
-        w, v, solution = whitening.conditional(cross, variance, self.tolerance, self.max_iterations)
+        first = None if self.p is None else jnp.concatenate([self._first(kernel, b) for b in chosen])
+        w, v, solution = whitening.conditional(cross, variance, self.tolerance, self.max_iterations, first)
         return WeightRows(w, v, solution.iterations, solution.error, solution.converged)
+
+    def _first(self, kernel: Kernel, block: LineIntegrals | Nodes) -> Float[Array, "n M"]:
+        """Local weights; zero where the covariances have a closed form, and there are no nodes."""
+        if isinstance(block, LineIntegrals):
+            return jnp.zeros((len(block), self.grid.size), self.dtype)
+        assert self.p is not None
+        places = locate_stencils(self.grid, block.x.reshape(-1, self.grid.ndim), self.p, jnp)
+        start, offset = (a.reshape(*block.x.shape[:2], *a.shape[1:]) for a in places)
+        return _local_rows(kernel, self.grid, self.p, _Placed(block, start, offset), self.dtype)[0]
 
 
 def _picked(block: Any, index: Array) -> Any:
@@ -173,18 +209,24 @@ class _LocalOnDemand(WeightSource):
         return _unsolved(*(jnp.concatenate([f[a] for f in found]) for a in (0, 1)))
 
     def _of(self, kernel: Kernel, whitening: "Whitening", block: _Placed) -> tuple[Array, Array]:
-        n, count = block.start.shape
-        each = lambda a: None if a is None else jnp.repeat(a, count, axis=0)  # for every node of a functional
-        offset, nodes = block.offset.reshape(n * count, -1), block.nodes
-        small, v = stencil_weights(
-            kernel, self.grid, self.p, offset, each(nodes.value), each(nodes.direction)
-        )
-        values = small.reshape(n, count, -1) * nodes.weights[..., None]
-        columns = block.start[..., None] + jnp.asarray(stencil_offsets(self.grid, self.p)[1])
-        w = jnp.zeros((n, self.grid.size)).at[jnp.arange(n)[:, None, None], columns].add(values)
-        if count == 1:
+        nodes = block.nodes
+        w, v = _local_rows(kernel, self.grid, self.p, block)
+        if nodes.rule_size == 1:
             return w, v * nodes.weights[:, 0] ** 2
         return w, whitening.residual_variance(w, *grid_covariances(kernel, nodes, self.grid))
+
+
+def _local_rows(
+    kernel: Kernel, grid: Grid, p: int, block: _Placed, dtype: Any = float
+) -> tuple[Float[Array, "n M"], Float[Array, " m"]]:
+    """Local weights as dense rows, in `dtype`, and the residual variance of every node."""
+    n, count = block.start.shape
+    each = lambda a: None if a is None else jnp.repeat(a, count, axis=0)  # for every node of a functional
+    offset, nodes = block.offset.reshape(n * count, -1), block.nodes
+    small, v = stencil_weights(kernel, grid, p, offset, each(nodes.value), each(nodes.direction))
+    values = (small.reshape(n, count, -1) * nodes.weights[..., None]).astype(dtype)
+    columns = block.start[..., None] + jnp.asarray(stencil_offsets(grid, p)[1])
+    return jnp.zeros((n, grid.size), dtype).at[jnp.arange(n)[:, None, None], columns].add(values), v
 
 
 class StoredWeights(WeightSource):
@@ -200,7 +242,9 @@ class StoredWeights(WeightSource):
         entries = Selection(index, None).flat(self.starts)
         v = self.stored.residual[entries].astype(float)
         if isinstance(self.stored, ExactWeights):
-            return _unsolved(self.stored.rows[entries].astype(float), v)
+            rows = self.stored.rows[entries]
+            small = len(entries) * whitening.size <= FLOAT64
+            return _unsolved(rows.astype(float) if small else rows, v)
         assert isinstance(self.stored, LocalWeights) and self.entries is not None
         columns, values = (a[entries] for a in self.entries)
         row = jnp.arange(len(entries))[:, None]
@@ -215,10 +259,14 @@ def exact_source(
     tolerance: float,
     max_iterations: int,
     dtype: Any = np.float64,
+    p: int | None = None,
 ) -> WeightSource:
-    """Weights by a solve for each observation, in `dtype`, computed on demand."""
+    """Weights by a solve for each observation, in `dtype`, computed on demand.
+
+    Solves begin at local weights of p points an axis, or at zero.
+    """
     limits = np.asarray(tolerance), np.asarray(max_iterations)
-    return _ExactOnDemand(grid, tuple(_on_device(kernel, f, grid) for f in functionals), *limits, dtype)
+    return _ExactOnDemand(grid, tuple(_on_device(kernel, f, grid) for f in functionals), *limits, dtype, p)
 
 
 def _on_device(kernel: Kernel, functional: Functional, grid: Grid) -> LineIntegrals | Nodes | Segments:

@@ -20,7 +20,7 @@ from hipgp.runtime.memory import numbers_at_once
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
 from hipgp.variational.bound import WhitenedProblem
-from hipgp.variational.families import Gaussian, gaussian, root_variances
+from hipgp.variational.families import Gaussian, gaussian, product, root_variances
 from hipgp.variational.full_pass import full_pass
 from hipgp.variational.minibatch_weights import (
     StoredWeights,
@@ -115,7 +115,9 @@ class VariationalPosterior(FittedPosterior):
         rest = np.asarray(jax.random.normal(rest_key, drawn.shape, float))
         for at, mask, rows in self._weights(functional):
             residual_std = np.sqrt(np.asarray(rows.v)[mask])
-            drawn[:, at] = np.asarray(draws @ rows.w.T)[:, mask] + residual_std * rest[:, at]
+            drawn[:, at] = (
+                np.asarray(draws @ rows.w.T.astype(draws.dtype))[:, mask] + residual_std * rest[:, at]
+            )
         return drawn.astype(self.dtype)
 
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
@@ -143,7 +145,9 @@ class VariationalPosterior(FittedPosterior):
         else:
             limits = self.method.tolerance, self.method.predict_max_iterations
             dtype = self.method.solve_dtype(self.dtype)
-            source = exact_source(self.kernel, self.grid, [functional], *limits, dtype)
+            source = exact_source(
+                self.kernel, self.grid, [functional], *limits, dtype, self.method.first_stencil
+            )
         count = len(functional)
         for index, mask in minibatches(
             (count,), max(1, -(-count * self.whitening.size // numbers_at_once()))
@@ -186,8 +190,8 @@ def _check_options(how: StdOptions) -> None:
 
 @eqx.filter_jit
 def _moments(q: Gaussian, whitening: Whitening, rows: WeightRows) -> tuple[Array, Array]:
-    k = whitening.root_transpose(rows.w).astype(float)
-    return k @ q.mean, jnp.sqrt(q.variances(k) + rows.v)
+    k = whitening.root_transpose(rows.w)
+    return product(k, q.mean), jnp.sqrt(q.variances(k) + rows.v)
 
 
 @eqx.filter_jit

@@ -5,6 +5,7 @@ stage with the epoch and the number of minibatches done, and what the stages bef
 generator; a resumed fit draws the orders of the epochs before it once more, and so goes on to the same numbers.
 """
 
+import itertools
 import os
 import pathlib
 import time
@@ -103,20 +104,32 @@ def run(
     first: State,
     minibatches: Callable[[], Iterator[Minibatch]],
     epochs: int,
-    step: Callable[[State, Minibatch, int, int], State],
+    step: Callable[[State, list[Minibatch], int, int], State],
     end: Callable[[State, int], State] = lambda state, epoch: state,
+    most: int = 1,
 ) -> State:
-    """The state after `epochs` epochs: a step for each minibatch, given the epoch and its number there, and an end to each epoch.
+    """The state after `epochs` epochs: a step for the next minibatches, given the epoch and the first one's number there.
 
-    `minibatches` begins an epoch each time that it is called.
+    `minibatches` begins an epoch each time that it is called, and `end` ends it. A step is given at most `most` minibatches:
+    as many as take about a second, so that a program can take them without coming back to Python, and files are written often.
     """
     begun, done, state = keeper.begin(stage, first)
     for _ in range(begun):
         next(minibatches())  # draws the order of an epoch that is done
+    together = 1
     for epoch in range(begun, epochs):
-        for number, selection in enumerate(minibatches()):
-            if number >= done:
-                state = step(state, selection, epoch, number)
-                keeper.keep(stage, epoch, number + 1, state)
+        left, number = itertools.islice(minibatches(), done, None), done
+        while taken := list(itertools.islice(left, together)):
+            began = time.perf_counter()
+            state = step(state, taken, epoch, number)
+            number += len(taken)
+            together = _as_many(len(taken), time.perf_counter() - began, most)
+            keeper.keep(stage, epoch, number, state)
         state, done = end(state, epoch), 0
     return state
+
+
+def _as_many(count: int, seconds: float, most: int) -> int:
+    """The number of minibatches that take a second, or the time between two writes: at most twice as many as now."""
+    wanted = min(1.0, SECONDS_BETWEEN) * count / max(seconds, 1e-6)
+    return int(min(max(1.0, wanted), 2.0 * count, most))

@@ -8,6 +8,7 @@ import abc
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve
@@ -44,9 +45,17 @@ class Whitening(eqx.Module):
 
     @abc.abstractmethod
     def conditional(
-        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
+        self,
+        cross: Float[Array, "n M"],
+        variance: Float[Array, " n"],
+        tolerance: Any,
+        max_iterations: Any,
+        first: Float[Array, "n M"] | None = None,
     ) -> tuple[Array, Array, Solution]:
-        """The weights w = K^-1 k*, the residual variances v = k** - w'k*, and how the solve for them ended."""
+        """The weights w = K^-1 k*, the residual variances v = k** - w'k*, and how the solve for them ended.
+
+        An iterative solve begins at `first`, or at zero.
+        """
 
     def residual_variance(
         self, w: Float[Array, "n M"], cross: Float[Array, "n M"], variance: Float[Array, " n"]
@@ -85,13 +94,37 @@ class ToeplitzWhitening(Whitening):
         return self.toeplitz.astype(w.dtype).root_transpose(on_grid).reshape(*w.shape[:-1], -1)
 
     def conditional(
-        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
+        self,
+        cross: Float[Array, "n M"],
+        variance: Float[Array, " n"],
+        tolerance: Any,
+        max_iterations: Any,
+        first: Float[Array, "n M"] | None = None,
     ) -> tuple[Array, Array, Solution]:
-        found = solve_grid(self.toeplitz.astype(cross.dtype), cross, tolerance, max_iterations)
+        toeplitz = self.toeplitz.astype(cross.dtype)
+        if first is None:
+            found = solve_grid(toeplitz, cross, tolerance, max_iterations)
+        else:
+            found = _solved_from(toeplitz, cross, tolerance, max_iterations, jax.lax.stop_gradient(first))
         return found.value, self.residual_variance(found.value, cross, variance), found
 
     def rebuilt(self, kernel: Kernel) -> "ToeplitzWhitening":
         return ToeplitzWhitening(toeplitz_on_torus(kernel, self.toeplitz.torus))
+
+
+def _solved_from(
+    toeplitz: TorusToeplitz,
+    cross: Float[Array, "n M"],
+    tolerance: Any,
+    max_iterations: Any,
+    first: Float[Array, "n M"],
+) -> Solution:
+    """K^-1 k* as `first` and K^-1 times what that leaves of k*; the tolerance and the error are relative to k*."""
+    left = cross - toeplitz.flat_matmul(first)
+    size, rest = (jax.lax.stop_gradient(jnp.linalg.norm(a, axis=-1)) for a in (cross, left))
+    found = solve_grid(toeplitz, left, tolerance * size / jnp.where(rest > 0, rest, 1.0), max_iterations)
+    error = found.error * rest / jnp.where(size > 0, size, 1.0)
+    return Solution(first + found.value, found.iterations, error, found.converged)
 
 
 class _CholeskyWhitening(Whitening):
@@ -111,7 +144,12 @@ class _CholeskyWhitening(Whitening):
         return w @ self.factor
 
     def conditional(
-        self, cross: Float[Array, "n M"], variance: Float[Array, " n"], tolerance: Any, max_iterations: Any
+        self,
+        cross: Float[Array, "n M"],
+        variance: Float[Array, " n"],
+        tolerance: Any,
+        max_iterations: Any,
+        first: Float[Array, "n M"] | None = None,
     ) -> tuple[Array, Array, Solution]:
         w = cho_solve((self.factor, True), cross.T).T
         none = jnp.zeros(len(cross))
