@@ -31,7 +31,7 @@ from .outcome import NOT_POSSIBLE, NOT_RUN, on_gpu, scores
 SUN = np.zeros(3)
 BLOCK = (2, 2, 2)
 LABELS = Labels.of(3, ("X", "Y", "Z"), "kpc", "dust density", "")
-ON_TWO_CORES = 3e6  # stars x grid points that exact weights take in minutes without a GPU
+ON_TWO_CORES = 2e7  # stars x grid points that exact weights take in minutes without a GPU
 MOST_EXACT = 50_000  # stars with a solve for each one's weights
 SAMPLES = 32
 MANY, MANY_AT_ONCE = 2000, 250  # stars from which mini-batches are larger, and of how many

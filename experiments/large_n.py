@@ -26,7 +26,7 @@ LABELS = Labels.of(2, ("East", "North"), "degrees of latitude", "anomaly", "nT")
 SPLITS = 3
 SPREAD = ("RMSE", "NLL")
 TARGETS = 20_000  # that the dense systems predict
-ON_TWO_CORES = 1e8  # readings x grid points that exact weights take in minutes without a GPU
+ON_TWO_CORES = 5e8  # readings x grid points that exact weights take in minutes without a GPU
 MOST_EXACT = 5e9  # readings x grid points beyond which local weights stand for exact ones
 
 
