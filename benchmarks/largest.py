@@ -18,6 +18,7 @@ from machine import facts, peak_memory, write_result
 from rays import BOX, t_limit
 
 import hipgp as hg
+from hipgp.batch import build, engine, interpolation, systems
 from hipgp.weights.toeplitz import embed
 
 AT_ONCE = 50_000  # rays simulated together
@@ -45,6 +46,36 @@ def simulate(kernel, grid: hg.Grid, stars: int, seed: int = 0) -> tuple[hg.Data,
     noise = np.float32(NOISE * signal.std())
     y = signal + noise * rng.standard_normal(stars).astype(np.float32)
     return hg.observe(hg.LineIntegrals(np.zeros(3, np.float32), ends), y, noise=noise), np.asarray(truth)
+
+
+class Clock:
+    """Wall seconds of the parts of a fit, each from its begin to its end after the fit's; parts may overlap in threads."""
+
+    PARTS = (
+        (build, "embed", "K"),
+        (interpolation, "matrix_free_weights", "W"),
+        (build.vecchia, "choose_conditioning_sets", "conditioning sets"),
+        (build.vecchia, "vecchia_factor", "Vecchia factor"),
+        (engine, "grid_diagnostics", "check of the grid"),
+        (engine, "in_order", "order"),
+        (systems, "_begin", "begin of the solve"),
+        (systems, "_advance", "steps"),
+        (systems, "_refined", "true residual"),
+    )
+
+    def __init__(self) -> None:
+        self.parts, self.began = [], time.perf_counter()
+        for module, name, what in self.PARTS:
+            setattr(module, name, self._timed(getattr(module, name), what))
+
+    def _timed(self, function, what):
+        def wrapped(*args, **kwargs):
+            begin = time.perf_counter() - self.began
+            found = jax.block_until_ready(function(*args, **kwargs))
+            self.parts.append((what, round(begin, 2), round(time.perf_counter() - self.began, 2)))
+            return found
+
+        return wrapped
 
 
 def products(post: hg.Posterior, sides: int) -> dict[str, float]:
@@ -93,12 +124,13 @@ def main() -> None:
         print({k: v for k, v in result.items() if k != "facts"}, flush=True)
 
     keep()
-    began = clock()
+    began, parts = clock(), Clock()
     post = hg.GP(kernel, grid).condition(data, hg.Batch(weights="matrix-free"), progress=False)
     mean = post.mean
     seconds = clock() - began
     keep(
         mean_seconds=seconds,
+        parts_begin_and_end=parts.parts,
         diagnostics=dict(post.diagnostics),
         correlation_with_truth=float(np.corrcoef(mean.ravel(), truth.ravel())[0, 1]),
     )

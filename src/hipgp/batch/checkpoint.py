@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hipgp.linalg.krylov import CGState
+from hipgp.runtime import hosts
 from hipgp.runtime.checkpoints import read_arrays, write_arrays
 
 SECONDS_BETWEEN = 20.0  # seconds between two checkpoints
@@ -30,7 +31,8 @@ class Checkpoint:
     def load(self, shape: tuple[int, ...]) -> tuple[jax.Array, int, tuple[CGState, jax.Array]] | None:
         shapes = {"x": shape, "steps": (), "scale": (shape[0], 1)}
         shapes |= {f"state_{name}": shape if name in LIKE_RHS else shape[:1] for name in CGState._fields}
-        arrays = read_arrays(self.path, self.problem, *shapes)
+        with hosts.file_of_first(self.path) as path:
+            arrays = read_arrays(path, self.problem, *shapes)
         if arrays is None:
             return None
         for name, expected in shapes.items():
@@ -43,7 +45,9 @@ class Checkpoint:
         return jnp.asarray(arrays["x"]), int(arrays["steps"]), (state, jnp.asarray(arrays["scale"]))
 
     def save(self, x: jax.Array, steps: int, state: CGState, scale: jax.Array, now: bool = False) -> None:
-        """Write a checkpoint if the last one is SECONDS_BETWEEN seconds old, or `now`."""
+        """Write a checkpoint if the last one is SECONDS_BETWEEN seconds old, or `now`; process 0 does so for all."""
+        if not hosts.is_first():
+            return
         if not now and time.perf_counter() - self.written < SECONDS_BETWEEN:
             return
         fields = {
@@ -60,4 +64,5 @@ class Checkpoint:
         self.written = time.perf_counter()
 
     def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+        if hosts.is_first():
+            self.path.unlink(missing_ok=True)

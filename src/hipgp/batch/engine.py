@@ -37,6 +37,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.packing import check_shapes, unpack_observations
 from hipgp.model.problem import Problem
 from hipgp.planning import Part
+from hipgp.runtime import hosts
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
@@ -171,6 +172,8 @@ class Batch(Method):
         """
         problem, columns, order = _ordered(problem)
         problem.data.noise_std(problem.noise)  # an error where there is none
+        if hosts.several():
+            hosts.check_equal("data", "data, model and settings", self.digest(problem))
         began = time.perf_counter()
         with Progress("setting up", progress) as bar:
             built = build(problem, self)

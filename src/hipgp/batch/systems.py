@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from hipgp.linalg import krylov
 from hipgp.linalg.krylov import CGState
 from hipgp.linalg.preconditioner import Preconditioner
+from hipgp.runtime.hosts import agreed
 from hipgp.runtime.memory import gpu_bytes
 from hipgp.runtime.programs import bounded_jit
 from hipgp.weights.joint_residuals import ResidualCovariance
@@ -306,5 +307,6 @@ def _run(
             checkpoint.save(x, steps, state, scale)
         if not active:
             break
-        piece = int(np.clip(piece * 1.0 / max(spent, 1e-3), 5, 50))
+        # by one clock: processes that took different numbers of steps would wait for each other for ever
+        piece = int(agreed(int(np.clip(piece * 1.0 / max(spent, 1e-3), 5, 50))))
     return state.value, steps + done

@@ -1,5 +1,9 @@
 """Several processes that compute together, as `jax.distributed` starts them: what each must know of the others."""
 
+import contextlib
+import pathlib
+import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -18,6 +22,28 @@ def agreed(value: Any) -> Any:
     from jax.experimental import multihost_utils
 
     return multihost_utils.broadcast_one_to_all(value)
+
+
+def is_first() -> bool:
+    """Tell whether this is process 0, which writes files for all."""
+    return jax.process_index() == 0
+
+
+@contextlib.contextmanager
+def file_of_first(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Give every process the file that process 0 has at `path`: others get a copy, for as long as this lasts."""
+    if not several():
+        yield path
+        return
+    held = path.read_bytes() if is_first() and path.exists() else b""
+    size = int(agreed(np.asarray(len(held))))
+    content = np.frombuffer(held, np.uint8) if is_first() else np.zeros(size, np.uint8)
+    content = np.asarray(agreed(content)).tobytes() if size else b""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder) / path.name
+        if size:
+            copy.write_bytes(content)
+        yield copy
 
 
 def gathered(array: Any) -> np.ndarray:
