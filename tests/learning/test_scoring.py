@@ -49,6 +49,15 @@ def test_values_never_rise_and_bounds_hold():
     assert all(np.all(v >= box.lower - 1e-12) for v, _ in seen)
 
 
+@pytest.mark.parametrize("rival, steps", [(-1.0, 1), (0.035, 60)], ids=["out of reach", "within reach"])
+def test_a_descent_ends_where_it_cannot_reach_a_rival(rival, steps):
+    at = parabola(0.4 * HESSIAN)  # promises more than it keeps
+    seen = []
+    descend(np.array([0.9, -0.9]), at, WIDE, 60, 1e-5, lambda v, value: seen.append(value), rival)
+    everything = run(at, start=(0.9, -0.9), enough=1e-5)[2]
+    assert len(seen) == (1 if steps == 1 else len(everything))
+
+
 def test_a_point_without_a_likelihood_is_stepped_back_from():
     def at(v):
         value = parabola(0.1 * HESSIAN)(v)

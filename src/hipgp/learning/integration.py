@@ -25,6 +25,9 @@ from hipgp.model.problem import Problem
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
 
+EXPLORED = (
+    2**15
+)  # observations up to which the likelihood is explored, at hundreds of points; with more it is all but Gaussian
 POINTS = 32  # kernels that stand for all
 DRAWN, ROUNDS = 128, 6  # points of a round of the importance sampling; rounds at most
 ENOUGH = 200.0  # effective points, at which it ends
@@ -83,7 +86,7 @@ def weighted_kernels(learned: Learned, problem: Problem) -> WeightedKernels:
     data = problem.data
     if not data.gaussian:
         return _normal(learned, "the likelihood of data that are not Gaussian is not explored")
-    if (most := stages_of(data)[-1][0]) < len(data):
+    if (most := min(stages_of(data)[-1][0], EXPLORED)) < len(data):
         return _normal(learned, f"there are more than {most:,} observations")
     if "noise" not in learned.names and not np.all(data.noise_known):
         data = _with_noise(data, problem.noise)

@@ -19,6 +19,7 @@ LEAST_CURVED = 0.2  # least curvature along a step, relative to the expected one
 REMEMBERED = 6  # steps whose BFGS updates are kept
 NEAR = 30.0  # BFGS updates start when the predicted decrease is below this multiple of `enough`
 FIRST_RADIUS, LARGEST_RADIUS = 1.0, 3.0  # trust region, in each parameter's logarithm
+REACH = 3.0  # predicted decreases that a descent may still gain beyond the next step
 BOUND_STEPS = 8  # evaluations of the exact bound at most, after the first
 WORTHWHILE = 0.3  # nats: least predicted increase for a step on the exact bound
 
@@ -73,10 +74,12 @@ def descend(
     most: int,
     enough: float,
     report: Report,
+    rival: float = np.inf,
 ) -> tuple[Vector, Evaluation]:
     """Minimise by trust-region steps.
 
-    Ends after `most` steps, or when the predicted decrease falls below `enough`, in units of the value.
+    Ends after `most` steps, when the predicted decrease falls below `enough`, in units of the value, or when the value is
+    not going to fall below that of a `rival`: when REACH times the predicted decrease does not get there.
     """
     vector = box.clip(vector)
     here = evaluate(vector)
@@ -84,7 +87,7 @@ def descend(
     model, radius = Model(here.information), FIRST_RADIUS
     for _ in range(most if here.finite else 0):
         step, promised = model.step(vector, here.gradient, box, radius)
-        if promised < enough:
+        if promised < enough or here.value - REACH * promised > rival:
             break
         there = evaluate(box.clip(vector + step))
         report(vector + step, there.value)

@@ -46,6 +46,7 @@ UNSURE = (
     1.0,
     3e-4,
 )  # nats in all, or an observation, by which the Vecchia likelihood may misjudge a difference of results
+FINE = 0.01  # of what it may misjudge: the least predicted decrease of a step of the last stage
 DONE = 99  # stage number in the checkpoint of completed learning
 DESCENTS = 4  # number of starts for the first descent, for each part of the kernel
 LOOSE = 2.0  # standard error of a logarithm above which its parameter counts as not determined
@@ -162,15 +163,17 @@ def _through(
         terms = task.terms(count, vectors[0] if vectors else None)
         vectors = vectors or task.starts(terms)
         at = lambda v, terms=terms: evaluate(v, task.layout, terms)
-        least = (enough if last else ENOUGH[0]) / terms.count
-        tell = report(stage, f"{stage + 1} of {len(stages)}")
-        ends = [descend(v, at, task.box, steps, least, tell) for v in vectors]
+        unsure = max(UNSURE[0] / terms.count, UNSURE[1])
+        least = max(enough / terms.count, FINE * unsure) if last else ENOUGH[0] / terms.count
+        tell, ends, rival = report(stage, f"{stage + 1} of {len(stages)}"), [], np.inf
+        for vector in vectors:
+            ends.append(descend(vector, at, task.box, steps, least, tell, rival))
+            rival = min(rival, ends[-1][1].value + unsure) if last else np.inf
         found = sorted(ends, key=lambda end: end[1].value)
         kept_ends = _distinct(found, kept, terms.count)
         vectors = [vector for vector, _ in kept_ends]
         if not last:
             save(stage=stage + 1, vectors=np.array(vectors))
-    unsure = max(UNSURE[0] / terms.count, UNSURE[1])
     return [end for end in kept_ends if end[1].value <= found[0][1].value + unsure], terms.count
 
 

@@ -37,6 +37,7 @@ ROUNDS, NATS = 12, 0.5  # of the linearisation in one turn: it is not the last
 CHANGE = 0.02  # of a parameter's logarithm, under which learning is done
 OF_ERROR = 0.3  # of its standard error, under which a change does not matter
 FARTHEST = 1.0  # of a kernel parameter's logarithm in one turn with a link, whose linearisation holds nearby
+AT_ONCE = 4  # turns with a link after which the kernel is the mean of what further ones find
 RANGE = 8.0  # of a parameter's logarithm about its start
 NEEDED = ("number", "kernel", "noise", "parameters")  # of a checkpoint
 NOISE_SHARE = 0.3  # of the spread of y, that an unknown noise starts from
@@ -98,6 +99,7 @@ def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) 
             turn, learned = _turned(turn, method, problem, how, free_noise, bar)
             enough = np.full(len(before), CHANGE)
             enough[: len(learned.values)] = np.maximum(CHANGE, OF_ERROR * learned.log_std)
+            enough *= _share(turn.number)
             settled = turn.number > 1 and np.all(np.abs(turn.logs() - before) < enough)
             if settled or turn.number == TURNS:
                 break
@@ -143,18 +145,26 @@ def _turned(
     task = scaled_task(Problem(kernel, problem.grid, stand_in, None, prepared.trend), quick)
     learned = in_unit(learn(task.problem, method.inner, task.how), task.unit)
     if not method.link.identity:
-        learned = _near(learned, kernel)
+        learned = _near(learned, kernel, _share(turn.number + 1))
     return Turn(turn.number + 1, learned.kernel, noise, parameters, states, "kernel"), learned
 
 
-def _near(learned: Learned, kernel: Kernel) -> Learned:
-    """What was learned, no farther from the kernel of the linearisation than this holds."""
+def _share(number: int) -> float:
+    """The share of its change that a turn makes: from the first AT_ONCE turns on, their results are averaged.
+
+    Turns may go round in a circle, since each kernel is learned where the one before it put the field.
+    """
+    return 1 / max(1, number - AT_ONCE)
+
+
+def _near(learned: Learned, kernel: Kernel, share: float) -> Learned:
+    """A share of the way to what was learned, no farther from the kernel of the linearisation than this holds."""
     layout = Layout.of(kernel, False)
     before = np.asarray(layout.pack(kernel, None), float)
     change = np.asarray(layout.pack(learned.kernel, None), float) - before
-    if np.all(np.abs(change) <= FARTHEST):
+    if share == 1 and np.all(np.abs(change) <= FARTHEST):
         return learned
-    vector = before + np.clip(change, -FARTHEST, FARTHEST)
+    vector = before + share * np.clip(change, -FARTHEST, FARTHEST)
     return learned._replace(kernel=layout.unpack(vector)[0], values=np.exp(vector))
 
 
