@@ -42,7 +42,7 @@ def begun(part: Stationary, periods: list[float]) -> Stationary:
     return eqx.tree_at(lambda p: p.period, part, np.asarray(periods[0]))
 
 
-def rungs(part: Periodic, periods: list[float]) -> list[tuple[float, float]]:
+def rungs(periods: list[float]) -> list[tuple[float, float]]:
     """Lengthscales and periods to start from."""
     shares = SHARES if len(periods) > 1 else FINE_SHARES
     return [(share * period, period) for period in periods for share in shares]

@@ -44,12 +44,12 @@ class Model(NamedTuple):
         values, vectors = np.linalg.eigh(self.information)
         found = (vectors * np.maximum(values, FLATTEST * np.max(np.abs(values), initial=1e-300))) @ vectors.T
         for s, y in self.steps:
-            seen = found @ s
-            expected, change = s @ seen, s @ y
+            product = found @ s
+            expected, change = s @ product, s @ y
             if change < LEAST_CURVED * expected:  # not convex, or far from quadratic: Powell's damping
                 share = (1 - LEAST_CURVED) * expected / (expected - change)
-                y = share * y + (1 - share) * seen
-            found = found + np.outer(y, y) / (y @ s) - np.outer(seen, seen) / expected
+                y = share * y + (1 - share) * product
+            found = found + np.outer(y, y) / (y @ s) - np.outer(product, product) / expected
         return found
 
     def step(self, vector: Vector, gradient: Vector, box: Bounds, radius: float) -> tuple[Vector, float]:
@@ -92,11 +92,7 @@ def descend(
         there = evaluate(box.clip(vector + step))
         report(vector + step, there.value)
         gained = here.value - there.value if there.finite else -np.inf
-        size = float(np.max(np.abs(step)))
-        if gained > 0.75 * promised and size > 0.9 * radius:
-            radius = min(2 * radius, LARGEST_RADIUS)
-        elif gained < 0.25 * promised:
-            radius = 0.3 * size
+        radius = _next_radius(radius, step, gained / promised, 2.0)
         if there.finite and promised < NEAR * enough:
             model = model.after(step, there.gradient - here.gradient)
         if gained > 0:
@@ -132,15 +128,20 @@ def climb(
         if not np.all(np.isfinite([there.evidence.value, *there.gradient.values])):
             radius *= 0.3
             continue
-        gained, size = there.evidence.value - here.evidence.value, float(np.max(np.abs(step)))
+        gained = there.evidence.value - here.evidence.value
         model = model.after(step, (here.gradient.values - there.gradient.values) / count)
-        if gained > 0.75 * promised * count and size > 0.9 * radius:
-            radius = min(3 * radius, LARGEST_RADIUS)
-        elif gained < 0.25 * promised * count:
-            radius = 0.3 * size
+        radius = _next_radius(radius, step, gained / (promised * count), 3.0)
         if gained > -there.evidence.error:
             vector, here = trial, there
     return vector, -here.evidence.value / count
+
+
+def _next_radius(radius: float, step: Vector, ratio: float, growth: float) -> float:
+    """The radius of the trust region after a step, by the ratio of the gain to the predicted one."""
+    size = float(np.max(np.abs(step)))
+    if ratio > 0.75 and size > 0.9 * radius:
+        return min(growth * radius, LARGEST_RADIUS)
+    return 0.3 * size if ratio < 0.25 else radius
 
 
 def uncertainty(

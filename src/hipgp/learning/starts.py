@@ -58,14 +58,14 @@ def starting_values(
     ):  # and equal on all axes: the field of a thin box may be isotropic
         rungs += [(one, np.full(len(spacing), one)) for one in ladder]
     every = [
-        repeating_rungs(part, own) if isinstance(part, Periodic) else rungs
-        for part, own in zip(parts, periods, strict=True)
+        repeating_rungs(tried) if isinstance(part, Periodic) else rungs
+        for part, tried in zip(parts, periods, strict=True)
     ]
     # Combinations that differ by exchanging parts of one kind, which do not repeat, are tried once.
     kinds = [(type(p).__name__, np.ndim(p.lengthscale), i * p.repeats) for i, p in enumerate(parts)]
-    numbers = itertools.product(*(range(len(own)) for own in every))
+    numbers = itertools.product(*(range(len(of_part)) for of_part in every))
     kept = {tuple(sorted(zip(kinds, mixture, strict=True))): mixture for mixture in numbers}
-    mixtures = [[own[i] for own, i in zip(every, mixture, strict=True)] for mixture in kept.values()]
+    mixtures = [[of_part[i] for of_part, i in zip(every, mixture, strict=True)] for mixture in kept.values()]
     if len(mixtures) > LADDER**2:
         mixtures = [mixtures[i] for i in np.random.default_rng(seed).permutation(len(mixtures))[: LADDER**2]]
     out = []

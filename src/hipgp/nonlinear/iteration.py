@@ -130,20 +130,16 @@ def _one_round(
         b.moved(state, stand_in, f)
         for b, state, stand_in, f in zip(blocks, states, stand_ins, found, strict=True)
     ]
-    energies = _energies(energy, alphas, stand_ins, [value for _, value in moves])
-    nats = _distance(energies, stand_ins, [value for _, value in moves])
-    means = [mean for mean, _ in moves]
-    if rounds or constant:
-        step, bound = _search(blocks, states, means, energies, nats, shrink)
-    else:  # the energy of these states under this kernel is not known; that of the engine's mean is
-        step, bound = 1.0, _bound(blocks, states, means, energies, 1.0)
-    states = [_along(s, mean, step) for s, (mean, _) in zip(states, moves, strict=True)]
-    done = Round(nats, step, bound, int(post.diagnostics.get("iterations", 0)), fresh)
-    return (
-        post,
-        stand_ins,
-        standing._replace(states=states, energy=_mixed(energies, step), rounds=(*rounds, done)),
-    )
+    values = [value for _, value in moves]
+    energies = _energies(energy, alphas, stand_ins, values)
+    nats = _distance(energies, stand_ins, values)
+    step = _Step(blocks, states, [mean for mean, _ in moves], energies)
+    # without rounds before, the energy of these states under this kernel is not known; that of the engine's mean is
+    length = step.best_length(nats, shrink) if rounds or constant else 1.0
+    iterations = int(post.diagnostics.get("iterations", 0))
+    done = Round(nats, length, step.bound_at(length), iterations, fresh)
+    states, energy = step.states_at(length), step.energy_at(length)
+    return post, stand_ins, standing._replace(states=states, energy=energy, rounds=(*rounds, done))
 
 
 def _refreshed(given: Given, post: FittedPosterior, moved: Standing) -> Standing:
@@ -193,57 +189,48 @@ def _distance(
     return 0.5 * (max(aa - 2 * ab + bb, 0.0) + squares)
 
 
-def _mixed(energies: tuple[float, float, float], step: float) -> float:
-    aa, ab, bb = energies
-    return (1 - step) ** 2 * aa + 2 * step * (1 - step) * ab + step**2 * bb
+class _Step(NamedTuple):
+    """The step of a round, from the present means to those of the engine; a length of 1 is the whole step."""
 
+    blocks: list[Block]
+    states: list[State]
+    means: list[np.ndarray]
+    energies: tuple[float, float, float]  # of both means, see `_energies`
 
-def _along(state: State, mean: np.ndarray, step: float) -> State:
-    return state._replace(mean=state.mean + step * (mean - state.mean))
+    def states_at(self, length: float) -> list[State]:
+        """The states after a step of this length."""
+        pairs = zip(self.states, self.means, strict=True)
+        return [state._replace(mean=state.mean + length * (mean - state.mean)) for state, mean in pairs]
 
+    def energy_at(self, length: float) -> float:
+        """m'K^-1 m after a step of this length."""
+        aa, ab, bb = self.energies
+        return (1 - length) ** 2 * aa + 2 * length * (1 - length) * ab + length**2 * bb
 
-def _bound(
-    blocks: list[Block],
-    states: list[State],
-    means: list[np.ndarray],
-    energies: tuple[float, float, float],
-    step: float,
-) -> float:
-    """F after a step of this length."""
-    moved = [_along(s, m, step) for s, m in zip(states, means, strict=True)]
-    return sum(b.expected(s) for b, s in zip(blocks, moved, strict=True)) - 0.5 * _mixed(energies, step)
+    def bound_at(self, length: float) -> float:
+        """F after a step of this length."""
+        pairs = zip(self.blocks, self.states_at(length), strict=True)
+        return sum(block.expected(state) for block, state in pairs) - 0.5 * self.energy_at(length)
 
+    def best_length(self, nats: float, shrink: float) -> float:
+        """The length with the highest bound; lengths are tried in decreasing order until the bound falls.
 
-def _search(
-    blocks: list[Block],
-    states: list[State],
-    means: list[np.ndarray],
-    energies: tuple[float, float, float],
-    nats: float,
-    shrink: float,
-) -> tuple[float, float]:
-    """The step length with the highest bound; lengths are tried in decreasing order until the bound falls.
-
-    Small steps are not searched along, since the bound is not known so well.
-    """
-
-    bound = lambda step: _bound(blocks, states, means, energies, step)
-    if nats < CALM:
-        return shrink, bound(shrink)
-    best, at = -np.inf, 0.0
-    before = bound(0.0)
-    for step in STEPS:
-        here = bound(step)
-        if here > best:
-            best, at = here, step
-        elif best > before:
-            break
-    if best > before or not np.isfinite(before):
-        return at, best
-    least = (
-        shrink if nats < SETTLING else STEPS[-1]
-    )  # the bound is not known well enough to search along such a step
-    return least, bound(least)
+        Small steps, which are not searched along since the bound is not known so well, have the length `shrink`.
+        """
+        if nats < CALM:
+            return shrink
+        highest, best = -np.inf, 0.0
+        before = self.bound_at(0.0)
+        for length in STEPS:
+            here = self.bound_at(length)
+            if here > highest:
+                highest, best = here, length
+            elif highest > before:
+                break
+        if highest > before or not np.isfinite(before):
+            return best
+        # no length raises the bound, which is not known well enough to search along a short step
+        return shrink if nats < SETTLING else STEPS[-1]
 
 
 def _share(share: float, rounds: list[Round]) -> float:
