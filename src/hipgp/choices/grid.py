@@ -23,7 +23,13 @@ from hipgp.model.problem import OpenProblem, Problem
 from hipgp.runtime import memory
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
-from hipgp.vecchia.grid_error import grid_error, stencil_approximation, unseen_variances
+from hipgp.vecchia.grid_error import (
+    USUAL_ORDER,
+    convergence_order,
+    grid_error,
+    stencil_approximation,
+    unseen_variances,
+)
 from hipgp.vecchia.local_problems import local_problems, needed_resolution
 from hipgp.weights.torus import WRAPPED, smallest_torus
 
@@ -34,7 +40,6 @@ NEAR_ENOUGH = (
 COARSEST, FINEST, STEP = 0.5, 0.12, 2**-0.5  # spacings tried before the local kriging, in lengthscales
 REFINEMENTS = 5  # refinements by local kriging, each at most by the factor LARGEST_STEP
 LARGEST_STEP, MARGIN = 0.25, 0.7  # a refinement aims at MARGIN times NEAR_ENOUGH
-USUAL, SLOWEST, FASTEST = 2.0, 0.5, 6.0  # assumed orders of convergence of the errors in the spacing
 SAMPLE = 48  # observations whose residual variances are computed
 HOPELESS = 0.5  # residual variance, relative to the prior variance, above which a grid is refused
 
@@ -71,7 +76,7 @@ def _refined(
     """The first grid whose errors by local kriging are small enough, or the finest; each spacing extrapolates the error."""
     grid = problem.grid
     spacing = float(np.max(np.asarray(grid.spacing) / shortest_lengthscale(problem.kernel, grid.ndim)))
-    found, order = _error(problem, stencil, share), USUAL
+    found, order = _error(problem, stencil, share), USUAL_ORDER
     for _ in range(REFINEMENTS):
         if (worst := max(found)) <= NEAR_ENOUGH:
             break
@@ -82,7 +87,7 @@ def _refined(
         ratio = float(np.max(np.asarray(finer.spacing) / np.asarray(grid.spacing)))
         grid, spacing, share = finer, spacing * ratio, share * ratio
         found = _error(problem._replace(grid=grid), stencil, share)
-        order = float(np.clip(np.log(max(found) / worst) / np.log(ratio), SLOWEST, FASTEST))
+        order = convergence_order(max(found) / worst, ratio)
     return grid, found
 
 

@@ -18,9 +18,11 @@ from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
 from hipgp.vecchia.grid_error import (
+    USUAL_ORDER,
     GridApproximation,
     GridError,
     GridModel,
+    convergence_order,
     grid_error,
     stencil_approximation,
 )
@@ -33,7 +35,6 @@ PAIRS = 4e7
 MARGIN = (
     0.5  # fraction of these errors that a proposed finer grid may have, since its worst places may be others
 )
-USUAL, SLOWEST, FASTEST = 2.0, 0.5, 6.0  # assumed orders of convergence of the errors in the spacing
 
 
 class GridTooCoarse(UserWarning):
@@ -85,7 +86,7 @@ def _fine_enough(
     kernel: Kernel, grid: Grid, problems: LocalProblems, model: GridModel, found: GridError
 ) -> Grid | None:
     """Return a grid on which the error would be small enough, or None if it would have too many points."""
-    now, order = _excess(found) / MARGIN, USUAL
+    now, order = _excess(found) / MARGIN, USUAL_ORDER
     try:
         for _ in range(HALVINGS):
             finer = _halved(kernel, grid)
@@ -99,7 +100,7 @@ def _fine_enough(
             now = _excess(grid_error(kernel, grid, shared, approximation, model.vecchia_std)) / MARGIN
             if now <= 1:
                 return grid
-            order = np.clip(np.log2(before / now), SLOWEST, FASTEST)
+            order = convergence_order(now / before, 0.5)
         for _ in range(int(np.ceil(np.log2(now) / order))):
             grid = _halved(kernel, grid)
     except ValueError:  # more points than a grid can have

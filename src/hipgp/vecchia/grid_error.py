@@ -28,6 +28,7 @@ from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 from hipgp.weights.stencils import WeightRows
 
 ROUNDING = 1e-12  # relative to the prior variance: smaller noise is lost in rounding errors
+USUAL_ORDER, LEAST_ORDER, MOST_ORDER = 2.0, 0.5, 6.0  # of the convergence of the errors in the spacing
 
 
 class GridError(NamedTuple):
@@ -40,6 +41,11 @@ class GridError(NamedTuple):
     mean: float
     std: float
     places: int
+
+
+def convergence_order(of_errors: float, of_spacings: float) -> float:
+    """The order at which errors converge, from the ratios of two errors and of the spacings that caused them."""
+    return float(np.clip(np.log(of_errors) / np.log(of_spacings), LEAST_ORDER, MOST_ORDER))
 
 
 class GridModel(NamedTuple):
@@ -236,14 +242,7 @@ def _unseen_and_prior(
     x = np.concatenate([np.asarray(nodes.x[0], float), points])
     c = np.asarray(nodes.weights[0], float)
     weights = scipy.sparse.csr_array(np.stack([np.append(c, -w), np.append(c, 0.0 * w)]))
-    if nodes.direction is None or nodes.value is None:
-        sums = _NodeSums(x, weights)
-    else:
-        value = np.concatenate([np.repeat(nodes.value, nodes.rule_size), np.ones(len(used))])
-        direction = np.concatenate(
-            [np.repeat(nodes.direction, nodes.rule_size, axis=0), np.zeros_like(points)]
-        )
-        sums = _NodeSums(x, weights, value, direction)
+    sums = _NodeSums(x, weights, *_values_and_directions(nodes, len(used)))
     unseen, prior = np.diag(_covariance_of_sums(sums, _kernel_covariance(kernel)))
     return max(float(unseen), 0.0), float(prior)
 
@@ -268,13 +267,17 @@ def _stencil_covariance(
 ) -> Float[np.ndarray, "n P"]:
     """Return the covariances of nodes with the points of their stencils."""
     x = np.concatenate([at, stencil])
+    sums = _NodeSums(x, None, *_values_and_directions(nodes, len(stencil)))
+    return _kernel_covariance(kernel)(sums, slice(len(at)), slice(len(at), None))
+
+
+def _values_and_directions(nodes: Nodes, points: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Those of nodes and, after them, of so many grid points; None where all are plain values."""
     if nodes.direction is None or nodes.value is None:
-        return _kernel_covariance(kernel)(_NodeSums(x), slice(len(at)), slice(len(at), None))
-    value = np.concatenate([np.repeat(nodes.value, nodes.rule_size), np.ones(len(stencil))])
-    direction = np.concatenate([np.repeat(nodes.direction, nodes.rule_size, axis=0), np.zeros_like(stencil)])
-    return _kernel_covariance(kernel)(
-        _NodeSums(x, None, value, direction), slice(len(at)), slice(len(at), None)
-    )
+        return None, None
+    direction = np.repeat(nodes.direction, nodes.rule_size, axis=0)
+    value = np.concatenate([np.repeat(nodes.value, nodes.rule_size), np.ones(points)])
+    return value, np.concatenate([direction, np.zeros((points, direction.shape[1]))])
 
 
 def _on_grid(
