@@ -92,6 +92,13 @@ def test_what_cannot_be_is_refused(post):
         hg.Linearised(hg.Exact(), corrected=64)
     with pytest.raises(ValueError, match="count: expected at most the 256 draws that were made, got 300"):
         post.sample(300)
+    expected = r'std: expected "auto" or "samples" with Linearised\(corrected=256\), .* got \'exact\''
+    for asked in (post.std, lambda method: post.predict(hg.Points(X), std=method)):
+        with pytest.raises(ValueError, match=expected):
+            asked("exact")
+    with pytest.raises(ValueError, match="samples: expected the 256 draws that were made, got 100"):
+        post.std(samples=100)
+    assert np.all(post.std("samples", samples=256) == post.std())
 
 
 @pytest.mark.slow  # NUTS compiles and runs for half a minute

@@ -36,6 +36,7 @@ class CorrectedPosterior(LinearisedPosterior):
 
     @float64_available
     def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, np.ndarray | None]:
+        self._check_std(how)
         std = np.std(np.asarray(self.link(self.drawn)), axis=0, ddof=1).reshape(self.grid.shape)
         error = std / np.sqrt(2 * (len(self.drawn) - 1))
         return std.astype(self.dtype), error.astype(self.dtype)
@@ -47,9 +48,23 @@ class CorrectedPosterior(LinearisedPosterior):
 
     @float64_available
     def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
-        eta, scale, left = self._seen(self.drawn, functional, how.columns)
+        self._check_std(how)
+        eta, scale, left = self._of_draws(self.drawn, functional, how.columns)
         side = np.where(scale == 0, 1.0, scale)
         return self._of_latent(np.asarray(self.link.inverse(eta / side)), side, left)
+
+    def _check_std(self, how: StdOptions) -> None:
+        """Raise a ValueError if options ask for standard deviations other than those of the draws that were made."""
+        if how.method not in ("auto", "samples"):
+            raise ValueError(
+                f'std: expected "auto" or "samples" with Linearised(corrected={len(self.drawn)}), whose standard deviations '
+                f"are those of its draws, got {how.method!r}; leave it out"
+            )
+        if how.samples not in (DEFAULT_STD.samples, len(self.drawn)):
+            raise ValueError(
+                f"samples: expected the {len(self.drawn)} draws that were made, got {how.samples}; leave it out, or give "
+                f"Linearised(corrected={how.samples})"
+            )
 
     def _of_latent(self, z: np.ndarray, scale: Any = 1.0, left: Any = 0.0) -> Transformed:
         """A prediction from draws before the link; `left` is a variance that they do not have."""
@@ -57,7 +72,7 @@ class CorrectedPosterior(LinearisedPosterior):
         ones = np.ones(z.shape[1])
         return Transformed.of(self.link, scale * ones, z.mean(axis=0), std, std / np.sqrt(2 * (len(z) - 1)))
 
-    def _seen(
+    def _of_draws(
         self, drawn: Float[np.ndarray, "S M"], functional: Functional, columns: Any = None
     ) -> tuple[np.ndarray, np.ndarray, Any]:
         """A functional of draws, the sum of its weights, and the variance of f that the grid does not hold."""
@@ -84,7 +99,7 @@ class CorrectedPosterior(LinearisedPosterior):
         chosen = self.drawn[np.asarray(jax.random.permutation(how.key, len(self.drawn)))[:count]]
         if functional is None:
             return np.asarray(self.link(chosen), self.dtype).reshape(count, *self.grid.shape)
-        return np.asarray(self._seen(chosen, functional, how.columns)[0], self.dtype)
+        return np.asarray(self._of_draws(chosen, functional, how.columns)[0], self.dtype)
 
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         reader = NodeReader(self.kernel, self.grid, self.trend, len(self.drawn))
