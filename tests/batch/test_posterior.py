@@ -1,6 +1,7 @@
 """What a posterior keeps, and what it builds how often: nothing of it changes once it is made."""
 
 import copy
+import gc
 import pickle
 import threading
 
@@ -10,6 +11,7 @@ import pytest
 import hipgp as hg
 from batch_problem import GRID, KERNEL, mixture, pair
 from hipgp.batch import build, interpolation
+from hipgp.weights.stencils import WeightRows
 
 # grids here are coarse, so that the dense reference is small; `test_coarse_grid.py` tests the warning
 pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")
@@ -47,6 +49,20 @@ def test_a_map_from_a_file_computes_the_weights_of_its_data_once(built_rows):
     assert built_rows == [24, 10, 24]  # the fit, the targets, and the data they are held jointly with
     post.predict(at, std="samples", samples=2)
     assert built_rows == [24, 10, 24, 10]
+
+
+def test_the_host_keeps_no_weights_of_a_map_whose_system_is_built():
+    """The system has them in the layout of the device; the mean before it had needed them on the host."""
+    post = pickle.loads(pickle.dumps(hg.GP(ROUGH, GRID).condition(mixture(("points",))[0])))
+    at = pair("points", 90, 10)[0]
+    post.predict(at, std="vecchia")
+    held = lambda: sum(isinstance(a, WeightRows) and len(a.residual) == 24 for a in gc.get_objects())
+    gc.collect()
+    before, mean = held(), post.predict(at, std="vecchia").mean
+    post.sample(1)
+    gc.collect()
+    assert held() == before - 1
+    np.testing.assert_array_equal(post.predict(at, std="vecchia").mean, mean)
 
 
 def test_the_grid_needs_no_weights_where_the_nearest_observations_serve(built_rows):

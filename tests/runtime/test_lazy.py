@@ -33,6 +33,14 @@ def test_a_value_that_is_given_is_not_made():
     assert Lazy(dict, None).get() is None  # None is a value too
 
 
+def test_a_forgotten_value_is_made_again():
+    lazy = Lazy(list)
+    first = lazy.get()
+    assert lazy.is_made
+    lazy.forget()
+    assert not lazy.is_made and lazy.get() is not first
+
+
 def test_a_copy_makes_its_own():
     lazy = Lazy(list)
     assert lazy.get() is lazy.get()

@@ -128,18 +128,35 @@ def lazy_parts(problem: Problem, method: "Batch", *built: Built) -> LazyParts:
     Otherwise W is computed once for both. The cells alone, which the mean takes, need no system.
     """
     operators = _operators(problem, method)
-    system = Lazy(functools.partial(_system, problem, method, operators), *(b.system for b in built))
-    cells = Lazy(functools.partial(_cells, problem, method, operators), *(b.cells for b in built))
+    both = Lazy(
+        functools.partial(_system_and_cells, problem, method, operators),
+        *((b.system, b.cells) for b in built),
+    )
+    system = Lazy(functools.partial(_system_of, both))
+    cells = Lazy(functools.partial(_cells, problem, method, operators, both))
     return LazyParts(system, cells, Lazy(functools.partial(exact_variances.factor_of, system)))
 
 
-@float64_available
-def _system(problem: Problem, method: "Batch", operators: _GridOperators) -> System:
-    return build(problem, method, operators).system
+SystemAndCells = tuple[System, CellBlocks | None]
 
 
 @float64_available
-def _cells(problem: Problem, method: "Batch", operators: _GridOperators) -> CellBlocks | None:
+def _system_and_cells(problem: Problem, method: "Batch", operators: _GridOperators) -> SystemAndCells:
+    built = build(problem, method, operators)
+    operators.rows.forget()  # the system has W in the layout of the device
+    return built.system, built.cells
+
+
+def _system_of(both: Lazy[SystemAndCells]) -> System:
+    return both.get()[0]
+
+
+@float64_available
+def _cells(
+    problem: Problem, method: "Batch", operators: _GridOperators, both: Lazy[SystemAndCells]
+) -> CellBlocks | None:
+    if both.is_made:
+        return both.get()[1]
     return interpolation.cells(method, problem, operators.rows.get()[0])
 
 
@@ -191,17 +208,11 @@ def _data_system(
             return trial.preconditioner
         if method.neighbours == 0:
             return Scaling.by(noise)
-        sets = (
-            vecchia.choose_conditioning_sets(kernel, data, method.neighbours)
-            if conditioning_sets is None
-            else conditioning_sets
-        )
+        sets = conditioning_sets or vecchia.choose_conditioning_sets(kernel, data, method.neighbours)
         return vecchia.vecchia_factor(kernel, sets, variance, data.dtype)
 
-    preconditioner, weights = run_both(
-        root,
-        lambda: interpolation.laid_out(method, problem.grid, rows, data.dtype),
-    )
+    layout = lambda: interpolation.laid_out(method, problem.grid, rows, data.dtype)
+    preconditioner, weights = run_both(root, layout)
     shared = None if cells is None else cells.covariance(data.dtype)
     if method.mesh is not None:
         preconditioner = cut_by_rows(method.mesh, preconditioner)

@@ -26,5 +26,15 @@ class Lazy(Generic[Value]):
                 self._made = (self._make(*arguments),)
             return self._made[0]
 
+    @property
+    def is_made(self) -> bool:
+        """Whether the value is there already."""
+        return bool(self._made)
+
+    def forget(self) -> None:
+        """Drop the value to free its memory; it is computed again if it is asked for again."""
+        with self._lock:
+            self._made = ()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Lazy, (self._make,)
