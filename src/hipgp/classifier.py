@@ -9,7 +9,7 @@
 ['left', 'right']
 """
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -17,14 +17,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from hipgp.engines import Method
 from hipgp.model.counts import Bernoulli
-from hipgp.model.grid import Grid
-from hipgp.model.kernels import Kernel
-from hipgp.model.searches import KernelParameters
+from hipgp.model.estimators import GridEstimator
 
 
-class HIPGPClassifier(KernelParameters, ClassifierMixin, BaseEstimator):
+class HIPGPClassifier(GridEstimator, ClassifierMixin, BaseEstimator):
     """Gaussian-process classification into two classes, for 1 to 4 columns and very many rows.
 
     The probability of the second class is a logistic function of a Gaussian process. Parameters are those of
@@ -35,29 +32,6 @@ class HIPGPClassifier(KernelParameters, ClassifierMixin, BaseEstimator):
     classes_ : the two labels, sorted.
     regressor_ : the fitted HIPGPRegressor of the probability, with `kernel_`, `grid_`, `gp_` and `posterior_`.
     """
-
-    def __init__(
-        self,
-        kernel: Kernel | None = None,
-        *,
-        trend: Literal["constant", "linear"] | None = "constant",
-        learn: bool = True,
-        grid: Grid | None = None,
-        points_per_lengthscale: float = 6.0,
-        margin: float = 0.05,
-        max_grid_points: int = 100_000,
-        method: Method | None = None,
-        random_state: int = 0,
-    ):
-        self.kernel = kernel
-        self.trend = trend
-        self.learn = learn
-        self.grid = grid
-        self.points_per_lengthscale = points_per_lengthscale
-        self.margin = margin
-        self.max_grid_points = max_grid_points
-        self.method = method
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn the kernel from X, (N, D), and labels y, (N,), and condition on them."""

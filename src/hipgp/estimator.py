@@ -29,6 +29,7 @@ from hipgp.engines import Method
 from hipgp.exact import Exact
 from hipgp.gp import GP
 from hipgp.model.data import Data
+from hipgp.model.estimators import GridEstimator
 from hipgp.model.features import Weighted, as_columns, places
 from hipgp.model.frames import Frame
 from hipgp.model.functionals import Points
@@ -38,7 +39,6 @@ from hipgp.model.kernels import Kernel, Matern32
 from hipgp.model.likelihood import Likelihood
 from hipgp.model.quantities import split
 from hipgp.model.scaling import scaled_data
-from hipgp.model.searches import KernelParameters
 from hipgp.runtime.callers import warn_caller
 
 MOST_COLUMNS = 4
@@ -46,7 +46,7 @@ MOST_EXACT = 4_000  # observations of which joint covariances are computed
 FEWEST_POINTS = 8  # per axis of an automatic grid
 
 
-class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
+class HIPGPRegressor(GridEstimator, RegressorMixin, BaseEstimator):
     """Gaussian-process regression on inducing points on a grid, for 1 to 4 columns and very many rows.
 
     Parameters
@@ -106,16 +106,11 @@ class HIPGPRegressor(KernelParameters, RegressorMixin, BaseEstimator):
         likelihood: Likelihood | None = None,
         alpha: Any = None,
     ):
-        self.kernel: Kernel | Literal["auto"] | None = kernel
+        super().__init__(
+            kernel, trend=trend, learn=learn, grid=grid, points_per_lengthscale=points_per_lengthscale, margin=margin,
+            max_grid_points=max_grid_points, method=method, random_state=random_state,
+        )  # fmt: skip
         self.noise = noise
-        self.trend = trend
-        self.learn = learn
-        self.grid = grid
-        self.points_per_lengthscale = points_per_lengthscale
-        self.margin = margin
-        self.max_grid_points = max_grid_points
-        self.method = method
-        self.random_state = random_state
         self.link = link
         self.likelihood = likelihood
         self.alpha = alpha

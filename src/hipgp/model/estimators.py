@@ -1,12 +1,36 @@
-"""Parameters of a kernel inside an estimator, by the names that scikit-learn's searches use: kernel__lengthscale."""
+"""What the estimators for scikit-learn share: their parameters, and those of a kernel as kernel__lengthscale."""
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 
 
-class KernelParameters:
-    """To be mixed into an estimator with a `kernel`, which is replaced where one of its parameters is set."""
+class GridEstimator:
+    """Parameters of an estimator with a `kernel`, which is replaced where one of its own parameters is set."""
+
+    def __init__(
+        self,
+        kernel: Kernel | Literal["auto"] | None = None,
+        *,
+        trend: Literal["constant", "linear"] | None = "constant",
+        learn: bool = True,
+        grid: Grid | None = None,
+        points_per_lengthscale: float = 6.0,
+        margin: float = 0.05,
+        max_grid_points: int = 100_000,
+        method: Any = None,
+        random_state: int = 0,
+    ):
+        self.kernel: Kernel | Literal["auto"] | None = kernel
+        self.trend = trend
+        self.learn = learn
+        self.grid = grid
+        self.points_per_lengthscale = points_per_lengthscale
+        self.margin = margin
+        self.max_grid_points = max_grid_points
+        self.method = method
+        self.random_state = random_state
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters by name, with `deep` also those of the kernel: kernel__lengthscale and so on."""
