@@ -24,7 +24,7 @@ from jaxtyping import Float
 from hipgp.engines import DataPosterior, Estimate, Gradient, Method
 from hipgp.learning.parameters import Layout
 from hipgp.linalg.rates import Rates
-from hipgp.model.data import Data, check_differentiable, check_dimension
+from hipgp.model.data import check_differentiable, check_dimension
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
@@ -41,8 +41,6 @@ from hipgp.scores import LeaveOut, group_numbers, members, without_group
 from hipgp.weights import dense
 
 MATRICES_AT_PEAK = 4  # N x N arrays in memory at the same time
-# Added to the diagonal, smallest first, if the covariance of draws is singular in float64; relative to the prior variance.
-JITTERS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
 QUICK_PAIRS, QUICK_PRODUCTS = 10**9, 10**11  # covariances and multiplications that take a few seconds
 PROGRAMS = 6  # that a first fit compiles
 LOG_2PI = float(np.log(2 * np.pi))
@@ -81,7 +79,7 @@ class Exact(Method):
     @float64_available
     def parts(self, problem: Problem, rates: Rates) -> list[Part]:
         n, m = len(problem.data), problem.grid.size
-        ((nodes, _),) = quadrature_nodes(problem.kernel, problem.data, [self.accuracy])
+        ((nodes, _),) = dense.quadrature_sizes(problem.kernel, problem.data, [self.accuracy])
         matrix, product = 8.0 * n**2, 2 / rates.multiplied
         of_draw = m**2 * (1 / rates.kernel + n * product) + m**3 / 3 * product
         return [
@@ -108,7 +106,7 @@ class Exact(Method):
             nodes = [functional.nodes(spacing) for functional, spacing, _ in found]
             matrix = dense.covariance_matrix(kernel, nodes, nodes, bar.done)
             matrix[np.diag_indices(n)] += std**2
-            factor = _factor(matrix)
+            factor = dense.factor(matrix)
         solve = lambda b: scipy.linalg.cho_solve((factor, True), b, check_finite=False)
         solved_columns, y = solve(x), np.asarray(data.y, float)
         beta_covariance = np.linalg.inv(x.T @ solved_columns)
@@ -147,13 +145,11 @@ class ExactPosterior(DataPosterior):
     noise_std: Float[np.ndarray, " N"]
 
     def grid_mean(self) -> Float[np.ndarray, "..."]:
-        points, x = Points(self.grid.coordinates()), self.trend.on_grid(self.grid)
-        return self._moments(points, x, False)[0].reshape(self.grid.shape).astype(self.dtype)
+        return self._moments(*self._grid_points(), False)[0].reshape(self.grid.shape).astype(self.dtype)
 
     def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, None]:
         check_std(how, "exact", ("auto", "exact"))
-        points, x = Points(self.grid.coordinates()), self.trend.on_grid(self.grid)
-        std = self._moments(points, x, True, how.report)[1]
+        std = self._moments(*self._grid_points(), True, how.report)[1]
         return std.reshape(self.grid.shape).astype(self.dtype), None
 
     def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:
@@ -179,6 +175,10 @@ class ExactPosterior(DataPosterior):
         posterior = prior - half.T @ half + gap @ self.beta_covariance @ gap.T
         return mean, posterior, float(np.max(np.diag(prior)))
 
+    def _grid_points(self) -> tuple[Points, Float[np.ndarray, "M p"]]:
+        """The grid points, and the trend's columns there."""
+        return Points(self.grid.coordinates()), self.trend.on_grid(self.grid)
+
     def at_points(self, x: Float[np.ndarray, "N D"], std: bool) -> tuple[np.ndarray, np.ndarray | None]:
         mean, deviation = self._moments(Points(x), self.trend.of(Points(x), self.grid), std)
         return mean, deviation if std else None
@@ -190,10 +190,12 @@ class ExactPosterior(DataPosterior):
     @float64_available
     def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
         count, key, columns, report = how
-        at = Points(self.grid.coordinates()) if functional is None else functional
-        x = self.trend.on_grid(self.grid) if functional is None else self.trend.of(at, self.grid, columns)
+        if functional is None:
+            at, x = self._grid_points()
+        else:
+            at, x = functional, self.trend.of(functional, self.grid, columns)
         mean, posterior, largest = self._joint(at, x, "at", report)
-        root = _factor(posterior, largest, JITTERS)
+        root = dense.factor(posterior, largest)
         draws = mean + np.asarray(jax.random.normal(key, (count, len(at)), float)) @ root.T
         return draws.astype(self.dtype).reshape(count, *(self.grid.shape if functional is None else (-1,)))
 
@@ -266,39 +268,3 @@ class ExactPosterior(DataPosterior):
 
     def _inverse(self) -> Float[np.ndarray, "N N"]:
         return scipy.linalg.cho_solve((self.factor, True), np.eye(len(self.alpha)), check_finite=False)
-
-
-def _factor(matrix: np.ndarray, scale: float = 0.0, jitters: tuple[float, ...] = (0.0,)) -> np.ndarray:
-    """The lower Cholesky factor, after adding the smallest of `jitters` times `scale` to the diagonal that allows one."""
-    for jitter in jitters:
-        try:
-            added = matrix + jitter * scale * np.eye(len(matrix)) if jitter else matrix
-            return scipy.linalg.cholesky(added, lower=True, check_finite=False)
-        except scipy.linalg.LinAlgError:
-            continue
-    raise ValueError(
-        "noise: expected noise that makes the covariance of the data positive definite, got too little for float64: "
-        "observations nearly repeat each other; give more noise, or merge them"
-    )
-
-
-@float64_available
-def quadrature_nodes(kernel: Kernel, data: Data, accuracies: list[float]) -> list[tuple[float, float]]:
-    """For each accuracy an estimate of the number of quadrature nodes of all data, and the largest error with them."""
-    totals, worst = np.zeros(len(accuracies)), np.zeros(len(accuracies))
-    for block in data.blocks:
-        if block.functional.single:
-            totals += len(block.y)
-            continue
-        found = dense.quadratures(kernel, block.functional, min(accuracies))
-        for i, accuracy in enumerate(accuracies):
-            rule = next((rule for rule in found if rule.error <= accuracy), found[-1])
-            totals[i] += len(block.y) * rule.nodes
-            worst[i] = max(worst[i], rule.error)
-    return list(zip(totals, worst, strict=True))
-
-
-def longest(functional: Any) -> np.ndarray:
-    """The number of the longest of these functionals, in an array of one."""
-    places = np.asarray(functional.places(), float)
-    return np.argmax(np.linalg.norm(np.ptp(places, axis=1), axis=1), keepdims=True)

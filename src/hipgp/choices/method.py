@@ -11,7 +11,7 @@ import numpy as np
 
 from hipgp.batch.decisions import Decision
 from hipgp.engines import Method
-from hipgp.exact import MATRICES_AT_PEAK, Exact, longest, quadrature_nodes
+from hipgp.exact import MATRICES_AT_PEAK, Exact
 from hipgp.model.problem import FEW, OpenProblem
 from hipgp.runtime import memory
 from hipgp.vecchia.group_covariances import coarse_nodes
@@ -52,7 +52,7 @@ def _affordable_accuracy(problem: OpenProblem) -> tuple[float, float, float]:
     """The best of ACCURACIES relative to prior variances, the pairs of nodes that it takes, and the most that it may."""
     noise, most = _noise_to_prior(problem), [most for _, most in ACCURACIES]
     accuracies = [float(np.clip(share * noise, MOST_ACCURACY, LEAST_ACCURACY)) for share, _ in ACCURACIES]
-    nodes, errors = np.transpose(quadrature_nodes(problem.kernel, problem.data, accuracies))
+    nodes, errors = np.transpose(dense.quadrature_sizes(problem.kernel, problem.data, accuracies))
     good = (nodes**2 <= most) & (errors <= accuracies)
     chosen = int(np.argmax(good)) if np.any(good) else -1
     return accuracies[chosen], float(nodes[chosen] ** 2), most[chosen]
@@ -65,7 +65,7 @@ def _noise_to_prior(problem: OpenProblem) -> float:
     for block in data.blocks:
         end = begin + len(block.y)
         if not block.functional.single:
-            nodes = coarse_nodes(block.functional.take(longest(block.functional)), kernel)
+            nodes = coarse_nodes(block.functional.take(dense.number_of_longest(block.functional)), kernel)
             prior = float(dense.compiled_prior_variances(kernel, nodes)[0])
             ratios.append(float(np.median(std[begin:end] ** 2) / prior))
         begin = end

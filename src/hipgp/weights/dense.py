@@ -7,14 +7,17 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float, Int
 
+from hipgp.model.data import Data
 from hipgp.model.differences import differences
 from hipgp.model.functional import Functional
 from hipgp.model.kernel_scales import shortest_lengthscale
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.runtime.callers import warn_caller
+from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
 from hipgp.runtime.progress import Report, silent
 from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes
@@ -27,6 +30,8 @@ STEPS = (
     1.5,
 )  # refinements of the spacing: of lines, and of areas and volumes, whose nodes become far more
 MOST_NODES = 2**10  # nodes of one functional
+# Added to the diagonal, smallest first, if the covariance of draws is singular in float64; relative to the prior variance.
+JITTERS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
 FINEST = 64  # refinement that shows whether the number of nodes depends on the resolution at all
 
 
@@ -44,11 +49,9 @@ def quadratures(kernel: Kernel, functional: Functional, accuracy: float) -> list
     Nodes given by the user, random ones included, define the functional and have no quadrature error.
     """
     functional = jax.tree.map(lambda a: np.asarray(a, float), functional)
-    longest = int(
-        np.argmax(np.linalg.norm(np.ptp(functional.places(), axis=1), axis=1))
-    )  # sets the rule of all
-    some = functional.take(np.unique([longest, *np.linspace(0, len(functional) - 1, TESTED).astype(int)]))
-    spacing, one = shortest_lengthscale(kernel, functional.ndim), functional.take(np.array([longest]))
+    longest = number_of_longest(functional)  # sets the rule of all
+    some = functional.take(np.unique([*longest, *np.linspace(0, len(functional) - 1, TESTED).astype(int)]))
+    spacing, one = shortest_lengthscale(kernel, functional.ndim), functional.take(longest)
     coarsest, *finest = (one.nodes_each(np.arange(1), spacing / finer) for finer in (1, FINEST / 2, FINEST))
     if coarsest == finest[1] or getattr(functional, "rule", "gauss") == "monte-carlo":
         return [Quadrature(spacing, coarsest, 0.0)]
@@ -77,6 +80,42 @@ def refine_quadrature(
             "lengthscale short for them; split them into smaller ones, or give Exact(accuracy=...) that you accept",
         )
     return exact, spacing, error
+
+
+@float64_available
+def quadrature_sizes(kernel: Kernel, data: Data, accuracies: list[float]) -> list[tuple[float, float]]:
+    """For each accuracy an estimate of the number of quadrature nodes of all data, and the largest error with them."""
+    totals, worst = np.zeros(len(accuracies)), np.zeros(len(accuracies))
+    for block in data.blocks:
+        if block.functional.single:
+            totals += len(block.y)
+            continue
+        found = quadratures(kernel, block.functional, min(accuracies))
+        for i, accuracy in enumerate(accuracies):
+            rule = next((rule for rule in found if rule.error <= accuracy), found[-1])
+            totals[i] += len(block.y) * rule.nodes
+            worst[i] = max(worst[i], rule.error)
+    return list(zip(totals, worst, strict=True))
+
+
+def number_of_longest(functional: Any) -> Int[np.ndarray, " 1"]:
+    """The number of the longest of these functionals, in an array of one."""
+    places = np.asarray(functional.places(), float)
+    return np.argmax(np.linalg.norm(np.ptp(places, axis=1), axis=1), keepdims=True)
+
+
+def factor(matrix: Float[np.ndarray, "n n"], scale: float = 0.0) -> Float[np.ndarray, "n n"]:
+    """The lower Cholesky factor; JITTERS times `scale` are added to the diagonal, the smallest that allows one."""
+    for jitter in JITTERS if scale else (0.0,):
+        try:
+            added = matrix + jitter * scale * np.eye(len(matrix)) if jitter else matrix
+            return scipy.linalg.cholesky(added, lower=True, check_finite=False)
+        except scipy.linalg.LinAlgError:
+            continue
+    raise ValueError(
+        "noise: expected noise that makes the covariance of the data positive definite, got too little for float64: "
+        "observations nearly repeat each other; give more noise, or merge them"
+    )
 
 
 class _FlatNodes(NamedTuple):
