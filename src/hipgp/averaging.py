@@ -9,7 +9,6 @@ means, a draw comes from a part drawn by weight, and quantiles are those of the 
 
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -28,7 +27,14 @@ from hipgp.model.likelihood import Likelihood
 from hipgp.model.packing import Arrays, Json, check_shapes, kernel_from_json, kernel_to_json
 from hipgp.model.problem import Problem
 from hipgp.planning import Part
-from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
+from hipgp.predictions import (
+    DEFAULT_STD,
+    MixturePrediction,
+    Prediction,
+    SampleOptions,
+    StdOptions,
+    mixture_moments,
+)
 from hipgp.runtime import memory
 from hipgp.runtime.callers import warn_caller
 from hipgp.runtime.plain import plain
@@ -36,7 +42,6 @@ from hipgp.runtime.progress import Progress, silent
 from hipgp.scores import LeaveOut
 
 NO_RATES = Rates(*np.ones(len(Rates._fields)))  # bytes do not depend on them
-HALVINGS = 60  # of the interval that holds a quantile
 
 
 class Averaged(Method):
@@ -169,15 +174,13 @@ class AveragedPosterior(FittedPosterior):
         return np.tensordot(self.weights, means, 1).astype(self.dtype)
 
     def grid_std(self, how: StdOptions = DEFAULT_STD) -> tuple[np.ndarray, np.ndarray | None]:
-        means = [np.asarray(part.grid_mean(), float) for part in self.parts]
-        wide = [part.grid_std(how) for part in self.parts]
-        found = _mixed(
-            self.weights,
-            [Prediction(m, np.asarray(s, float), e) for m, (s, e) in zip(means, wide, strict=True)],
-        )
-        return found.std.astype(self.dtype), None if found.std_error is None else found.std_error.astype(
-            self.dtype
-        )
+        of_parts = []
+        for part in self.parts:
+            std, error = part.grid_std(how)
+            of_parts.append(Prediction(np.asarray(part.grid_mean(), float), np.asarray(std, float), error))
+        found = mixture_moments(self.weights, of_parts)
+        error = None if found.std_error is None else found.std_error.astype(self.dtype)
+        return found.std.astype(self.dtype), error
 
     def grid_quantile(self, q: float) -> Float[np.ndarray, "..."]:
         return self.predict(Points(self.grid.coordinates())).quantile(q).reshape(self.grid.shape)
@@ -222,7 +225,7 @@ class AveragedPosterior(FittedPosterior):
     def leave_out(self, groups: Any = None) -> LeaveOut:
         """The weights of the kernels stay as they are; means and standard deviations are those of the mixture."""
         found = [part.leave_out(groups) for part in self.parts]
-        mixed = _mixed(self.weights, [Prediction(one.mean, one.std) for one in found])
+        mixed = mixture_moments(self.weights, [Prediction(one.mean, one.std) for one in found])
         return found[0]._replace(
             mean=mixed.mean, std=mixed.std, std_error=max(one.std_error for one in found)
         )
@@ -275,67 +278,6 @@ class AveragedPosterior(FittedPosterior):
             f'hyperparameters: expected "best" for {what}, got a posterior averaged over {len(self.parts)} kernels; '
             'condition without hyperparameters="average"'
         )
-
-
-class MixturePrediction(Prediction):
-    """A weighted mixture of predictions: mean and standard deviation of all, and the quantiles of the mixture."""
-
-    weights: Float[np.ndarray, " K"]
-    parts: list[Prediction]
-    noises: list[float | None]
-
-    @staticmethod
-    def of(
-        weights: Float[np.ndarray, " K"], parts: list[Prediction], noises: list[float | None]
-    ) -> "MixturePrediction":
-        found = MixturePrediction(*_mixed(weights, parts))
-        found.weights, found.parts, found.noises = weights, parts, noises
-        return found
-
-    def cdf(self, values: Any) -> np.ndarray:
-        return np.tensordot(self.weights, [part.cdf(values) for part in self.parts], 1)
-
-    def quantile(self, q: Any) -> np.ndarray:
-        """The quantile of the mixture, by bisection between the least and the largest quantile of its parts."""
-        quantiles = np.array([part.quantile(q) for part in self.parts])
-        low, high, share = quantiles.min(axis=0), quantiles.max(axis=0), np.asarray(q, float)
-        share = share[:, None] if share.ndim else share
-        for _ in range(HALVINGS):
-            middle = 0.5 * (low + high)
-            below = np.reshape([self.cdf(row) for row in np.atleast_2d(middle)], middle.shape) < share
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return high
-
-    def each(self, of: Callable[[Prediction], Prediction]) -> Prediction:
-        parts = [part.each(of) for part in self.parts]
-        return MixturePrediction.of(self.weights, parts, self.noises).placed(self.places)
-
-    def with_noise(self, noise: Any) -> Prediction:
-        return self.each(lambda part: part.with_noise(noise))
-
-    def with_noise_of_data(self, noise: Any) -> Prediction:
-        """The noise that goes with each kernel where it was learned."""
-        stds = [noise if each is None else each for each in self.noises]
-        parts = [part.with_noise(std) for part, std in zip(self.parts, stds, strict=True)]
-        return MixturePrediction.of(self.weights, parts, self.noises).placed(self.places)
-
-    def in_unit(self, power: int, longer: float) -> Prediction:
-        noises = [None if noise is None else float(np.ldexp(noise, power)) for noise in self.noises]
-        return MixturePrediction.of(
-            self.weights, [part.in_unit(power, longer) for part in self.parts], noises
-        )
-
-
-def _mixed(weights: Float[np.ndarray, " K"], parts: list[Prediction]) -> Prediction:
-    """Mean and standard deviation of a mixture; of Monte Carlo errors the same share as of the parts."""
-    means, stds = (np.array([getattr(part, name) for part in parts], float) for name in ("mean", "std"))
-    average = lambda a: np.tensordot(weights, a, 1)
-    mean = average(means)
-    std = np.sqrt(average(stds**2 + (means - mean) ** 2))
-    if any(part.std_error is None for part in parts):
-        return Prediction(mean, std)
-    errors = np.array([part.std_error for part in parts], float)
-    return Prediction(mean, std, average(errors * stds) / np.maximum(std, np.finfo(float).tiny))
 
 
 def _diagnostics(parts: list[FittedPosterior], weights: np.ndarray, reason: str) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from hipgp.model.problem import OpenProblem, Problem
 from hipgp.model.trend import Trend
 from hipgp.model.undecided import Undecided
 from hipgp.nonlinear.engine import Linearised, suited
-from hipgp.nonlinear.learning import Begun, learn_linearised
+from hipgp.nonlinear.learning import Answer, Begun, learn_linearised
 from hipgp.planning import Plan
 from hipgp.posterior import Posterior
 from hipgp.runtime import memory
@@ -117,9 +117,7 @@ class GP(Shown, eqx.Module):
         rows |= {"grid": "chosen when conditioned" if self.grid is None else repr(self.grid)}
         rows |= {} if self.link.identity else {"link": self.link.name}
         rows |= {name: f"{value:.4g}" for name, value in self.parameters.items()}
-        rows |= (
-            {} if self.learned is None else {f"learned {k}": text for k, text in self.learned.rows.items()}
-        )
+        rows |= {} if self.learned is None else self.learned.labelled_rows
         rows |= {"chosen": self.learned.choice} if self.learned is not None and self.learned.choice else {}
         return "GP", rows
 
@@ -143,18 +141,13 @@ class GP(Shown, eqx.Module):
         and from which it resumes. `mesh`, a jax.sharding.Mesh or a number of devices, cuts the fit over several devices: the
         grid by slabs of its first axis, the data's weights with it. The answer does not depend on it.
         """
-        _check_hyperparameters(hyperparameters, checkpoint)
         if isinstance(self.kernel, Undecided):
-            how = {
-                "hyperparameters": hyperparameters,
-                "progress": progress,
-                "checkpoint": checkpoint,
-                "mesh": mesh,
-            }
-            return self.learn(data, progress=progress).condition(data, method, **how)  # type: ignore[arg-type]
+            _check_hyperparameters(hyperparameters, checkpoint)  # before the work
+            how = {"hyperparameters": hyperparameters, "checkpoint": checkpoint, "mesh": mesh}
+            return self.learn(data, progress=progress).condition(data, method, progress=progress, **how)  # type: ignore[arg-type]
         if mesh is not None and method in (None, "auto"):
             method = Batch()  # the engine that a mesh is for
-        settled = self._settled(data, method, hyperparameters == "average", checkpoint, progress)
+        settled = self._settled(data, method, hyperparameters, checkpoint, progress)
         if mesh is not None:
             settled = settled._replace(engine=settled.engine.on_mesh(mesh, settled.problem.grid))
         begin = () if settled.begin is None else (settled.begin,)  # only rounds of linearisation have one
@@ -177,12 +170,11 @@ class GP(Shown, eqx.Module):
         of the fit and what may follow it, says whether it fits into memory, and has the words of a refusal. Seconds come
         from counted work and from rates that are measured once in a process, in about a second.
         """
-        _check_hyperparameters(hyperparameters, None)
         if isinstance(self.kernel, Undecided):
             raise ValueError(
                 'kernel: expected a kernel to plan a fit with, got "auto"; call gp = gp.learn(data) first'
             )
-        settled = self._settled(data, method, hyperparameters == "average", None, progress)
+        settled = self._settled(data, method, hyperparameters, None, progress)
         engine, problem = settled.engine, settled.problem
         refusal = None
         try:
@@ -192,11 +184,16 @@ class GP(Shown, eqx.Module):
         parts = tuple(engine.parts(problem, measured_rates(problem.data.dtype)))
         return Plan(engine.name, problem.grid.shape, parts, refusal, settled.why, memory.bytes_available())
 
-    def _settled(self, data: Any, method: Any, average: bool, checkpoint: Any, progress: bool) -> "_Settled":
+    def _settled(
+        self, data: Any, method: Any, hyperparameters: str, checkpoint: Any, progress: bool
+    ) -> "_Settled":
         """The engine, the problem that it would condition, and what was chosen for it."""
+        _check_hyperparameters(hyperparameters, checkpoint)
         if self.formula is not None:
             design, plain = self._with_columns(data)
-            return plain._settled(data, method, average, checkpoint, progress)._replace(design=design)
+            how = hyperparameters, checkpoint, progress
+            return plain._settled(data, method, *how)._replace(design=design)
+        average = hyperparameters == "average"
         data = self._in_frame(data).without_covariates()
         check_periods(self.kernel)
         frame, data = data.frame, data.plain()
@@ -253,21 +250,23 @@ class GP(Shown, eqx.Module):
         self._check(data, Batch())
         if start not in ("data", "kernel"):
             raise ValueError(f'start: expected "data" or "kernel", got {start!r}')
-        how = LearnOptions(start, bounds, key, polish, progress, checkpoint)
+        found = self._learned(data, LearnOptions(start, bounds, key, polish, progress, checkpoint))
+        learned = found.learned
+        gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, found.parameters)
+        return gp._changed(learned=learned._replace(frame=frame), begun=found.begun)
+
+    def _learned(self, data: Data, how: LearnOptions) -> Answer:
+        """What is learned from data in plain numbers, with the parameters of likelihoods."""
         if self.link.identity and data.gaussian:
             scaling.warn_if_repeated(data)
             problem = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
-            learned = learned_from(problem, Batch(), how)
-            parameters, begun = {}, None
-        else:
-            _check_decided(self.kernel)
-            check_periods(self.kernel)
-            method = Linearised(Batch(), self.link, self.parameters)
-            whole = self._problem_on_grid(data, start == "kernel")
-            learned, parameters, begun = learn_linearised(method, whole, how)
-            warn_if_undetermined(learned.undetermined)
-        gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, parameters)
-        return gp._changed(learned=learned._replace(frame=frame), begun=begun)
+            return Answer(learned_from(problem, Batch(), how), {}, None)
+        _check_decided(self.kernel)
+        check_periods(self.kernel)
+        method = Linearised(Batch(), self.link, self.parameters)
+        found = learn_linearised(method, self._problem_on_grid(data, how.start == "kernel"), how)
+        warn_if_undetermined(found.learned.undetermined)
+        return found
 
     def _with_columns(self, data: Data) -> tuple[Design, "GP"]:
         """The columns of a trend in named columns, and the same model with these as a matrix."""

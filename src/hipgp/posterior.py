@@ -61,9 +61,7 @@ class Posterior(Shown, eqx.Module):
         rows |= {} if self.noise is None else {"noise": f"{self.noise:.4g}"}
         rows |= {"observations": f"{info['observations']:,}"} if "observations" in info else {}
         rows |= {"from the exact posterior": f"{info['kl_nats']:.2g} nats"} if "kl_nats" in info else {}
-        rows |= (
-            {} if self.learned is None else {f"learned {k}": text for k, text in self.learned.rows.items()}
-        )
+        rows |= {} if self.learned is None else self.learned.labelled_rows
         return f"Posterior of {self.labels.value()}", rows
 
     @property
@@ -201,10 +199,9 @@ class Posterior(Shown, eqx.Module):
         With `return_error` also its Monte Carlo error, which is None unless it was estimated from samples.
         """
         with Progress("standard deviations", progress) as bar:
-            std, error = self.engine.grid_std(StdOptions(method, samples, key, None, bar.done))
-        std = np.ldexp(std, self.unit)
-        error = None if error is None else np.ldexp(error, self.unit)
-        return (std, error) if return_error else std
+            found = self.engine.grid_std(StdOptions(method, samples, key, None, bar.done))
+        std, error = (None if a is None else np.ldexp(a, self.unit) for a in found)
+        return (std, error) if return_error else std  # type: ignore[return-value]
 
     def interval(self, p: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends on the grid of the central interval that holds the field with probability `p`."""
@@ -244,9 +241,8 @@ class Posterior(Shown, eqx.Module):
         or that which is given. A likelihood, as in `noisy=Poisson(exposure=2.0)`, says how the new ones do.
         """
         at, shaped = places_and_shape(functional, self.labels, self.crs, kind)
-        columns = (
-            columns if self.design is None else self.design.matrix(functional if columns is None else columns)
-        )
+        if self.design is not None:
+            columns = self.design.matrix(functional if columns is None else columns)
         functional, longer = self._plain(at)
         estimates.check_places(functional)
         found = self._predicted(functional, StdOptions(std, samples, key, columns), progress)
@@ -277,10 +273,8 @@ class Posterior(Shown, eqx.Module):
         itemsize = np.dtype(self.engine.dtype).itemsize
         estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
         with Progress("drawing", progress) as bar:
-            drawn = np.ldexp(
-                engine.sample(SampleOptions(count, as_key(key), columns, bar.done), at), self.unit
-            )
-        return drawn if longer == 1 else drawn / longer
+            drawn = engine.sample(SampleOptions(count, as_key(key), columns, bar.done), at)
+        return np.ldexp(drawn, self.unit) / longer
 
     @property
     def coefficients(self) -> Any:
@@ -298,10 +292,8 @@ class Posterior(Shown, eqx.Module):
         The variational engine returns its lower bound.
         """
         found = self.engine.log_evidence(probes, as_key(key))
-        if self.unit == 0:
-            return found
-        per_unit = self.diagnostics["observations"] * self.unit * float(np.log(2))  # a density in each of y
-        return Estimate(found.value - per_unit, found.error)
+        powers = self.unit * self.diagnostics["observations"] if self.unit else 0  # a density in each of y
+        return found._replace(value=found.value - powers * float(np.log(2)))
 
     def log_evidence_gradient(self, probes: int = EVIDENCE_PROBES, key: Any = 0) -> Gradient:
         """The gradient of the log evidence in the logarithm of each parameter, by name, from `Exact` and `Batch`.
@@ -316,11 +308,7 @@ class Posterior(Shown, eqx.Module):
         Observations with the same label in `groups` are left out together. Kernel and noise are not learned again. The
         exact engine is exact here; `std_error` of the result bounds the error of the batch engine.
         """
-        found = self.engine.leave_out(groups)
-        if self.unit == 0:
-            return found
-        y, mean, std = (np.ldexp(a, self.unit) for a in (found.observed, found.mean, found.std))
-        return LeaveOut(y, mean, std, found.groups, found.std_error)
+        return self.engine.leave_out(groups).in_unit(self.unit)
 
     def update(self, more: Any, *, columns: Any = None, progress: bool = True) -> "Posterior":
         """The certified posterior with `more` data, in a fraction of a new fit's steps; kernel and noise stay.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 StdMethod = Literal["auto", "vecchia", "samples", "exact"]
+HALVINGS = 60  # of the interval that holds a quantile of a mixture
 
 
 class StdOptions(NamedTuple):
@@ -152,6 +153,67 @@ class Prediction(_Moments):
         share = float(_probability("p", p))
         lower, upper = self.quantile([0.5 * (1 - share), 0.5 * (1 + share)])
         return lower, upper
+
+
+class MixturePrediction(Prediction):
+    """A weighted mixture of predictions: mean and standard deviation of all, and the quantiles of the mixture."""
+
+    weights: Float[np.ndarray, " K"]
+    parts: list[Prediction]
+    noises: list[float | None]
+
+    @staticmethod
+    def of(
+        weights: Float[np.ndarray, " K"], parts: list[Prediction], noises: list[float | None]
+    ) -> "MixturePrediction":
+        found = MixturePrediction(*mixture_moments(weights, parts))
+        found.weights, found.parts, found.noises = weights, parts, noises
+        return found
+
+    def cdf(self, values: Any) -> np.ndarray:
+        return np.tensordot(self.weights, [part.cdf(values) for part in self.parts], 1)
+
+    def quantile(self, q: Any) -> np.ndarray:
+        """The quantile of the mixture, by bisection between the least and the largest quantile of its parts."""
+        quantiles = np.array([part.quantile(q) for part in self.parts])
+        low, high, share = quantiles.min(axis=0), quantiles.max(axis=0), np.asarray(q, float)
+        share = share[:, None] if share.ndim else share
+        for _ in range(HALVINGS):
+            middle = 0.5 * (low + high)
+            below = np.reshape([self.cdf(row) for row in np.atleast_2d(middle)], middle.shape) < share
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return high
+
+    def each(self, of: Callable[[Prediction], Prediction]) -> Prediction:
+        parts = [part.each(of) for part in self.parts]
+        return MixturePrediction.of(self.weights, parts, self.noises).placed(self.places)
+
+    def with_noise(self, noise: Any) -> Prediction:
+        return self.each(lambda part: part.with_noise(noise))
+
+    def with_noise_of_data(self, noise: Any) -> Prediction:
+        """The noise that goes with each kernel where it was learned."""
+        stds = [noise if each is None else each for each in self.noises]
+        parts = [part.with_noise(std) for part, std in zip(self.parts, stds, strict=True)]
+        return MixturePrediction.of(self.weights, parts, self.noises).placed(self.places)
+
+    def in_unit(self, power: int, longer: float) -> Prediction:
+        noises = [None if noise is None else float(np.ldexp(noise, power)) for noise in self.noises]
+        return MixturePrediction.of(
+            self.weights, [part.in_unit(power, longer) for part in self.parts], noises
+        )
+
+
+def mixture_moments(weights: Float[np.ndarray, " K"], parts: list[Prediction]) -> Prediction:
+    """Mean and standard deviation of a mixture; of Monte Carlo errors the same share as of the parts."""
+    means, stds = (np.array([getattr(part, name) for part in parts], float) for name in ("mean", "std"))
+    average = lambda a: np.tensordot(weights, a, 1)
+    mean = average(means)
+    std = np.sqrt(average(stds**2 + (means - mean) ** 2))
+    if any(part.std_error is None for part in parts):
+        return Prediction(mean, std)
+    errors = np.array([part.std_error for part in parts], float)
+    return Prediction(mean, std, average(errors * stds) / np.maximum(std, np.finfo(float).tiny))
 
 
 def _probability(name: str, value: Any) -> np.ndarray:

@@ -20,6 +20,11 @@ class LeaveOut(NamedTuple):
     groups: Int[np.ndarray, " N"]
     std_error: float
 
+    def in_unit(self, power: int) -> "LeaveOut":
+        """The predictions in a unit of y that is 2^power times smaller."""
+        observed, mean, std = (np.ldexp(a, power) for a in (self.observed, self.mean, self.std))
+        return self._replace(observed=observed, mean=mean, std=std)
+
     @property
     def pull(self) -> Float[np.ndarray, " N"]:
         """The errors divided by their standard deviations: standard normal if the model is right."""

@@ -126,19 +126,8 @@ def kinds(data: Data) -> str:
 
 def verdicts(post: models.Posterior, left: LeaveOut | None) -> list[tuple[str, str]]:
     """Judgements on the solve, the grid, the kernel and the residuals, each good, fair or poor."""
-    info, out = post.diagnostics, []
-    if "kl_nats" in info:
-        ok = info["kl_nats"] <= info["tolerance_nats"]
-        out.append((
-            GOOD if ok else POOR,
-            f"The solve stopped after {info['iterations']} steps, at most {info['kl_nats']:.2g} nats from the exact "
-            "posterior of the model on its grid: "
-            + ("nothing you could notice." if ok else "not close enough; raise max_iterations or neighbours."),
-        ))  # fmt: skip
-    elif "rounds" in info:
-        out.append(_rounds_verdict(info))
-    elif "message" in info:
-        out.append((GOOD if info.get("converged") else FAIR, f"Variational fit: {info['message']}."))
+    info = post.diagnostics
+    out = _convergence_verdict(info)
     if (clipped := info.get("clipped_mass")) is not None:
         grade = GOOD if clipped < 1e-6 else FAIR if clipped < 1e-3 else POOR
         sentence = f"{100 * clipped:.2g}% of the prior covariance had to be changed to fit the FFT's torus."
@@ -147,12 +136,8 @@ def verdicts(post: models.Posterior, left: LeaveOut | None) -> list[tuple[str, s
     if open_part is not None:
         grade = GOOD if open_part < 0.3 else FAIR if open_part < 2 else POOR
         advice = "" if grade == GOOD else " A finer grid would use the data better."
-        out.append(
-            (
-                grade,
-                f"The residual variance, which the grid does not represent, is {open_part:.2g} of the noise variance.{advice}",
-            )
-        )
+        share = f"{open_part:.2g} of the noise variance"
+        out.append((grade, f"The residual variance, which the grid does not represent, is {share}.{advice}"))
     if "grid_mean_error" in info:
         out.append(_grid_verdict(info, post.grid))
     if post.learned is not None:
@@ -165,6 +150,23 @@ def verdicts(post: models.Posterior, left: LeaveOut | None) -> list[tuple[str, s
         out.append((FAIR if missing else GOOD, text))
     out += [] if left is None else _leave_out_verdict(left)
     return out + _repeated_verdict(post)
+
+
+def _convergence_verdict(info: dict[str, Any]) -> list[tuple[str, str]]:
+    """Whether the solve, the rounds of the linearisation or the variational fit came close enough to their end."""
+    if "kl_nats" in info:
+        ok = info["kl_nats"] <= info["tolerance_nats"]
+        judged = "nothing you could notice" if ok else "not close enough; raise max_iterations or neighbours"
+        sentence = (
+            f"The solve stopped after {info['iterations']} steps, at most {info['kl_nats']:.2g} nats from the exact "
+            f"posterior of the model on its grid: {judged}."
+        )
+        return [(GOOD if ok else POOR, sentence)]
+    if "rounds" in info:
+        return [_rounds_verdict(info)]
+    if "message" in info:
+        return [(GOOD if info.get("converged") else FAIR, f"Variational fit: {info['message']}.")]
+    return []
 
 
 def _rounds_verdict(info: dict[str, Any]) -> tuple[str, str]:

@@ -254,12 +254,11 @@ def solve(
     """
     target = np.broadcast_to(np.asarray(tolerance, z.dtype), (z.shape[0],))
     rhs, x, bound, (state, scale) = _begin(system, z)
-    steps, bound = 0, np.asarray(bound)
-    found = None if start is None else _refined(system, z, rhs, x, jnp.ones_like(scale), start)
-    if found is not None and np.sum(found.kl_bound) >= np.sum(bound):
-        found = None  # zero is nearer
-    if found is not None:
-        bound = np.asarray(found.kl_bound)
+    steps, bound, found = 0, np.asarray(bound), None
+    if start is not None:
+        found = _refined(system, z, rhs, x, jnp.ones_like(scale), start)
+        nearer = np.sum(found.kl_bound) < np.sum(bound)
+        found, bound = (found, np.asarray(found.kl_bound)) if nearer else (None, bound)
     if checkpoint is not None and (saved := checkpoint.load(rhs.shape)) is not None:
         x, steps, (state, scale) = saved
         found, bound = None, np.full_like(bound, np.inf)
@@ -272,10 +271,8 @@ def solve(
         before = steps
         value, steps = _run(system, x, state, scale, target, steps, max_iterations, report, checkpoint)
         found = _refined(system, z, rhs, x, scale, value)
-        after = np.asarray(found.kl_bound)
-        stuck = bool(np.all(after > 0.5 * bound)) or steps == before
-        bound = after
-        if stuck:
+        bound, bound_before = np.asarray(found.kl_bound), bound
+        if np.all(bound > 0.5 * bound_before) or steps == before:
             break
     if found is None:
         found = _refined(system, z, rhs, x, scale, state.value)

@@ -55,10 +55,15 @@ class Learned(NamedTuple):
         rows = zip(self.names, self.values, self.log_std, strict=True)
         return {name: f"{self._value(name, value)} {_error(std)}" for name, value, std in rows}
 
+    @property
+    def labelled_rows(self) -> dict[str, str]:
+        """The same under names such as "learned noise", for a table with other rows."""
+        return {f"learned {name}": text for name, text in self.rows.items()}
+
     def _value(self, name: str, value: float) -> str:
         """The value of a parameter as text; lengthscales and periods have their unit."""
-        own, _, axis = name.split(".")[-1].partition("[")
-        if own not in ("lengthscale", "period") or not self.frame.axes:
+        parameter, _, axis = name.split(".")[-1].partition("[")
+        if parameter not in ("lengthscale", "period") or not self.frame.axes:
             return f"{value:.4g}"
         units = self.frame.axes if not axis else (self.frame.axes[int(axis[:-1])],)
         return dates.length(value, units[0] if len(set(units)) == 1 else "")

@@ -246,20 +246,17 @@ def observe(
         raise ValueError(
             f"y: expected one value per functional, shape {(len(functional),)}, got {values.shape}"
         )
-    of_field = field_unit(functional, unit)
-    if covariates is not None and not (hasattr(covariates, "columns") and len(covariates) == len(values)):
+    _check_covariates(covariates, len(values))
+    likelihood = _checked(likelihood, functional, values, noise)
+    std = None if noise is None else _noise_std(noise, values, unit)
+    unit = field_unit(functional, unit)
+    return Data((Observations(functional, values, std, likelihood, unit, covariates),))
+
+
+def _check_covariates(covariates: Any, count: int) -> None:
+    if covariates is not None and not (hasattr(covariates, "columns") and len(covariates) == count):
         got = f"{len(covariates)} rows" if hasattr(covariates, "columns") else type(covariates).__name__
-        raise ValueError(f"covariates: expected a DataFrame with {len(values)} rows like y, got {got}")
-    likelihood = _checked(likelihood, values, noise)
-    if likelihood is not None and functional.uncertain:
-        raise ValueError(
-            f"likelihood: expected Gaussian noise at uncertain places, got {type(likelihood).__name__}; leave out the "
-            "likelihood, or the std of the places"
-        )
-    if noise is None:
-        return Data((Observations(functional, values, None, likelihood, of_field, covariates),))
-    std = _noise_std(noise, values, unit)
-    return Data((Observations(functional, values, std, likelihood, of_field, covariates),))
+        raise ValueError(f"covariates: expected a DataFrame with {count} rows like y, got {got}")
 
 
 def _noise_std(noise: Any, y: Float[np.ndarray, " N"], unit: str) -> Float[np.ndarray, " N"]:
@@ -273,7 +270,9 @@ def _noise_std(noise: Any, y: Float[np.ndarray, " N"], unit: str) -> Float[np.nd
     return np.broadcast_to(std, y.shape).copy()
 
 
-def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelihood | None:
+def _checked(
+    likelihood: Any, functional: Functional, y: Float[np.ndarray, " N"], noise: Any
+) -> Likelihood | None:
     """Check a likelihood against the observations; the Gaussian one becomes None."""
     if likelihood is None:
         return None
@@ -288,6 +287,11 @@ def _checked(likelihood: Any, y: Float[np.ndarray, " N"], noise: Any) -> Likelih
         )
     likelihood.check_parameters(len(y))
     likelihood.check(y)
+    if functional.uncertain and not isinstance(likelihood, Gaussian):
+        raise ValueError(
+            f"likelihood: expected Gaussian noise at uncertain places, got {type(likelihood).__name__}; leave out the "
+            "likelihood, or the std of the places"
+        )
     return None if isinstance(likelihood, Gaussian) else likelihood
 
 

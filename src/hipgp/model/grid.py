@@ -31,9 +31,7 @@ class Grid(Shown, eqx.Module):
     def __init__(self, origin: Any, spacing: Any, shape: int | Sequence[int]):
         points = _point_counts(shape)
         ndim = len(points)
-        step = _per_axis("spacing", spacing, ndim)
-        if np.any(step <= 0):
-            raise ValueError(f"spacing: expected positive numbers, got {tuple(step.tolist())}")
+        step = _positive_spacing(spacing, ndim)
         self.origin = tuple(_per_axis("origin", origin, ndim).tolist())
         self.spacing = tuple(step.tolist())
         self.shape = points
@@ -70,9 +68,7 @@ class Grid(Shown, eqx.Module):
                     f"shape: expected a number or {ndim} of them (one per axis), got {len(points)}"
                 )
             return cls(low, (high - low) / (np.array(points) - 1), points)
-        step = _per_axis("spacing", spacing, ndim)
-        if np.any(step <= 0):
-            raise ValueError(f"spacing: expected positive numbers, got {tuple(step.tolist())}")
+        step = _positive_spacing(spacing, ndim)
         with np.errstate(over="ignore"):  # _check_size refuses infinitely many cells
             span = (high - low) / step
         # A box of a whole number of cells must not gain one by rounding.
@@ -135,6 +131,13 @@ def _per_axis(name: str, value: Any, ndim: int) -> np.ndarray:
     if array.ndim == 1 and len(array) != ndim:
         raise ValueError(f"{name}: expected a number or {ndim} of them (one per axis), got {len(array)}")
     return np.broadcast_to(array, (ndim,)).copy()
+
+
+def _positive_spacing(spacing: Any, ndim: int) -> np.ndarray:
+    step = _per_axis("spacing", spacing, ndim)
+    if np.any(step <= 0):
+        raise ValueError(f"spacing: expected positive numbers, got {tuple(step.tolist())}")
+    return step
 
 
 def _point_counts(shape: Any) -> tuple[int, ...]:

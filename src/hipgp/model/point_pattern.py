@@ -51,24 +51,34 @@ def point_pattern(
     _check_window(places, lower, upper, edges)
     shape = _shape(cells, upper - lower)
     size = (upper - lower) / shape
-    counts = np.zeros(shape)
     cell = np.clip(((places - lower) / size).astype(int), 0, np.asarray(shape) - 1)
-    np.add.at(counts, tuple(cell.T), 1.0)
     axes = [low + (np.arange(n) + 0.5) * h for low, n, h in zip(lower, shape, size, strict=True)]
     centres = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, ndim)
     within = 1.0 if edges is None else _share_inside(edges, lower, size, shape).ravel()
-    y, share = counts.ravel(), _exposure(exposure, centres) * within
-    if marks is not None:
-        counts, centres, width = _marked(marks, mark_range, cell, shape, centres)
-        y, share = counts.ravel(), np.repeat(share * np.ones(len(y)), counts.shape[-1])
-        size = np.append(size, width)
+    share = _exposure(exposure, centres) * within
+    if marks is None:
+        y = np.zeros(shape)
+        np.add.at(y, tuple(cell.T), 1.0)
+    else:
+        y, centres, width = _marked(marks, mark_range, cell, shape, centres)
+        share, size = np.repeat(share, MARK_CELLS), np.append(size, width)
+    return _observed_counts(centres, y.ravel(), share, float(np.prod(size)))
+
+
+def _observed_counts(
+    centres: Float[np.ndarray, "M D"],
+    y: Float[np.ndarray, " M"],
+    share: Float[np.ndarray, " M"],
+    volume: float,
+) -> Data:
+    """The counts of the cells with an exposure, which is this share of their volume."""
     inside = share > 0
     if np.any(y[~inside] > 0):
         raise ValueError(
-            f"exposure: expected positive values wherever there are places, got zero in {int(np.sum(y[~inside] > 0))} cells that hold "
-            f"{int(np.sum(y[~inside]))} of them"
+            f"exposure: expected positive values wherever there are places, got zero in {int(np.sum(y[~inside] > 0))} cells "
+            f"that hold {int(np.sum(y[~inside]))} of them"
         )
-    likelihood = Poisson(exposure=share[inside] * float(np.prod(size)))
+    likelihood = Poisson(exposure=share[inside] * volume)
     return observe(Points(centres[inside]), y[inside], likelihood=likelihood)
 
 

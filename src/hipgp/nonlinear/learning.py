@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
     learned: Learned
     parameters: dict[str, float]
-    begun: Begun
+    begun: Begun | None
 
 
 class Turn(NamedTuple):

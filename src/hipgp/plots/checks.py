@@ -26,9 +26,7 @@ def calibration(
 @styled
 def calibration_of(pit: Float[Array, " n"], title: str = "") -> Figure:
     """Calibration from PIT values, the posterior probabilities below the truth, of any distribution."""
-    fig = figure(8.6, 4.2)
-    if title:
-        fig.suptitle(title, fontweight="bold")
+    fig = figure(8.6, 4.2, title=title)
     left, right = fig.subplots(1, 2)
     nominal = np.linspace(0.01, 0.99, 99)
     reached = [np.mean(np.abs(pit - 0.5) <= p / 2) for p in nominal]
@@ -66,9 +64,7 @@ def residuals(
     title: str = "",
 ) -> Figure:
     """Measured against predicted values, and the residuals in units of their expected standard deviation."""
-    fig = figure(8.6, 3.9)
-    if title:
-        fig.suptitle(title, fontweight="bold")
+    fig = figure(8.6, 3.9, title=title)
     left, right = fig.subplots(1, 2)
     low, high = limits(measured, predicted, share=1.0)
     left.plot([low, high], [low, high], color="#9aa3af", lw=1)

@@ -36,9 +36,7 @@ def globe(
 
     Those named in `spread` have a colour scale of their own. Places and great circles of the `data` are drawn on top.
     """
-    fig = figure(5.8 * len(panels), 4.1 if title else 3.8, fig)
-    if title:
-        fig.suptitle(title, fontweight="bold")
+    fig = figure(5.8 * len(panels), 4.1 if title else 3.8, fig, title)
     fields = [v for k, v in panels.items() if k not in spread]
     shared = scale(*fields) if fields else {}
     for number, (name, values) in enumerate(panels.items()):

@@ -36,14 +36,17 @@ STYLE: Any = {
 }
 
 
-def figure(width: float, height: float, fig: Figure | None = None) -> Figure:
-    """An empty figure in this style; `fig` in this size where it is given."""
-    if fig is not None:
+def figure(width: float, height: float, fig: Figure | None = None, title: str = "") -> Figure:
+    """An empty figure in this style, with a title unless that is empty; `fig` in this size where it is given."""
+    if fig is None:
+        with matplotlib.rc_context(STYLE):
+            fig = Figure(figsize=(width, height), layout="constrained")
+    else:
         fig.set_size_inches(width, height)
         fig.set_layout_engine("constrained")
-        return fig
-    with matplotlib.rc_context(STYLE):
-        return Figure(figsize=(width, height), layout="constrained")
+    if title:
+        fig.suptitle(title, fontweight="bold")
+    return fig
 
 
 def shown() -> Figure:

@@ -84,10 +84,9 @@ def learn(
     found = keeper.left("parameters", (logs, np.zeros(epochs + 1)))
     if found is not None:
         return found[0], found[1].tolist()
-    on_torus = problem
-    if (chosen := keeper.left("torus", logs)) is not None:
-        on_torus = dataclasses.replace(problem, whitening=whiten(chosen.as_kernel()))
-    where = jnp.asarray(known)
+    chosen, where = keeper.left("torus", logs), jnp.asarray(known)
+    moved = None if chosen is None else whiten(chosen.as_kernel())
+    on_torus = problem if moved is None else dataclasses.replace(problem, whitening=moved)
 
     def update(now: _State, some: list[Selection], epoch: int, number: int) -> _State:
         return _minibatch(now, on_torus, where, some[0], number, rate)

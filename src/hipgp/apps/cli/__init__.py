@@ -17,6 +17,22 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JS
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")]
 MapFile = Annotated[Path, typer.Argument(help="A map written by `hipgp fit`.", show_default=False)]
 Names = Annotated[str, typer.Option(help="Columns, separated by commas.", show_default=False)]
+Values = Annotated[str | None, typer.Option(help="Column of measured values.")]
+Errors = Annotated[str | None, typer.Option(help="Column of their standard errors.")]
+Average = Annotated[bool, typer.Option("--average", help="Rays are averages, not integrals.")]
+Total = Annotated[bool, typer.Option("--total", help="Polygons are totals, not averages.")]
+DropNan = Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")]
+COLUMNS = ("coordinates", "start", "end", "lower", "upper")
+FIT_SETTINGS = (
+    "value", "error", "noise", "average", "total", "link", "likelihood", "exposure", "trials", "lower_limit", "upper_limit",
+    "drop_nan", "kernel", "variance", "trend", "engine", "name", "unit", "axis_unit", "std", "samples", "seed",
+)  # fmt: skip
+
+
+def _asked(context: typer.Context, *names: str) -> dict[str, Any]:
+    """The command's parameters `names` as they are, and those of COLUMNS as tuples of columns."""
+    columns = {name: _split(context.params[name]) for name in COLUMNS}
+    return columns | {name: context.params[name] for name in names}
 
 
 def _voice(quiet: bool, as_json: bool) -> Any:
@@ -67,12 +83,12 @@ def demo(
 
 @app.command()
 def fit(
+    context: typer.Context,
     tables: Annotated[list[Path], typer.Argument(help="CSV, Parquet, FITS, ECSV, VOTable, NetCDF, GeoJSON or GeoPackage.", show_default=False)],
     config: Annotated[Path | None, typer.Option(help="Settings in TOML; flags overrule them.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The map to write.")] = Path("map.hipgp"),
     coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
-    value: Annotated[str | None, typer.Option(help="Column of measured values.")] = None,
-    error: Annotated[str | None, typer.Option(help="Column of their standard errors.")] = None,
+    value: Values = None, error: Errors = None,
     noise: Annotated[float | None, typer.Option(help="One standard error for all.")] = None,
     link: Annotated[str | None, typer.Option(help="none, exp, softplus or logistic [what suits the likelihood].")] = None,
     likelihood: Annotated[
@@ -82,9 +98,7 @@ def fit(
     trials: Annotated[str | None, typer.Option(help="Column of trials, for binomial.")] = None,
     lower_limit: Annotated[str | None, typer.Option(help="Of detection, number or column: values there mean 'at most'.")] = None,
     upper_limit: Annotated[str | None, typer.Option(help="Values there mean 'at least'.")] = None,
-    average: Annotated[bool, typer.Option("--average", help="Rays are averages, not integrals.")] = False,
-    total: Annotated[bool, typer.Option("--total", help="Polygons are totals, not averages.")] = False,
-    drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
+    average: Average = False, total: Total = False, drop_nan: DropNan = False,
     kernel: Annotated[str | None, typer.Option(help="Such as 'Matern12 + Matern52', auto, or 'Matern32 * Periodic(period=1)' [Matern32].")] = None,
     lengthscale: Annotated[str, typer.Option(help="With --variance: fixed, nothing is learned.")] = "",
     variance: Annotated[float | None, typer.Option(help="Of the field.")] = None,
@@ -101,8 +115,7 @@ def fit(
     overwrite: Overwrite = False,
     plan: Annotated[bool, typer.Option("--plan", help="Print memory and expected time of the fit, and stop.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of a stopped run.")] = False,
-    quiet: Quiet = False,
-    json: AsJson = False,
+    quiet: Quiet = False, json: AsJson = False,
 ) -> None:  # fmt: skip
     """Fit a map to tables of measurements. What can be inferred is not asked for, and is told."""
     from hipgp.apps.cli import fitting
@@ -111,22 +124,18 @@ def fit(
     voice = _voice(quiet, json)
     again = "hipgp " + shlex.join(a for a in sys.argv[1:] if a != "--resume") + " --resume"
     with voice.guarded(again, fitting.checkpoints_of(output)):
-        names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
-        given: dict[str, Any] = {name: _split(columns) for name, columns in names.items()}
-        given |= {"lengthscale": _split(lengthscale, float), "spacing": _split(spacing, float)}
-        given |= {
-            "shape": _split(shape, int), "value": value, "error": error, "noise": noise, "average": average, "total": total,
-            "link": link, "likelihood": likelihood, "exposure": exposure, "trials": trials, "lower_limit": lower_limit, "upper_limit": upper_limit, "drop_nan": drop_nan, "kernel": kernel, "variance": variance, "trend": trend, "engine": engine, "name": name,
-            "unit": unit, "axis_unit": axis_unit, "std": std, "samples": samples, "seed": seed,
+        asked = _asked(context, *FIT_SETTINGS) | {
+            "lengthscale": _split(lengthscale, float), "spacing": _split(spacing, float), "shape": _split(shape, int),
         }  # fmt: skip
         if plan:
-            fitting.plan(tables, settings(config, given), voice)
+            fitting.plan(tables, settings(config, asked), voice)
         else:
-            fitting.fit(tables, output, settings(config, given), overwrite, resume, voice)
+            fitting.fit(tables, output, settings(config, asked), overwrite, resume, voice)
 
 
 @app.command()
 def predict(
+    context: typer.Context,
     map: MapFile,
     table: Annotated[Path | None, typer.Argument(help="Places, rays or boxes to predict.", show_default=False)] = None,
     output: Annotated[
@@ -136,9 +145,7 @@ def predict(
     end_at: Annotated[str, typer.Option("--to", help="The last one.")] = "",
     step: Annotated[str, typer.Option(help="Between them, such as 6h or 0.5 [200 places].")] = "",
     coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
-    average: Annotated[bool, typer.Option("--average", help="Rays are averages, not integrals.")] = False,
-    total: Annotated[bool, typer.Option("--total", help="Polygons are totals, not averages.")] = False,
-    drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
+    average: Average = False, total: Total = False, drop_nan: DropNan = False,
     std: Annotated[str, typer.Option(help="auto, vecchia, samples or exact.")] = "auto",
     noisy: Annotated[bool, typer.Option("--noisy", help="Of new measurements, with how the data scatter.")] = False,
     exposure: Annotated[str | None, typer.Option(help="With --noisy: column of exposures or trials.")] = None,
@@ -153,15 +160,7 @@ def predict(
     with voice.guarded():
         one_of("std", std, STDS[:-1])
         check_output(output, overwrite)
-        names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
-        columns: dict[str, Any] = {k: _split(v) for k, v in names.items()}
-        columns |= {
-            "drop_nan": drop_nan,
-            "average": average,
-            "total": total,
-            "noisy": noisy,
-            "scale": exposure,
-        }
+        columns = _asked(context, "drop_nan", "average", "total", "noisy") | {"scale": exposure}
         columns["ends"] = begin, end_at, step
         maps.predict(map, table, output, columns, std, voice)
 
@@ -186,16 +185,14 @@ def sample(
 
 @app.command()
 def update(
+    context: typer.Context,
     map: MapFile,
     tables: Annotated[list[Path], typer.Argument(help="More measurements, as for `hipgp fit`.", show_default=False)],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The new map [MAP, with --overwrite].")] = None,
     coordinates: Names = "", start: Names = "", end: Names = "", lower: Names = "", upper: Names = "",
-    value: Annotated[str | None, typer.Option(help="Column of measured values.")] = None,
-    error: Annotated[str | None, typer.Option(help="Column of their standard errors.")] = None,
+    value: Values = None, error: Errors = None,
     noise: Annotated[float | None, typer.Option(help="One standard error for all [the map's].")] = None,
-    average: Annotated[bool, typer.Option("--average", help="Rays are averages, not integrals.")] = False,
-    total: Annotated[bool, typer.Option("--total", help="Polygons are totals, not averages.")] = False,
-    drop_nan: Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")] = False,
+    average: Average = False, total: Total = False, drop_nan: DropNan = False,
     std: Annotated[str, typer.Option(help="auto, vecchia, samples, exact or none.")] = "auto",
     overwrite: Overwrite = False, quiet: Quiet = False, json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -205,13 +202,9 @@ def update(
 
     voice = _voice(quiet, json)
     with voice.guarded():
-        names = {"coordinates": coordinates, "start": start, "end": end, "lower": lower, "upper": upper}
-        given: dict[str, Any] = {name: _split(columns) for name, columns in names.items()}
-        given |= {"value": value, "error": error, "noise": noise, "average": average, "total": total}
-        given["drop_nan"] = drop_nan
-        updating.update(
-            map, tables, output or map, given | {"std": one_of("std", std, STDS)}, overwrite, voice
-        )
+        asked = _asked(context, "value", "error", "noise", "average", "total", "drop_nan")
+        asked["std"] = one_of("std", std, STDS)
+        updating.update(map, tables, output or map, asked, overwrite, voice)
 
 
 @app.command()

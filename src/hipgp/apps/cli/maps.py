@@ -47,9 +47,9 @@ def predict(
     )
     functional, rest, good = tables.functional(sheet, found, drop, average, source, units)
     scatter = False if not noisy else _scatter(post, rest[:, -1] if found.scale else None)
-    own = None if post.design is None else sheet.frame.loc[good].reset_index(drop=True)
-    p = post.predict(functional, std=std, noisy=scatter, columns=own, progress=voice.progress)  # type: ignore[arg-type]
     frame = sheet.frame.loc[good].reset_index(drop=True)
+    covariates = None if post.design is None else frame.copy()
+    p = post.predict(functional, std=std, noisy=scatter, columns=covariates, progress=voice.progress)  # type: ignore[arg-type]
     frame["mean"], frame["std"] = p.mean, p.std
     if type(p) is not hg.Prediction:  # skewed: mean and std do not say enough
         frame["lower95"], frame["upper95"] = p.interval(0.95)
