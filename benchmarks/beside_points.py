@@ -88,7 +88,7 @@ def run_hipgp(name: str, problem: dict, gp: hg.GP) -> dict:
     fewer = hg.observe(hg.Points(problem["x"][some]), problem["y"][some])
 
     def run(gp: hg.GP) -> tuple[Any, ...]:
-        gp, learn = timed(lambda: gp.learn(fewer, polish=False, progress=False))
+        gp, learn = timed(lambda: gp.learn(fewer, progress=False))
         post, condition = timed(lambda: gp.condition(data, progress=False))
         found, predict = timed(lambda: post.predict(hg.Points(problem["x_test"])))
         return gp, post, found, {"learn": learn, "condition": condition, "predict": predict}

@@ -42,7 +42,7 @@ def main() -> None:
     gp = hg.GP(KERNELS[args.kernel](), hg.Grid((0, 0), 1.0, truth.shape), trend="linear")
 
     began = time.perf_counter()
-    gp = gp.learn(data, key=args.seed, polish=args.polish, progress=False)
+    gp = gp.learn(data, key=args.seed, polish=args.polish or None, progress=False)
     learned = time.perf_counter()
     post = gp.condition(data, progress=False)
     solved = time.perf_counter()

@@ -56,8 +56,9 @@ class _OneBlasThread:
 
 
 def thread_count() -> int:
-    """The number of threads to use: the number of cores, at most 16."""
-    return min(os.cpu_count() or 1, 16)
+    """The number of threads to use: the number of cores that this process may run on, at most 16."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return min(len(affinity(0)) if affinity else os.cpu_count() or 1, 16)
 
 
 def map_in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
