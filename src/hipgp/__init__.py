@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+import hipgp.runtime.interrupts as _interrupts
 import hipgp.runtime.processes as _processes  # noqa: F401  (notices when this process is forked)
 
 if TYPE_CHECKING:
@@ -82,21 +83,26 @@ _APPS = ("demos", "report", "simulate")  # modules that are reached as hipgp.rep
 
 
 def __getattr__(name: str) -> Any:
+    with _interrupts.postponed():
+        value = _found(name)
+    globals()[name] = value
+    return value
+
+
+def _found(name: str) -> Any:
+    """What a public name stands for, or a module of the package."""
     if name in _HOMES:
         try:
-            value = getattr(importlib.import_module(_HOMES[name]), name)
+            return getattr(importlib.import_module(_HOMES[name]), name)
         except ModuleNotFoundError as error:
             if error.name != "sklearn":
                 raise
             raise ImportError(f"{name} needs scikit-learn: pip install 'hipgp[sklearn]'") from error
     elif name in _APPS:
-        value = importlib.import_module(f"{__name__}.apps.{name}")
+        return importlib.import_module(f"{__name__}.apps.{name}")
     elif not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
-        value = importlib.import_module(f"{__name__}.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

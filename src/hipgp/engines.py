@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float, Int
-from scipy.special import ndtri
 
 from hipgp.linalg.rates import Rates
 from hipgp.model.data import Data, check_differentiable, check_inside
@@ -74,7 +74,7 @@ class FittedPosterior(eqx.Module):
 
     def grid_quantile(self, q: float) -> Float[np.ndarray, "..."]:
         """The value at each grid point that is not exceeded with probability q."""
-        return self.grid_mean() + ndtri(q) * self.grid_std()[0]
+        return self.grid_mean() + scipy.special.ndtri(q) * self.grid_std()[0]
 
     @abc.abstractmethod
     def predict(self, functional: Functional, how: StdOptions = DEFAULT_STD) -> Prediction:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import jax
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float
-from scipy.special import ndtr, ndtri
 
 from hipgp.model.arguments import as_float
 from hipgp.runtime.progress import Report, silent
@@ -142,11 +142,11 @@ class Prediction(_Moments):
         """The quantiles of every functional at probability `q`, (N,), or at several, (len(q), N)."""
         share = _probability("q", q)
         at = share[:, None] if share.ndim else share
-        return self.mean + ndtri(at) * self.std
+        return self.mean + scipy.special.ndtri(at) * self.std
 
     def cdf(self, values: Any) -> np.ndarray:
         """The probability that each value is not exceeded."""
-        return ndtr((values - self.mean) / np.maximum(self.std, np.finfo(float).tiny))
+        return scipy.special.ndtr((values - self.mean) / np.maximum(self.std, np.finfo(float).tiny))
 
     def interval(self, p: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends of the central interval that holds the value with probability `p`."""

@@ -13,8 +13,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float
-from scipy.special import ndtri
 
 from hipgp.model.grid import Grid
 from hipgp.model.trend import Trend
@@ -178,7 +178,7 @@ def coefficient_table(
     elif len(names) != len(estimate):
         names = tuple(f"column {i}" for i in range(len(estimate)))
     estimate, std = scale * estimate, scale * np.sqrt(np.diag(covariance))
-    half = float(ndtri(0.975)) * std
+    half = float(scipy.special.ndtri(0.975)) * std
     found = {"estimate": estimate, "std_error": std, "lower": estimate - half, "upper": estimate + half}
     return pd.DataFrame(found, index=pd.Index(names, name="coefficient"))
 

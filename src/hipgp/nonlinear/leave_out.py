@@ -6,8 +6,8 @@ it has little influence on them.
 """
 
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float, Int
-from scipy.special import ndtri
 
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State
 from hipgp.nonlinear.observed import Observed
@@ -25,7 +25,7 @@ class _LeaveOutObserved(LeaveOut):
     @property
     def pull(self) -> Float[np.ndarray, " N"]:
         """Normal scores of the probability integral transform: standard normal where the model is right."""
-        return ndtri(np.clip(self.pit(), LEAST, 1 - LEAST))
+        return scipy.special.ndtri(np.clip(self.pit(), LEAST, 1 - LEAST))
 
     def pit(self) -> Float[np.ndarray, " N"]:
         """The probability integral transform of each observation; of counts a draw between those of two counts."""

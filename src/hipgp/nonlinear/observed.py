@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float
-from scipy.special import logsumexp
 
 from hipgp.model.arguments import as_float
 from hipgp.model.data import Data
@@ -68,7 +68,7 @@ class Observed(Prediction):
 
         def summed(rows: np.ndarray, z: np.ndarray, logs: np.ndarray) -> np.ndarray:
             values = self._each(_log_density_at, given[rows], rows, z) + logs[:, None]
-            return np.asarray(logsumexp(values, axis=0))
+            return np.asarray(scipy.special.logsumexp(values, axis=0))
 
         return self._over(summed, MOST)
 
@@ -166,7 +166,7 @@ class Observed(Prediction):
 def rule(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes of a trapezoidal sum over a standard normal variable, and the logarithms of their weights."""
     z = np.linspace(-REACH, REACH, count)
-    return z, -0.5 * z**2 - float(np.asarray(logsumexp(-0.5 * z**2)))
+    return z, -0.5 * z**2 - float(np.asarray(scipy.special.logsumexp(-0.5 * z**2)))
 
 
 def _eta(link: Link, scale: Any, zeta: Any) -> Any:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Float, Int
-from scipy.special import ndtr, ndtri
 
 from hipgp.engines import Estimate, FittedPosterior
 from hipgp.model.arguments import as_float
@@ -55,7 +55,9 @@ class Transformed(Prediction):
     def quantile(self, q: Any) -> np.ndarray:
         share = np.asarray(q, float)[..., None] if np.ndim(q) else np.asarray(q, float)
         side = np.where(self.scale < 0, -1.0, 1.0)
-        return self.scale * np.asarray(self.link(self.zeta_mean + side * ndtri(share) * self.zeta_std))
+        return self.scale * np.asarray(
+            self.link(self.zeta_mean + side * scipy.special.ndtri(share) * self.zeta_std)
+        )
 
     def cdf(self, values: Any) -> np.ndarray:
         """By bisection on zeta, in which the value rises or falls."""
@@ -65,7 +67,7 @@ class Transformed(Prediction):
             z = 0.5 * (low + high)
             below = self.scale * np.asarray(self.link(self.zeta_mean + side * z * self.zeta_std)) < values
             low, high = np.where(below, z, low), np.where(below, high, z)
-        return ndtr(0.5 * (low + high))
+        return scipy.special.ndtr(0.5 * (low + high))
 
     def in_unit(self, power: int, longer: float) -> Prediction:
         raise ValueError(
@@ -119,7 +121,7 @@ class LinearisedPosterior(FittedPosterior):
     @float64_available
     def grid_quantile(self, q: float) -> Float[np.ndarray, "..."]:
         mean = np.asarray(self.post.grid_mean(), float)
-        f = mean + ndtri(q) * self._latent_std(DEFAULT_STD)[0]
+        f = mean + scipy.special.ndtri(q) * self._latent_std(DEFAULT_STD)[0]
         return np.asarray(self.link(f), self.dtype)
 
     def _latent_std(self, how: StdOptions) -> tuple[np.ndarray, np.ndarray | None]:
