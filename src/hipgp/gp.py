@@ -57,13 +57,17 @@ class _Settled(NamedTuple):
 
 
 class GP(Shown, eqx.Module):
-    """A Gaussian-process prior, with inducing points on a grid where there are many observations.
+    """A Gaussian-process prior, which learns from data and is conditioned on them.
 
-    The kernel "auto" is chosen by log evidence when data are learned from: a Matern kernel or a sum of two, with one
-    lengthscale or one for each axis. Without a `grid`, `condition` chooses one that suits the data, the kernel and the
-    noise, or an engine that needs none. `noise` is the standard deviation for observations that were given none. `trend`
-    is None, "constant", "linear" or an array of columns, (N, p). With a `link` g ("exp", "softplus", "logistic" or
-    Link(g)) the field is g(f), where f has this prior and trend. `parameters` holds the parameters of likelihoods that the data leave open, by name.
+        gp = hg.GP(hg.Matern32(), trend="constant").learn(data)  # kernel and noise, with their errors in gp.learned
+        post = gp.condition(data)
+
+    `kernel` holds variance and lengthscale; "auto" is chosen by log evidence when data are learned from: a Matern kernel or a
+    sum of two, with one lengthscale or one for each axis. `grid` carries the inducing points; without one, `condition` chooses
+    one that suits data, kernel and noise, or an engine that needs none. `noise` is the standard deviation for observations
+    that were given none. `trend` is None, "constant", "linear", columns by name as in "~ height + C(type)" or ["height"], or
+    an array of columns, (N, p). With a `link` g ("exp", "softplus", "logistic" or Link(g)) the field is g(f), where f has this
+    prior and trend. `parameters` holds those of likelihoods that the data leave open, by name.
     """
 
     kernel: Kernel
