@@ -1,5 +1,7 @@
 """Trends in named columns, by formula and by name, against generalised least squares in the dense reference."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -96,6 +98,18 @@ def test_what_the_data_say_nothing_of_is_refused_with_the_row(kind):
     gap.loc[2, "slope"] = np.nan
     with pytest.raises(ValueError, match="finite numbers, got nan in row 2 of slope"):
         design.matrix(gap)
+
+
+@pytest.mark.parametrize(
+    ("formula", "told"), [("~ height +", r"\(Operator"), ("~ depth", "`depth`"), ("~ C(", "\\(")]
+)
+def test_formulas_that_cannot_be_read_are_refused(formula, told):
+    pytest.importorskip("formulaic")
+    table = pd.DataFrame({"height": [1.0, 2.0], "rock": ["clay", "sand"]})
+    expected = "trend: expected a formula of the columns height, rock, .*got "
+    with pytest.raises(ValueError, match=expected + re.escape(repr(formula)) + ".*" + told) as caught:
+        Formula(formula).of(table)
+    assert caught.value.args[0].isprintable()
 
 
 def test_tables_that_do_not_fit_are_refused():

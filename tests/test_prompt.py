@@ -27,7 +27,9 @@ def test_an_array_of_places_means_points(post):
         np.testing.assert_array_equal(a, b)
     drawn = post.sample(2, key=3, at=PLACES)
     np.testing.assert_array_equal(drawn, post.sample(2, key=3, at=hg.Points(PLACES)))
-    with pytest.raises(ValueError, match=r"^grid: expected 1 dimensions like the data, got 2"):
+    with pytest.raises(
+        ValueError, match=r"^grid: expected 1 dimension like the places, got 2; write \[\[x, y\]\]"
+    ):
         post.predict([0.2, 0.3])
 
 
@@ -142,6 +144,14 @@ def test_only_public_names_are_listed():
     assert {"GP", "HIPGPRegressor", "plots", "report", "simulate", "demos"} <= set(listed)
     assert not [name for name in listed if name.startswith("_") and name != "__version__"]
     assert {"importlib", "TYPE_CHECKING", "Any", "annotations"}.isdisjoint(listed)
+
+
+def test_a_name_that_is_spelt_wrong_has_its_nearest_suggested():
+    with pytest.raises(AttributeError) as caught:
+        hg.Matern23  # noqa: B018
+    assert (caught.value.name, caught.value.obj) == ("Matern23", hg)
+    with pytest.raises(ValueError, match=r"got ndarray; write hg.Points\(x\) for values at the places x"):
+        hg.observe(X, Y, 0.1)
 
 
 def test_types_are_declared():

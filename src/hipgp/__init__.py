@@ -3,6 +3,7 @@
 # Names are imported when they are first used: JAX takes seconds to import, and the command must be able to stop by then.
 import importlib
 import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 import hipgp.runtime.interrupts as _interrupts
@@ -102,7 +103,9 @@ def _found(name: str) -> Any:
         return importlib.import_module(f"{__name__}.apps.{name}")
     elif not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+    )  # of which Python suggests the nearest name
 
 
 def __dir__() -> list[str]:

@@ -123,6 +123,7 @@ class Posterior(Shown, eqx.Module):
         """
         export.check_ending(path, self.grid.ndim)  # before the work
         io.check_free(path, overwrite)
+        export.described(crs or self.crs or "EPSG:4326")
         found = io.dataset(self.grid, self.labels, export.fields_of(self, std, samples, interval))
         export.write(path, found, self.grid, self.labels, crs or self.crs or None, overwrite)
 

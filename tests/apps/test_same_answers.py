@@ -116,6 +116,22 @@ def test_cells_of_an_array():
     check_same("t.nc", functional, "--noise", "0.05")
 
 
+def test_averages_over_cells_of_an_array():
+    """The same observations, of which boxes have the same posterior; values at points are no averages."""
+    coords = {"x": np.arange(4) ** 2 / 9, "time": WHEN[:6]}
+    array = xr.Dataset({"value": (("x", "time"), Y.reshape(4, 6)), "error": 0.05}, coords)
+    array.to_netcdf("t.nc")
+    own = hg.observe(array, "value", 0.05, kind="averages")
+    found = load_data([pathlib.Path("t.nc")], Settings(average=True), Voice(True, False)).data
+    assert isinstance(found.functionals[0], hg.BoxAverages) and found.frame == own.frame
+    for name in ("lower", "upper"):
+        one, other = (getattr(data.functionals[0], name) for data in (found, own))
+        np.testing.assert_allclose(one, other)
+    np.testing.assert_array_equal([found.y, found.noise_std(None)], [own.y, own.noise_std(None)])
+    PLANE.to_csv("t.csv", index=False)
+    assert "with --average, got values at points; leave it out" in hipgp("fit", "t.csv", "--average", code=2)
+
+
 def test_the_sky():
     pytest.importorskip("astropy")
     import astropy.units as u

@@ -147,8 +147,20 @@ CASES = {  # what is done, the argument to be named, what came
     "float16 variance": (lambda: hk.Matern12(np.float16(1.0)), "variance", "float16"),
     "float16 spacing": (lambda: Grid(0.0, np.float16(1.0), 3), "spacing", "float16"),
     "complex y": (lambda: observe(Points(X), Y + 1j), "y", "complex128"),
-    "words for y": (lambda: observe(Points(X), ["a"] * 4), "y", "<U1"),
-    "words for variance": (lambda: hk.Matern12("large"), "variance", "<U5"),
+    "words for y": (lambda: observe(Points(X), ["a"] * 4), "y", "'a' in row 0; convert it"),
+    "words for variance": (lambda: hk.Matern12("large"), "variance", "'large'"),
+    "words for x": (lambda: Points(np.array(["1", "x"])), "x", "'x' in row 1"),
+    "dates as words": (lambda: Points(["2024-01-01"]), "x", "read dates with pandas.to_datetime"),
+    "dates as words in a table": (
+        lambda: observe(pd.DataFrame({"t": ["1", "1/2/2024"], "z": 1.0}), "z"),
+        "x['t']",
+        "'1/2/2024' in row 1; read dates",
+    ),
+    "dates for y": (
+        lambda: observe(Points(X), pd.date_range("2024", periods=4)),
+        "y",
+        "dates; dates can be coordinates only",
+    ),
     "nothing for variance": (lambda: hk.Matern12(None), "variance", "None"),
     "x for a functional": (lambda: observe(X, Y), "functional", "ndarray"),
     "a number to a kernel": (lambda: hk.Matern12() + 1.0, "kernel", "float"),
@@ -224,7 +236,7 @@ CASES = {  # what is done, the argument to be named, what came
     "update with y": (lambda: posterior().update(Y), "more", "ndarray"),
     "without all": (lambda: posterior().without(np.ones(4, bool)), "index", "4"),
     "without the fifth": (lambda: posterior().without([4]), "index", "4"),
-    "predict at a word": (lambda: posterior().predict("here"), "x", "dtype <U4"),
+    "predict at a word": (lambda: posterior().predict("here"), "x", "'here'; convert it"),
     "predict in a plane": (lambda: posterior().predict(Points([[0.5, 0.5]])), "grid", "1"),
     "std unheard of": (lambda: posterior().predict(Points([0.5]), std="best"), "std", "'best'"),
     "std from one draw": (
@@ -238,7 +250,7 @@ CASES = {  # what is done, the argument to be named, what came
     "half a sample": (lambda: posterior().std("samples", samples=2.5), "samples", "2.5"),
     "half a probe": (lambda: posterior().log_evidence(probes=2.5), "probes", "2.5"),
     "draws beyond memory": (lambda: posterior().sample(10**12), "count", "1,000,000,000,000 draws"),
-    "draws at a word": (lambda: posterior().sample(1, at="here"), "x", "dtype <U4"),
+    "draws at a word": (lambda: posterior().sample(1, at="here"), "x", "'here'; convert it"),
     # the batch engine
     **{
         f"tolerance {t}": (lambda t=t: hg.Batch(tolerance=t), "tolerance", repr(t))

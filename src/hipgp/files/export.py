@@ -77,14 +77,30 @@ def write(
             _write_zarr(pathlib.Path(path), io.plain_names(fields, labels))
 
 
+def described(crs: str) -> str:
+    """A coordinate reference system in well-known text, as given where pyproj is missing; a ValueError where PROJ knows none."""
+    try:
+        from pyproj import CRS  # type: ignore[import-not-found]
+        from pyproj.exceptions import CRSError  # type: ignore[import-not-found]
+    except ModuleNotFoundError:
+        return crs
+    try:
+        return str(CRS.from_user_input(crs).to_wkt())
+    except CRSError:
+        raise ValueError(
+            f"crs: expected a coordinate reference system that PROJ knows, such as EPSG:4326, got {crs!r}; leave it out if the "
+            "axes are not on the Earth"
+        ) from None
+
+
 def _with_crs(fields: "xr.Dataset", crs: str | None) -> "xr.Dataset":
-    """The fields with a variable `spatial_ref` that names the coordinate reference system, as in the CF conventions."""
+    """The fields with a variable `spatial_ref` that holds the coordinate reference system, as in the CF conventions."""
     if crs is None:
         return fields
     for name in fields.data_vars:
         fields[name].attrs["grid_mapping"] = "spatial_ref"
-    attributes = {"crs_wkt": crs, "spatial_ref": crs}
-    return fields.assign_coords(spatial_ref=((), 0, attributes))
+    text = described(crs)
+    return fields.assign_coords(spatial_ref=((), 0, {"crs_wkt": text, "spatial_ref": text}))
 
 
 def _write_zarr(path: pathlib.Path, fields: "xr.Dataset") -> None:
@@ -114,7 +130,7 @@ def _write_geotiff(
         bands |= {str(name) if len(values) == 1 else f"{name} {i + 1}": v for i, v in enumerate(values)}
     (west, _), (_, north), (dx, dy) = grid.lower, grid.upper, grid.spacing
     profile: Any = {
-        "driver": "GTiff", "width": grid.shape[0], "height": grid.shape[1], "count": len(bands), "crs": crs,
+        "driver": "GTiff", "width": grid.shape[0], "height": grid.shape[1], "count": len(bands), "crs": crs and described(crs),
         "dtype": next(iter(bands.values())).dtype, "transform": rasterio.Affine(dx, 0, west - dx / 2, 0, -dy, north + dy / 2),
     }  # fmt: skip
     with MemoryFile() as memory:

@@ -1,5 +1,6 @@
 """Checks of users' arguments: conversion to arrays of numbers, places and directions, with errors that name them."""
 
+import re
 from numbers import Integral
 from typing import Any
 
@@ -18,7 +19,11 @@ def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.n
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
         missing = "; it has missing values (NA): drop or fill them first" if "NAType" in str(error) else ""
+        if (told := _words(value)) is not None:
+            raise ValueError(f"{name}: {told}") from None
         raise ValueError(f"{name}: expected numbers, got {type(value).__name__} ({error}){missing}") from None
+    if array.dtype.kind in "US" and (told := _words(array)) is not None:
+        raise ValueError(f"{name}: {told}")
     if array.dtype not in (np.float32, np.float64):
         raise ValueError(
             f"{name}: expected float32 or float64 numbers, got dtype {array.dtype}; {_remedy(array.dtype)}"
@@ -36,6 +41,30 @@ def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.n
     return array
 
 
+def _words(value: Any) -> str | None:
+    """What to say of the first value that is a word and no number, and what to do; None where there is none."""
+    cells = np.asarray(value, object).ravel()
+    for row, cell in enumerate(cells):
+        if isinstance(cell, str) and not _is_number(cell):
+            date = re.match(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}", cell)
+            remedy = (
+                "read dates with pandas.to_datetime"
+                if date
+                else "convert it, or leave out what is not a number"
+            )
+            where = f" in row {row}" if np.ndim(value) else ""
+            return f"expected numbers{' or dates' if date else ''}, got the word {cell!r}{where}; {remedy}"
+    return None
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
 def _remedy(dtype: np.dtype) -> str:
     if dtype.kind == "m":
         return 'divide by a unit of time, e.g. numpy.timedelta64(1, "D")'
@@ -47,6 +76,8 @@ def _remedy(dtype: np.dtype) -> str:
 def _check_plain(name: str, value: Any) -> None:
     """Raise a ValueError if converting to a NumPy array would lose a unit or expose masked numbers."""
     kind = type(value)
+    if getattr(getattr(value, "dtype", None), "kind", "") == "M":
+        raise ValueError(f"{name}: expected numbers, got dates; {_remedy(np.dtype('M8[s]'))}")
     for attribute in ("unit", "units"):  # looked up on the class: xarray answers for its attributes as well
         unit = getattr(value, attribute, None) if hasattr(kind, attribute) else None
         if unit is not None:

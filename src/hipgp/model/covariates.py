@@ -60,7 +60,7 @@ class Design:
     def __init__(self, formula: Formula, table: Any):
         self.formula, self._spec = formula, None
         if formula.text:
-            made = _formulaic().model_matrix(formula.text, table, na_action="ignore")
+            made = _of_formula(formula.text, table)
             self._spec = made.model_spec
             self.variables = tuple(sorted(str(v) for v in made.model_spec.required_variables))
             self.names = tuple(
@@ -194,6 +194,19 @@ def _check_there(variables: tuple[str, ...], table: Any) -> None:
 
 def _numeric(column: Any) -> bool:
     return getattr(column.dtype, "kind", "O") in "iuf"
+
+
+def _of_formula(text: str, table: Any) -> Any:
+    """The matrix that formulaic makes of a table; a ValueError where it cannot read the formula, or there is no such column."""
+    formulaic = _formulaic()
+    try:
+        return formulaic.model_matrix(text, table, na_action="ignore")
+    except (formulaic.errors.FormulaicError, SyntaxError) as error:
+        why = re.sub(r"\x1b\[[\d;]*m|[\u29da\u29db]", "", str(error)).split("\n")[0]
+        raise ValueError(
+            f'trend: expected a formula of the columns {", ".join(map(str, table.columns))}, as in "~ height + C(type)", got '
+            f"{text!r} ({why})"
+        ) from None
 
 
 def _formulaic() -> Any:

@@ -310,7 +310,10 @@ def check_dimension(functional: Functional, grid: Grid) -> None:
     if not isinstance(functional, Functional):
         raise ValueError(f"functional: expected Points, LineIntegrals, ..., got {type(functional).__name__}")
     if functional.ndim != grid.ndim:
-        raise ValueError(f"grid: expected {functional.ndim} dimensions like the data, got {grid.ndim}")
+        raise ValueError(
+            f"grid: expected {functional.ndim} dimension{'s' * (functional.ndim > 1)} like the places, got {grid.ndim}"
+            + (f"; write [[{', '.join('xyzt'[: grid.ndim])}]] for a single place" * (functional.ndim == 1))
+        )
 
 
 def check_inside(functional: Functional, grid: Grid) -> None:

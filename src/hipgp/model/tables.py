@@ -45,6 +45,7 @@ def described(source: Any, y: Any, noise: Any, covariates: Any, kind: Kind | Non
         raise ValueError(
             f"functional: expected Points, LineIntegrals, ..., a table of coordinates, a GeoDataFrame or an array of xarray, "
             f"got {type(source).__name__}"
+            + ("; write hg.Points(x) for values at the places x" if hasattr(source, "__len__") else "")
         )
     return Described(source, y, noise, covariates)
 
@@ -141,15 +142,15 @@ def _cells(source: Any, values: Any, averages: bool, good: np.ndarray) -> Functi
     pair = degrees_among(values.dims)
     if pair is not None and averages and len(values.dims) > 2:
         refuse_degrees("functional", values.dims)
-    edges = [_edges(source, values.coords[dim]) for dim in values.dims] if averages else []
+    ends = [edges(source, values.coords[dim]) for dim in values.dims] if averages else []
     if pair is not None and averages:
-        lower, upper = (crossed([e[i] for e in edges]).set_axis(values.dims, axis=1) for i in (0, 1))
+        lower, upper = (crossed([e[i] for e in ends]).set_axis(values.dims, axis=1) for i in (0, 1))
         return cells_in_degrees(*(table[name] for name in pair for table in (lower, upper)))
     if pair is not None:
         points = points_of(crossed(middles).set_axis(values.dims, axis=1))
         return points.given_in(_with_attributes(points.units, pair, values)).with_fields({"crs": points.crs})
     if averages:
-        functional: Functional = BoxAverages(*(crossed([e[i] for e in edges]) for i in (0, 1)))
+        functional: Functional = BoxAverages(*(crossed([e[i] for e in ends]) for i in (0, 1)))
     else:
         functional = Points(crossed(middles))
     return functional.given_in(_with_attributes(functional.units or ("",) * values.ndim, (), values))
@@ -162,7 +163,7 @@ def _with_attributes(units: tuple[str, ...], pair: tuple[Any, ...], values: Any)
     return tuple(one or other for one, other in zip(units, own, strict=True))
 
 
-def _edges(source: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:
+def edges(source: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:
     """The lower and upper edge of every cell: its bounds by the CF conventions, or halfway to the next ones."""
     named = axis.attrs.get("bounds")
     if named is not None and named in getattr(source, "variables", source.coords):

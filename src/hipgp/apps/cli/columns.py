@@ -150,6 +150,8 @@ def infer(
         kind, first, second = "points", _degrees_first(get(coordinates)), ()
     elif shapes:
         kind, first, second = "geometry", (), ()
+    elif sheet.axes:
+        kind, first, second = _of_cells(sheet, names)
     else:
         kind, first, second = _by_name(names)
     if total and kind != "geometry":
@@ -170,6 +172,16 @@ def _degrees_first(coordinates: tuple[str, ...]) -> tuple[str, ...]:
     """Longitude and latitude before what is beside them, as on a plane, in whatever order the user names them."""
     pair = degrees_among(coordinates) or ()
     return (*pair, *(name for name in coordinates if name not in pair))
+
+
+def _of_cells(sheet: Sheet, names: Names) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The axes of an array, in the usual order where their names have one, or its cells' lower and upper corners."""
+    axes = next((known for known in AXES if set(known) == set(sheet.axes)), sheet.axes)
+    axes = _degrees_first(tuple(axes))
+    if axes[0] in names.names:
+        return "points", axes, ()
+    lower, upper = (tuple(f"{side}_{axis}" for axis in axes) for side in ("lower", "upper"))
+    return "averages", lower, upper
 
 
 def _by_name(names: Names) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

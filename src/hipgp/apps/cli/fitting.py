@@ -45,7 +45,7 @@ def load_data(paths: list[pathlib.Path], s: Settings, voice: Voice) -> _Loaded:
     """Read the observations of all tables, and say what their columns are taken for."""
     data, columns, units = None, None, tables.Units(s.axis_unit, s.unit)
     for path in paths:
-        sheet = tables.read_table(path)
+        sheet = tables.read_table(path, s.average)
         columns = tables.infer(
             sheet, coordinates=s.coordinates, start=s.start, end=s.end, lower=s.lower, upper=s.upper, value=s.value,
             error=s.error, with_error=additive(s), scale=scale_of(s), limits=limit_columns(s), path=path, others=_in_trend(s), total=s.total,

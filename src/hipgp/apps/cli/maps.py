@@ -33,10 +33,10 @@ def predict(
     ends = columns.pop("ends")
     _check_asked(table, ends)
     post = hg.load(path)
-    sheet = tables.read_table(table) if table is not None else forecasts.places(post, *ends)
+    drop, average, noisy = (columns.pop(name) for name in ("drop_nan", "average", "noisy"))
+    sheet = tables.read_table(table, average) if table is not None else forecasts.places(post, *ends)
     if not any(columns[k] for k in ("coordinates", "end", "lower")):
         columns["coordinates"] = _axes_among(list(sheet.frame.columns), post)
-    drop, average, noisy = (columns.pop(name) for name in ("drop_nan", "average", "noisy"))
     if columns["scale"] is not None and not noisy:
         raise BadInput("exposure: expected --noisy with it, as only new measurements have one, got none")
     source = "--from, --to" if table is None else table

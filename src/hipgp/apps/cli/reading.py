@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from hipgp.apps.cli.console import BadInput
+from hipgp.model.tables import edges
 
 ASTROPY = (".fits", ".fit", ".ecsv", ".vot", ".votable")  # endings of the files that astropy reads
 GEOGRAPHIC = (".geojson", ".gpkg", ".shp")  # of those that geopandas reads
@@ -14,14 +15,18 @@ PARQUET = (".parquet", ".pq")
 
 
 class Sheet(NamedTuple):
-    """A table with the units its file gave."""
+    """A table with the units its file gave, and the names of its axes if it is of cells of an array."""
 
     frame: pd.DataFrame
     units: dict[str, str]
+    axes: tuple[str, ...] = ()
 
 
-def read_table(path: pathlib.Path) -> Sheet:
-    """CSV, Parquet, FITS, ECSV, VOTable, NetCDF, GeoJSON, GeoPackage or a shapefile, by the file's ending."""
+def read_table(path: pathlib.Path, average: bool = False) -> Sheet:
+    """CSV, Parquet, FITS, ECSV, VOTable, NetCDF, GeoJSON, GeoPackage or a shapefile, by the file's ending.
+
+    Rows of NetCDF are the middles of its cells, with `average` their lower and upper corners.
+    """
     if not path.exists():
         raise BadInput(f"{path}: no such file")
     ending = path.suffix.lower()
@@ -29,7 +34,7 @@ def read_table(path: pathlib.Path) -> Sheet:
         if ending in ASTROPY:
             sheet = _through_astropy(path)
         elif ending == ".nc":
-            sheet = Sheet(_cells(path), {})
+            sheet = _cells(path, average)
         elif ending in GEOGRAPHIC:
             sheet = Sheet(_through_geopandas(path), {})
         else:
@@ -43,7 +48,7 @@ def read_table(path: pathlib.Path) -> Sheet:
         raise BadInput(f"{path}: has no rows")
     frame = sheet.frame.rename(columns=lambda c: str(c).strip())
     _check_names(list(frame.columns), path)
-    return Sheet(frame, sheet.units)
+    return sheet._replace(frame=frame)
 
 
 def _through_astropy(path: pathlib.Path) -> Sheet:
@@ -59,12 +64,24 @@ def _through_astropy(path: pathlib.Path) -> Sheet:
     return Sheet(table.to_pandas(), units)  # masked cells become missing ones
 
 
-def _cells(path: pathlib.Path) -> pd.DataFrame:
-    """The cells of a NetCDF file that hold numbers, a row each with their middles."""
+def _cells(path: pathlib.Path, average: bool) -> Sheet:
+    """The cells of a NetCDF file that hold numbers, a row each with their middles, or their lower and upper corners."""
     import xarray as xr
 
     with xr.open_dataset(path) as found:
-        return found.to_dataframe().reset_index().dropna()
+        axes = tuple(str(dim) for dim in found.dims)
+        if not average:
+            return Sheet(found.to_dataframe().reset_index().dropna(), {}, axes)
+        named = {str(found[dim].attrs.get("bounds")) for dim in found.dims}
+        fields = found[[name for name in found.data_vars if name not in named]]
+        ends = {
+            f"{side}_{dim}": (dim, values)
+            for dim in fields.dims
+            for side, values in zip(("lower", "upper"), edges(found, found[dim]), strict=True)
+        }
+        table = fields.assign(ends).to_dataframe().reset_index(drop=True).dropna()
+        table = table[[name for name in table.columns if name not in found.coords]]
+        return Sheet(table, {}, tuple(str(dim) for dim in fields.dims))
 
 
 def _through_geopandas(path: pathlib.Path) -> pd.DataFrame:

@@ -245,6 +245,10 @@ def _made(
     sheet: Sheet, columns: Columns, one: np.ndarray, two: np.ndarray, average: bool, path: Any, units: Units
 ) -> Any:
     """The functional of the rows, from the first and the second places."""
+    if columns.kind == "points" and average:
+        raise BadInput(
+            f"{path}: expected rays, polygons or the cells of NetCDF with --average, got values at points; leave it out"
+        )
     if columns.kind == "points":
         return hg.Points(one)
     if columns.kind == "averages":
