@@ -85,6 +85,19 @@ def test_a_series_has_many_vertices_its_data_and_dates(tmp_path):
     assert {len(line.get_xdata()) for line in ax.lines} >= {40, 5}
 
 
+def test_data_on_top_are_without_the_part_of_columns():
+    """As the map is, which has no columns."""
+    x = np.linspace(0, 1, 30)
+    column = np.where(np.arange(30) % 2, 50.0, 0.0)
+    data = hg.observe(hg.Points(x), np.sin(6 * x) + column, noise=0.01)
+    post = hg.GP(hg.Matern32(1.0, 0.3), trend=np.stack([column], 1)).condition(
+        data, hg.Exact(), progress=False
+    )
+    shown = display.observed(post)
+    np.testing.assert_allclose(shown.y, post.predict(x, columns=np.zeros((30, 1))).mean, atol=0.05)
+    np.testing.assert_array_equal(shown.noise_std(None), 0.01)
+
+
 def test_pictures_are_returned_as_axes():
     post = points_in_a_plane()
     mean, std = post.plot()

@@ -5,6 +5,7 @@ made; otherwise the map on the posterior's own grid is interpolated by a spline.
 from samples are smoothed first, over a fraction of a lengthscale: their Monte Carlo error is not part of the field.
 """
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -168,8 +169,21 @@ def _planes(post: "Posterior", std: bool, progress: bool) -> _View:
 
 
 def observed(post: "Posterior") -> Data | None:
-    """The data in the unit of y, where the engine keeps them and no link stands between them and the field."""
-    data = post.engine.observations()
+    """The data in the unit of y, where the engine keeps them and no link stands between them and the field.
+
+    They are less the part of a trend in columns, which maps do not have either.
+    """
+    data, problem = post.engine.observations(), post.engine.conditioned_on()
+    if (
+        data is not None
+        and problem is not None
+        and problem.trend.kind == "columns"
+        and post.engine.method.linear
+    ):
+        columns, beta = problem.trend.of_data(data, post.grid), post.engine.trend_fit()[1]
+        parts = np.split(data.y - columns @ beta, np.cumsum([len(block.y) for block in data.blocks])[:-1])
+        both = zip(data.blocks, parts, strict=True)
+        data = Data(tuple(dataclasses.replace(block, y=part) for block, part in both))
     return data if data is None or post.unit == 0 else scaled_data(data, post.unit)
 
 

@@ -60,6 +60,15 @@ def test_points():
     check_same("t.csv", hg.Points(X))
 
 
+def test_the_grid_is_chosen_as_in_python():
+    PLANE.to_csv("t.csv", index=False)
+    told = hipgp("fit", "t.csv", *FLAGS[:4], "--std", "none", "-o", "map.hipgp")
+    data = hg.observe(hg.Points(X), Y, 0.05)
+    post = hg.GP(KERNEL, trend="constant").condition(data, hg.Batch(), progress=False)
+    assert hg.load("map.hipgp").grid == post.grid
+    assert "too coarse" not in told and " ".join(post.diagnostics["grid_chosen"].split()[:4]) in told
+
+
 def test_rays():
     table = PLANE.rename(columns={"x": "x0", "y": "y0"}).assign(x1=FAR[:, 0], y1=FAR[:, 1])
     table.to_csv("t.csv", index=False)

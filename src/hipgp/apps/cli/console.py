@@ -40,11 +40,13 @@ class Voice:
         if self.as_json:
             print(json.dumps(rows, default=str))
         elif not self.quiet:
-            table = Table("", "", title=title, show_header=False, title_justify="left", title_style="bold")
+            console = Console(highlight=False)
+            console.print(Text(title, style="bold"), soft_wrap=True)
+            table = Table("", "", show_header=False)
             for name, value in rows.items():
                 if value is not None:
                     table.add_row(Text(_spoken(name)), Text(_shown(value)))
-            Console(highlight=False).print(table)
+            console.print(table)
 
     @contextlib.contextmanager
     def guarded(self, resume: str = "", checkpoints: Iterable[pathlib.Path] = ()) -> Iterator[None]:

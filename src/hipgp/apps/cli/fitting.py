@@ -133,14 +133,20 @@ def fit(
             voice.note(f"kernel chosen: {gp.learned.choice}")
         voice.note("learned: " + ", ".join([*gp.learned.shown(), *others]))
     if given is None:
-        learned = gp.learned
-        grid = grids.fitted(data, gp)
+        learned, grid = gp.learned, _first_grid(gp, data, s)
         gp = _with_learned(hg.GP(gp.kernel, grid, gp.noise, trend, link, gp.parameters), learned)
-        voice.note(
-            f"grid: {' x '.join(map(str, grid.shape))} points, spacing {', '.join(f'{h:.3g}' for h in grid.spacing)}"
-        )
+        if grid is not None:
+            voice.note(
+                f"grid: {' x '.join(map(str, grid.shape))} points, spacing {', '.join(f'{h:.3g}' for h in grid.spacing)}"
+            )
     _finish(gp, loaded, output, checkpoint, s, voice, overwrite)
     of_learning.unlink(missing_ok=True)
+
+
+def _first_grid(gp: hg.GP, data: hg.Data, s: Settings) -> hg.Grid | None:
+    """None where conditioning chooses a grid on which the posterior is near that without one, as in Python."""
+    chosen = s.engine == "batch" and data.gaussian and link_of(s) == "none"
+    return None if chosen else grids.fitted(data, gp)
 
 
 def plan(paths: list[pathlib.Path], s: Settings, voice: Voice) -> None:
@@ -158,7 +164,7 @@ def plan(paths: list[pathlib.Path], s: Settings, voice: Voice) -> None:
         )
     kernel = kernel_asked(s, data.ndim, data.units)
     given = s.spacing or s.shape
-    grid = grids.wanted(data, s.spacing, s.shape) if given else grids.fitted(data, hg.GP(kernel))
+    grid = grids.wanted(data, s.spacing, s.shape) if given else _first_grid(hg.GP(kernel), data, s)
     noise = s.noise or 0.3 * float(np.std(data.y)) or 1.0
     link = None if link_of(s) == "none" else link_of(s)
     trend = None if s.trend == "none" or s.engine == "variational" else s.trend
@@ -197,6 +203,8 @@ def _finish(
     else:
         gp = hg.GP(gp.kernel, gp.grid, gp.noise)
         post = gp.condition(loaded.data, method=hg.Variational(), progress=voice.progress)
+    if "grid_chosen" in post.diagnostics:
+        voice.note(str(post.diagnostics["grid_chosen"]))
     post = post.labelled(*loaded.labels(s))
     std = None if s.std == "none" else post.std(s.std, progress=voice.progress)  # type: ignore[arg-type]
     draws = post.sample(s.samples, key=s.seed, progress=voice.progress) if s.samples else None

@@ -1,6 +1,7 @@
 """Tables in: reading, finding the columns, and turning rows into measurements."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -142,7 +143,9 @@ def _refuse_words(raw: pd.Series, unread: np.ndarray, name: str, what: str, path
         # line numbers, with the header
         where = ", ".join(f"row {i + 2} has {raw.iloc[i]!r}" for i in words[:3])
         more = f" and {len(words) - 3} more" if len(words) > 3 else ""
-        raise BadInput(f"{path}: column {name!r} should hold {what}, but {where}{more}")
+        dated = re.match(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}", str(raw.iloc[words[0]])) is not None
+        remedy = "; write dates as 2020-02-01, since 01/02/2020 is two days" if dated else ""
+        raise BadInput(f"{path}: column {name!r} should hold {what}, but {where}{more}{remedy}")
 
 
 def _converted(
