@@ -19,7 +19,12 @@ MapFile = Annotated[Path, typer.Argument(help="A map written by `hipgp fit`.", s
 Names = Annotated[str, typer.Option(help="Columns, separated by commas.", show_default=False)]
 Values = Annotated[str | None, typer.Option(help="Column of measured values.")]
 Errors = Annotated[str | None, typer.Option(help="Column of their standard errors.")]
-Average = Annotated[bool, typer.Option("--average", help="Rays are averages, not integrals, and cells of NetCDF averages, not values.")]
+Average = Annotated[
+    bool,
+    typer.Option(
+        "--average", help="Rays are averages, not integrals, and cells of NetCDF averages, not values."
+    ),
+]
 Total = Annotated[bool, typer.Option("--total", help="Polygons are totals, not averages.")]
 DropNan = Annotated[bool, typer.Option("--drop-nan", help="Leave out rows with empty cells.")]
 COLUMNS = ("coordinates", "start", "end", "lower", "upper")
