@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from hipgp.apps.cli.console import BadInput
-from hipgp.model.tables import edges
 
 ASTROPY = (".fits", ".fit", ".ecsv", ".vot", ".votable")  # endings of the files that astropy reads
 GEOGRAPHIC = (".geojson", ".gpkg", ".shp")  # of those that geopandas reads
@@ -67,6 +66,8 @@ def _through_astropy(path: pathlib.Path) -> Sheet:
 def _cells(path: pathlib.Path, average: bool) -> Sheet:
     """The cells of a NetCDF file that hold numbers, a row each with their middles, or their lower and upper corners."""
     import xarray as xr
+
+    from hipgp.model.tables import edges
 
     with xr.open_dataset(path) as found:
         axes = tuple(str(dim) for dim in found.dims)
