@@ -3,6 +3,7 @@
 from importlib import resources
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from scipy.stats import norm
@@ -144,6 +145,18 @@ def test_only_public_names_are_listed():
     assert {"GP", "HIPGPRegressor", "plots", "report", "simulate", "demos"} <= set(listed)
     assert not [name for name in listed if name.startswith("_") and name != "__version__"]
     assert {"importlib", "TYPE_CHECKING", "Any", "annotations"}.isdisjoint(listed)
+
+
+def test_columns_of_a_table_name_the_axes():
+    table = pd.DataFrame({"easting": X[:, 0], "depth": X[:, 1], "salt": Y})
+    post = hg.GP(KERNEL).condition(hg.observe(table, "salt", 0.1), hg.Exact(), progress=False)
+    assert post.labels.axes == ("easting", "depth")
+    asked = table.assign(ship="Meteor")[["depth", "ship", "easting"]][:3]
+    found = post.predict(asked)
+    assert list(found.columns) == ["depth", "ship", "easting", "mean", "std"]
+    np.testing.assert_array_equal(found["mean"], post.predict(X[:3]).mean)
+    reserved = hg.observe(table.rename(columns={"depth": "mean"}), "salt", 0.1)
+    assert hg.GP(KERNEL).condition(reserved, hg.Exact(), progress=False).labels.axes == ("x", "y")
 
 
 def test_a_name_that_is_spelt_wrong_has_its_nearest_suggested():

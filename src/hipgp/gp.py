@@ -31,6 +31,7 @@ from hipgp.model.data import Data
 from hipgp.model.frames import Frame
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.labels import Labels
 from hipgp.model.links import Link, as_link
 from hipgp.model.periodic import check_periods
 from hipgp.model.problem import OpenProblem, Problem
@@ -158,7 +159,8 @@ class GP(Shown, eqx.Module):
         found = settled.engine.condition(settled.problem, progress, checkpoint, *begin)
         found = dataclasses.replace(found, diagnostics=found.diagnostics | settled.why)
         learned, unit, frame = self.learned, settled.unit, settled.frame
-        return Posterior(found, learned, unit=unit, frame=frame, design=settled.design)
+        named = Labels.of_data(data.ndim, frame, data.axes) if data.axes else None
+        return Posterior(found, learned, named, unit, frame=frame, design=settled.design)
 
     def plan(
         self,

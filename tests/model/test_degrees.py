@@ -121,7 +121,7 @@ def test_a_field_over_degrees_and_dates_is_that_over_km_and_days():
     cells = post.predict(grid.to_xarray(), progress=False)["mean"]
     at = [cells.sel(time=r.when, lat=r.Lat, lon=r.Lon) for r in later[:3].itertuples()]
     np.testing.assert_allclose(at, found["mean"][:3], rtol=1e-9)
-    with pytest.raises(ValueError, match="expected time beside Lon and Lat, got depth, layer"):
+    with pytest.raises(ValueError, match="expected when beside Lon and Lat, got depth, layer"):
         post.predict(TABLE.assign(depth=1.0, layer=2.0), progress=False)
 
 

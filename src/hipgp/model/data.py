@@ -44,6 +44,7 @@ class Observations(eqx.Module):
     covariates: Any = eqx.field(
         static=True, default=None
     )  # a table with a row for each, of which a trend is made
+    axes: tuple[str, ...] = eqx.field(static=True, default=())  # names of the axes, of columns of a table
 
     def in_frame(self, frame: Frame) -> "Observations":
         """These observations converted to other units of the axes and of the field."""
@@ -60,7 +61,7 @@ class Observations(eqx.Module):
                 f"not converted, got {self.field_unit!r}; convert them first"
             )
         noise = None if self.noise is None else by * self.noise
-        return Observations(functional, by * self.y, noise, None, frame.field, self.covariates)
+        return Observations(functional, by * self.y, noise, None, frame.field, self.covariates, self.axes)
 
     def take(self, index: Any) -> "Observations":
         """The observations at `index`, a mask or an array of numbers, with what goes with each of them."""
@@ -75,8 +76,8 @@ class Observations(eqx.Module):
         )
 
     def plain(self) -> "Observations":
-        """These observations as plain numbers, with the units dropped and not converted."""
-        return dataclasses.replace(self, functional=self.functional.given_in(()), field_unit="")
+        """These observations as plain numbers, with units and names dropped."""
+        return dataclasses.replace(self, functional=self.functional.given_in(()), field_unit="", axes=())
 
 
 class Data(Shown, eqx.Module):
@@ -118,6 +119,11 @@ class Data(Shown, eqx.Module):
         return Frame(self.units, self.blocks[0].field_unit, self.blocks[0].functional.crs)
 
     @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the axes where places came in a table or an array; otherwise empty."""
+        return self.blocks[0].axes
+
+    @property
     def units(self) -> Units:
         """The unit of each axis; empty for plain numbers."""
         return self.blocks[0].functional.units
@@ -152,7 +158,8 @@ class Data(Shown, eqx.Module):
 
     def plain(self) -> "Data":
         """These data as plain numbers in the units of the frame."""
-        return Data(tuple(block.plain() for block in self.blocks)) if self.frame != Frame() else self
+        named = self.frame != Frame() or any(block.axes for block in self.blocks)
+        return Data(tuple(block.plain() for block in self.blocks)) if named else self
 
     def covariates(self) -> Any:
         """The tables that came with the observations, as one; a ValueError if some came without."""
@@ -237,10 +244,11 @@ def observe(
     `covariates` is a DataFrame with a row for each, for trends in named columns: `GP(..., trend="~ elevation")`. With a
     GeoDataFrame they are its other columns.
     """
+    axes: tuple[str, ...] = ()
     if kind is not None or not isinstance(functional, Functional):
         from hipgp.model.tables import described
 
-        functional, y, noise, covariates = described(functional, y, noise, covariates, kind)
+        functional, y, noise, covariates, axes = described(functional, y, noise, covariates, kind)
     values, unit = as_quantity("y", y, ndim=(1,))
     if values.shape != (len(functional),):
         raise ValueError(
@@ -250,7 +258,7 @@ def observe(
     likelihood = _checked(likelihood, functional, values, noise)
     std = None if noise is None else _noise_std(noise, values, unit)
     unit = field_unit(functional, unit)
-    return Data((Observations(functional, values, std, likelihood, unit, covariates),))
+    return Data((Observations(functional, values, std, likelihood, unit, covariates, axes),))
 
 
 def _check_covariates(covariates: Any, count: int) -> None:

@@ -59,9 +59,16 @@ class Labels(NamedTuple):
         return made
 
     @staticmethod
-    def of_data(ndim: int, frame: "Frame") -> "Labels":
-        """The names and units of data: an axis of dates is called time, the others x, y, z and t."""
+    def of_data(ndim: int, frame: "Frame", axes: tuple[str, ...] = ()) -> "Labels":
+        """The names and units of data: those of columns, where these can be names of axes.
+
+        Otherwise an axis of dates is called time, the others x, y, z and t.
+        """
         names = ["time" if origin(u) else a for a, u in zip(AXES[ndim], frame.axes, strict=False)]
+        if axes and all(
+            a.strip() and a.isprintable() and len(a) <= LONGEST and a not in RESERVED for a in axes
+        ):
+            names = list(axes)
         return Labels.of(ndim, names if len(set(names)) == len(names) else None, frame.axes, unit=frame.field)
 
     def changed(self, frame: "Frame", axes: Any, axis_units: Any, name: Any, unit: Any) -> "Labels":

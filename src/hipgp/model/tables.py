@@ -15,15 +15,17 @@ from hipgp.model.degrees import degrees_among, refuse_degrees
 from hipgp.model.functional import Functional
 from hipgp.model.functionals import BoxAverages, Points
 from hipgp.model.geometry import Kind, cells_in_degrees, from_degrees, has_geometry, of_geometry
+from hipgp.model.labels import AXES
 
 
 class Described(NamedTuple):
-    """The arguments of `observe` with columns and coordinates read: a functional, and numbers for each."""
+    """The arguments of `observe` with columns and coordinates read: a functional, numbers for each, and the names of the axes."""
 
     functional: Functional
     y: Any
     noise: Any
     covariates: Any
+    axes: tuple[str, ...] = ()
 
 
 def described(source: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None) -> Described:
@@ -40,7 +42,7 @@ def described(source: Any, y: Any, noise: Any, covariates: Any, kind: Kind | Non
     if hasattr(source, "iloc") and hasattr(source, "columns"):
         places = [c for c in source.columns if not any(isinstance(n, str) and c == n for n in (y, noise))]
         variables = _column("y", source, y), _column("noise", source, noise)
-        return Described(points_of(source[places]), *variables, covariates)
+        return Described(points_of(source[places]), *variables, covariates, _axes(places))
     if not isinstance(source, Functional):
         raise ValueError(
             f"functional: expected Points, LineIntegrals, ..., a table of coordinates, a GeoDataFrame or an array of xarray, "
@@ -63,6 +65,12 @@ def points_of(table: Any, crs: str = "") -> Points:
     beside = Points(table[[name for name in table.columns if name not in pair]])
     units = (*plane.units, *(beside.units or ("",) * beside.ndim))
     return Points(np.hstack([plane.x, beside.x])).with_fields({"crs": plane.crs, "units": units})
+
+
+def _axes(names: Any) -> tuple[str, ...]:
+    """The names of the axes of places in these columns; longitude and latitude are those of a plane, and come first."""
+    pair = degrees_among(names) or ()
+    return (*AXES[2][: len(pair)], *(str(name) for name in names if name not in pair))
 
 
 def _column(name: str, table: Any, value: Any) -> Any:
@@ -111,7 +119,7 @@ def _of_array(source: Any, y: Any, noise: Any, covariates: Any, kind: Kind | Non
         )
     std = std[good] if np.ndim(std) == 1 and len(std) == len(good) else std
     functional = _cells(source, values, kind == "averages", good)
-    return Described(functional, numbers[good], std, covariates)
+    return Described(functional, numbers[good], std, covariates, _axes(values.dims))
 
 
 def _variable(source: Any, name: Any) -> Any:
