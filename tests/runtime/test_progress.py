@@ -1,6 +1,7 @@
 """The line that shows what a long job is at."""
 
 import io
+import sys
 import time
 
 import pytest
@@ -35,6 +36,20 @@ def test_a_long_job_shows_by_itself_what_it_is_at(terminal):
         assert "━" * 6 + "╌" * 18 in terminal.getvalue()
         line.update("step 7")
         assert _until(lambda: "step 7" in terminal.getvalue())
+
+
+def test_a_notebook_needs_no_widgets(monkeypatch):
+    """A line of text there, too, that is erased in the end."""
+    written = io.StringIO()
+    shell = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setattr("builtins.get_ipython", lambda: shell, raising=False)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    with Progress("solving", shown=True) as line:
+        line.done(30, 120)
+        assert _until(lambda: "30 of 120" in written.getvalue())
+    assert written.getvalue().rstrip().endswith("\x1b[2K") and "ipywidgets" not in written.getvalue()
 
 
 def test_a_short_job_shows_nothing(terminal, monkeypatch):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PATIENCE = 2.0  # seconds before anything is shown
+NOTEBOOK = 100  # characters of a line in a notebook
 
 # called with the number of items done, and of all items
 Report = Callable[[int, int], None]
@@ -52,7 +53,13 @@ class Progress:
         from rich.live import Live
 
         console = Console(stderr=True)
-        return Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._line)
+        notebook = console.is_jupyter
+        if notebook:  # there rich asks for ipywidgets; a line that is written over needs none
+            console = Console(stderr=True, force_jupyter=False, force_terminal=True, width=NOTEBOOK)
+        return Live(
+            console=console, refresh_per_second=4, transient=True, get_renderable=self._line,
+            redirect_stdout=not notebook, redirect_stderr=not notebook,
+        )  # fmt: skip
 
     def _show(self) -> None:
         with self.lock:
