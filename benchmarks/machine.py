@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
+LOCAL = {"--data": "DIR", "--peer-python": "PYTHON"}  # what stands in for paths of this machine
 RESULTS = Path(os.environ.get("HIPGP_RESULTS", Path(__file__).parent / "results"))
 
 
@@ -54,9 +55,9 @@ def write_result(name: str, result: dict[str, Any]) -> None:
 
 
 def command(arguments: list[str]) -> str:
-    """The command line to repeat; the folder of the data sets is DIR."""
+    """The command line to repeat; the folder of the data sets is DIR, a peer's Python is PYTHON."""
     told = [f"benchmarks/{Path(arguments[0]).name}", *arguments[1:]]
-    known = ["DIR" if before == "--data" else word for before, word in zip(["", *told], told, strict=False)]
+    known = [LOCAL.get(before, word) for before, word in zip(["", *told], told, strict=False)]
     return shlex.join(["python", *known])
 
 

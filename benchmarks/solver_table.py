@@ -4,7 +4,7 @@
 
 For each: steps to 0.01 nats, set-up and solve seconds, of the batch engine as it comes, without a preconditioner, in grid space (in two dimensions), and with
 Vecchia factors of several sizes. At most 400 steps. Learned parameters and methods that were not asked for stay as they
-are in an earlier result.
+are in an earlier result; each method has the facts of the machine that it ran on.
 """
 
 import argparse
@@ -65,9 +65,14 @@ def main() -> None:
                 continue
             found = gp.condition(problem.data, method, progress=False).diagnostics
             keys = ("iterations", "kl_nats", "setup_seconds", "solve_seconds", "preconditioner")
-            rows[label] = {key: found[key] for key in keys}
+            rows[label] = {key: found[key] for key in keys} | {"facts": facts()}
             print(name, label, rows[label], flush=True)
-        result = {"facts": facts(), "observations": len(problem.data), "grid": gp.grid.shape, "rows": rows}
+        result = {
+            "facts": earlier(name).get("facts", facts()),
+            "observations": len(problem.data),
+            "grid": gp.grid.shape,
+            "rows": rows,
+        }
         write_result(
             f"solver-{name}",
             result | {"kernel": jax.tree.leaves(gp.kernel), "noise": gp.noise, "learn_seconds": seconds},
