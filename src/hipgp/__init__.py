@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hipgp.model.point_pattern import point_pattern
     from hipgp.model.polygons import PolygonAverages
     from hipgp.model.sphere import GreatCircles, Region, sphere
+    from hipgp.model.stream import observe_from
     from hipgp.nonlinear.engine import Linearised
     from hipgp.posterior import Posterior, load
     from hipgp.predictions import Prediction
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "hipgp.model.data": ("Data", "observe"),
+    "hipgp.model.stream": ("observe_from",),
     "hipgp.classifier": (
         "HIPGPClassifier",
     ),  # not in __all__, nor is the next: their modules need scikit-learn
@@ -156,6 +158,7 @@ __all__ = [
     "compare",
     "load",
     "observe",
+    "observe_from",
     "point_pattern",
     "sphere",
 ]

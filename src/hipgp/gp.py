@@ -16,6 +16,7 @@ import numpy as np
 
 from hipgp.averaging import Averaged
 from hipgp.batch.engine import Batch
+from hipgp.batch.streamed import condition_on_stream
 from hipgp.choices.domain import learning_grid, linearised_grid
 from hipgp.choices.learn import learned_from, warn_if_undetermined
 from hipgp.choices.problem import AUTO, settled_grid, settled_method
@@ -35,6 +36,7 @@ from hipgp.model.labels import Labels
 from hipgp.model.links import Link, as_link
 from hipgp.model.periodic import check_periods
 from hipgp.model.problem import OpenProblem, Problem
+from hipgp.model.stream import Stream
 from hipgp.model.trend import Trend
 from hipgp.model.undecided import Undecided
 from hipgp.nonlinear.engine import Linearised, suited
@@ -128,7 +130,7 @@ class GP(Shown, eqx.Module):
 
     def condition(
         self,
-        data: Data,
+        data: Data | Stream,
         method: Method | Literal["auto"] | None = None,
         *,
         hyperparameters: Literal["best", "average"] = "best",
@@ -146,6 +148,14 @@ class GP(Shown, eqx.Module):
         and from which it resumes. `mesh`, a jax.sharding.Mesh or a number of devices, cuts the fit over several devices: the
         grid by slabs of its first axis, the data's weights with it. The answer does not depend on it.
         """
+        if isinstance(data, Stream):
+            _check_hyperparameters(hyperparameters, checkpoint)
+            if isinstance(self.kernel, Undecided) or mesh is not None:
+                raise ValueError(
+                    'data: expected observe(...) with the kernel "auto" or a mesh, got observe_from(...)'
+                )
+            problem = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)  # type: ignore[arg-type]
+            return Posterior(condition_on_stream(problem, self.link, method, progress), self.learned)  # type: ignore[arg-type]
         if isinstance(self.kernel, Undecided):
             _check_hyperparameters(hyperparameters, checkpoint)  # before the work
             how = {"hyperparameters": hyperparameters, "checkpoint": checkpoint, "mesh": mesh}

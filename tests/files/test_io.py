@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import zipfile
 
 import numpy as np
 import pytest
@@ -115,6 +116,71 @@ def test_xarray_alone_opens_the_file(plain, tmp_path):
         made = xr.open_zarr(store, consolidated=False)
         np.testing.assert_array_equal(made["mean"], plain.mean)
         assert made["std"].attrs["units"] == "m"
+
+
+@pytest.fixture
+def in_slabs(plain, tmp_path, monkeypatch):
+    """A map whose mean is in slabs of three planes, its draws in as many each, and whose arrays all count as large."""
+    monkeypatch.setattr(io, "SLAB_BYTES", 3 * 8 * GRID.shape[1])
+    monkeypatch.setattr(archive, "LARGE", 1)
+    path = tmp_path / "slabs.hipgp"
+    plain.save(path, std=plain.std("vecchia"), samples=plain.sample(2))
+    return path
+
+
+def test_xarray_alone_reads_the_slabs_that_are_asked_for(plain, in_slabs, monkeypatch):
+    from zarr.storage import ZipStore
+
+    opened, before = [], zipfile.ZipFile.open
+    record = lambda self, name, *a, **k: opened.append(str(name)) or before(self, name, *a, **k)
+    monkeypatch.setattr(zipfile.ZipFile, "open", record)
+    with ZipStore(in_slabs, mode="r") as store:
+        found = xr.open_zarr(store, consolidated=False, chunks=None)
+        opened.clear()
+        part = found["mean"][4:6].to_numpy()
+        assert {name for name in opened if "/c/" in name} == {"mean/c/1/0"}
+        np.testing.assert_array_equal(part, plain.mean[4:6])
+        np.testing.assert_array_equal(found["mean"], plain.mean)
+        np.testing.assert_array_equal(found["samples"][1], plain.sample(2)[1])
+
+
+def in_a_file(array):
+    """Whether an array is a view of a file."""
+    while array is not None and not isinstance(array, np.memmap):
+        array = array.obj if isinstance(array, memoryview) else array.base
+    return array is not None
+
+
+def test_large_arrays_stay_in_the_file_until_they_are_read(plain, in_slabs):
+    back = hg.load(in_slabs)
+    assert in_a_file(back.engine.field)
+    np.testing.assert_array_equal(back.mean, plain.mean)
+    np.testing.assert_array_equal(back.to_xarray()["samples"], plain.sample(2))
+    np.testing.assert_array_equal(back.predict(X[:1]).mean, plain.predict(X[:1]).mean)
+    content = bytearray(in_slabs.read_bytes())
+    content[content.index(plain.mean[3:6].tobytes()) + 9] ^= 1
+    in_slabs.write_bytes(content)
+    with pytest.raises(ValueError, match="expected a hipgp map, got a damaged file"):
+        hg.load(in_slabs)
+
+
+def test_a_disk_that_fills_up_leaves_the_old_map(plain, tmp_path):
+    """The limit on file sizes ends a write half way, as a full disk does."""
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "map.hipgp"
+    plain.save(path)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size // 2, old[1]))
+    try:
+        with pytest.raises(OSError) as caught:
+            plain.save(path, std=np.ones(GRID.shape), overwrite=True)
+        with pytest.raises(OSError):
+            plain.export(tmp_path / "map.nc", std=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert any("map.hipgp was not changed" in note for note in caught.value.__notes__)
+    assert [p.name for p in tmp_path.iterdir()] == ["map.hipgp"]
+    np.testing.assert_array_equal(hg.load(path).mean, plain.mean)
 
 
 def test_fits_cube_has_a_wcs(plain, tmp_path):

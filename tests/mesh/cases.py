@@ -53,7 +53,7 @@ def operators(kind: str, devices: int) -> dict:
 
 def problem(kind: str) -> tuple[hg.GP, hg.Data, object]:
     rng = np.random.default_rng(0)
-    if kind == "lines":
+    if kind in ("lines", "walked"):
         grid = hg.Grid.cover((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), shape=(9, 8, 7))
         f = hg.LineIntegrals(np.full(3, 0.5), rng.uniform(0.05, 0.95, (60, 3)))
         at = hg.LineIntegrals(np.full(3, 0.5), rng.uniform(0.05, 0.95, (5, 3)))
@@ -69,7 +69,8 @@ def problem(kind: str) -> tuple[hg.GP, hg.Data, object]:
 
 def fits(kind: str, devices: int) -> tuple[hg.Posterior, hg.Posterior, object]:
     gp, data, at = problem(kind)
-    method = hg.Batch(space="data", tolerance=1e-12)
+    weights = "matrix-free" if kind == "walked" else "local"
+    method = hg.Batch(space="data", tolerance=1e-12, weights=weights)
     one = gp.condition(data, method, progress=False)
     return one, gp.condition(data, method, progress=False, mesh=devices), at
 

@@ -19,8 +19,8 @@ QUICK = [
 # Each compiles some programs for a few seconds; the quick ones above take the same paths.
 SLOW = [
     *(f"operators:{kind}:{devices}" for kind in ("2d", "3d", "short") for devices in (1, 2, 4, 8)),
-    *(f"fit:{kind}:{devices}" for kind in ("points", "crowded", "lines") for devices in (2, 8)),
-    *(f"answers:{kind}:4" for kind in ("points", "lines")),
+    *(f"fit:{kind}:{devices}" for kind in ("points", "crowded", "lines", "walked") for devices in (2, 8)),
+    *(f"answers:{kind}:4" for kind in ("points", "lines", "walked")),
 ]
 ROUNDING = 1e-12  # of the largest entry, through a solve to 1e-12 nats; 1e-14 was seen
 

@@ -38,7 +38,7 @@ from hipgp.model.packing import check_shapes, unpack_observations
 from hipgp.model.problem import Problem
 from hipgp.planning import Part
 from hipgp.runtime import hosts
-from hipgp.runtime.arrays import on_device
+from hipgp.runtime.arrays import on_cpu, on_device
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
@@ -118,7 +118,7 @@ class Batch(Method):
             )
 
     def on_mesh(self, mesh: Any, grid: Grid) -> "Batch":
-        for name, usable in (("weights", ("local",)), ("space", ("auto", "data"))):
+        for name, usable in (("weights", ("matrix-free", "local")), ("space", ("auto", "data"))):
             if getattr(self, name) not in usable:
                 raise ValueError(
                     f"mesh: expected None with Batch({name}={getattr(self, name)!r}), which computes on one device, got a "
@@ -144,7 +144,8 @@ class Batch(Method):
 
     def check_memory(self, problem: Problem) -> None:
         slabs = decisions.surely_in_data_space(self, problem.data, problem.grid.size)
-        check_torus(problem.kernel, problem.grid, WRAPPED, slabs)
+        devices = 1 if self.mesh is None or on_cpu() else self.mesh.devices.size  # CPUs share one memory
+        check_torus(problem.kernel, problem.grid, WRAPPED, slabs, devices)
         if self.weights == "local":
             p = interpolation.points_per_axis(self, problem.data)
             estimates.check_weights(problem.grid, problem.data, p)

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.batch.ordering import by_number
 from hipgp.batch.systems import System
+from hipgp.linalg.band import Band
 from hipgp.linalg.csr import CSR, contiguous_transpose
 from hipgp.linalg.sparse import SlicedEllpack, sliced_ellpack
 from hipgp.runtime.arrays import on_device
@@ -70,7 +71,7 @@ class GridSystem(System):
     toeplitz: TorusToeplitz
     weights: LocalWeights
     noise: Float[Array, " N"]
-    stencil: SlicedEllpack | None  # G for points, None for other functionals
+    stencil: SlicedEllpack | Band | None  # G for points, None for other functionals
     density: Float[Array, ""]  # mean of G over the torus
     low: _LowModes
 
@@ -166,12 +167,20 @@ def _information_of_points(
     toeplitz: Toeplitz, matrix: Any, noise: Float[np.ndarray, " N"]
 ) -> tuple[SlicedEllpack, float, _LowModes]:
     """G, its mean over the torus, and the dense block of modes, for points."""
-    torus, product = toeplitz.torus, _product(matrix, 1 / noise)
+    product = _product(matrix, 1 / noise)
     row_sums = np.maximum(np.asarray(product.sum(axis=1)), 0.0)
+    density, low = preconditioner_of_points(toeplitz, row_sums)
+    return sliced_ellpack(CSR.from_scipy(product), toeplitz.eigenvalues.dtype), density, low
+
+
+def preconditioner_of_points(
+    toeplitz: Toeplitz, row_sums: Float[np.ndarray, " M"]
+) -> tuple[float, _LowModes]:
+    """The mean over the torus of G, given its row sums, and the dense block of modes."""
+    torus = toeplitz.torus
     density = float(np.sum(row_sums)) / torus.size
     modes = _largest_modes(toeplitz, _point_modes(torus), LEAST_GAIN / max(density, 1e-300))
-    low = _low_modes(toeplitz, modes, _products_from_row_sums(torus, row_sums, modes))
-    return sliced_ellpack(CSR.from_scipy(product), toeplitz.eigenvalues.dtype), density, low
+    return density, _low_modes(toeplitz, modes, _products_from_row_sums(torus, row_sums, modes))
 
 
 def _information_of_lines(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hipgp.batch import decisions
+from hipgp.mesh.lines import cut_lines
 from hipgp.mesh.weights import MeshWeights
 from hipgp.model.data import Data
 from hipgp.model.functional import Functional
@@ -14,7 +15,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.runtime.callers import warn_caller
 from hipgp.weights.exact import exact_weights
 from hipgp.weights.joint_residuals import CellBlocks, cell_blocks
-from hipgp.weights.matrix_free import matrix_free_weights, stored_bytes
+from hipgp.weights.matrix_free import MatrixFreeWeights, matrix_free_weights, stored_bytes
 from hipgp.weights.operator import Weights
 from hipgp.weights.stencils import LocalWeights, WeightRows, local_weight_rows
 from hipgp.weights.toeplitz import Toeplitz
@@ -59,6 +60,8 @@ def rows_of(
 
 def laid_out(method: "Batch", grid: Grid, rows: Rows, dtype: Any) -> Weights:
     """W where products are computed: on one device, or by columns over a mesh."""
+    if method.mesh is not None and isinstance(rows, MatrixFreeWeights):
+        return cut_lines(method.mesh, rows)
     if not isinstance(rows, WeightRows):
         return rows
     if method.mesh is not None:

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float, Int
 
 from hipgp.batch import beyond, decisions, estimates, evidence, exact_variances, interpolation, variances
@@ -147,9 +148,9 @@ class BatchPosterior(DataPosterior):
         """Functionals in a layout for many products, with the regression of their residuals if residuals are joint."""
         rows, functional = target.rows, target.functional
         assert rows is not None
-        if not isinstance(rows, WeightRows):
-            return GridTarget(rows, None)
         weights = interpolation.laid_out(self.method, self.grid, rows, self.data.dtype)
+        if not isinstance(rows, WeightRows):
+            return GridTarget(weights, None)
         cells = self._joint_cells(functional)
         if cells is None:
             return GridTarget(weights, None)
@@ -169,7 +170,7 @@ class BatchPosterior(DataPosterior):
             rows, WeightRows
         ):  # a single product on the host; a layout in JAX pays for many products
             matrix = rows.matrix
-            field = matrix @ np.asarray(self.field, float)
+            field = _product(matrix, self.field)
             if (cells := self._joint_cells(functional)) is not None:
                 x = np.asarray(functional.places()[:, 0], float)
                 field = field + cells.cross(x, matrix) @ np.asarray(self.alpha, float)
@@ -308,6 +309,17 @@ class BatchPosterior(DataPosterior):
     def trend_variance(self, gap: Float[np.ndarray, "T p"]) -> Float[np.ndarray, " T"]:
         """The variance due to the trend's coefficients; `gap` is a functional's columns less X' A^-1 c."""
         return np.einsum("tp,pq,tq->t", gap, self.beta_covariance, gap)
+
+
+def _product(matrix: Any, field: Any) -> Float[np.ndarray, " T"]:
+    """W times the field, of which only the part that W reads is converted, or read from a file."""
+    if len(matrix.indices) > matrix.shape[1] // 8:
+        return matrix @ np.asarray(field, float)
+    used = np.unique(matrix.indices)
+    part = scipy.sparse.csr_array(
+        (matrix.data, np.searchsorted(used, matrix.indices), matrix.indptr), (matrix.shape[0], len(used))
+    )
+    return part @ np.asarray(np.asarray(field)[used], float)
 
 
 def _concatenated(parts: list[tuple[np.ndarray, np.ndarray | None]]) -> tuple[np.ndarray, np.ndarray | None]:

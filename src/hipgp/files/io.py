@@ -1,7 +1,8 @@
 """Maps on disk: named arrays and a JSON description in one file, written atomically and read without running code.
 
 A file is a zip archive (`archive.py`: stored, sealed with a digest) of a zarr version 3 hierarchy in its plainest form,
-each array one chunk of raw numbers; `xarray.open_zarr(ZipStore(path))` opens it without hipgp:
+each array one chunk of raw numbers, and large fields on the grid one for each slab of its first axis;
+`xarray.open_zarr(ZipStore(path), chunks=None)` opens it without hipgp, and reads the slabs that are asked for:
 
     mean, std, samples   on the grid; their dimensions are axis0, axis1, ...
     axis0, axis1, ...    the coordinates; long_name and units are the user's, which are never part of a path
@@ -12,11 +13,12 @@ Reading checks that every member exists, is described as this module writes it, 
 anything is allocated. A truncated, damaged or foreign file raises a ValueError.
 """
 
+import itertools
 import json
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "hipgp-map", 2
 TYPES = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 LARGEST_JSON = 2**25  # bytes
+SLAB_BYTES = 2**26  # bytes of a slab, about: fields on the grid that are larger are cut
 ROOT, MODEL = "zarr.json", "model/"
 
 
@@ -82,7 +85,8 @@ def write(path: str | os.PathLike[str], record: Record, overwrite: bool = False)
         _add(members, name, values, (name,), _attributes(label, unit))
     for name, values in held.items():
         dims = (("sample",) if values.ndim > grid.ndim else ()) + axes
-        _add(members, name, values, dims, dict(record.fields[name].attrs))
+        chunk = _slab(values.shape, values.dtype.itemsize, values.ndim - grid.ndim)
+        _add(members, name, values, dims, dict(record.fields[name].attrs), chunk)
     for name, values in record.arrays.items():
         _add(members, MODEL + name, values, None, {})
     archive.write(path, members)
@@ -94,20 +98,45 @@ def check_free(path: str | os.PathLike[str], overwrite: bool) -> None:
         raise FileExistsError(f"{path}: exists already; give overwrite=True to replace it")
 
 
+def _slab(shape: tuple[int, ...], itemsize: int, axis: int) -> tuple[int, ...]:
+    """The shape of slabs along the grid's first axis, which is number `axis`; draws come one by one."""
+    plane = itemsize * math.prod(shape[axis + 1 :])
+    if itemsize * math.prod(shape) <= SLAB_BYTES:
+        return shape
+    return (*[1] * axis, max(1, min(shape[axis], SLAB_BYTES // max(plane, 1))), *shape[axis + 1 :])
+
+
 def _add(
-    members: dict[str, Any], name: str, values: Any, dims: tuple[str, ...] | None, attributes: dict[str, Any]
+    members: dict[str, Any],
+    name: str,
+    values: Any,
+    dims: tuple[str, ...] | None,
+    attributes: dict[str, Any],
+    chunk: tuple[int, ...] | None = None,
 ) -> None:
     array: Any = np.asarray(values)
     kind = "float32" if array.dtype == np.float32 else "float64"
     array = np.ascontiguousarray(array, TYPES[kind]).reshape(array.shape)
-    members[f"{name}/{ROOT}"] = _packed(_array(array.shape, kind, dims, attributes))
+    chunk = array.shape if chunk is None else chunk
+    members[f"{name}/{ROOT}"] = _packed(_array(array.shape, kind, dims, attributes, chunk))
     if array.size:
-        members[_chunk(name, array.ndim)] = memoryview(array).cast("B")
+        members.update((where, _whole(array[at], chunk)) for where, at in _chunks(name, array.shape, chunk))
 
 
-def _chunk(name: str, ndim: int) -> str:
-    """Where zarr looks for the one chunk of an array."""
-    return "/".join([name, "c", *["0"] * ndim])
+def _chunks(
+    name: str, shape: tuple[int, ...], chunk: tuple[int, ...]
+) -> Iterator[tuple[str, tuple[slice, ...]]]:
+    """Where zarr looks for each chunk of an array, and the part of the array that it holds."""
+    for number in itertools.product(*(range(-(-n // c)) for n, c in zip(shape, chunk, strict=True))):
+        part = tuple(slice(i * c, (i + 1) * c) for i, c in zip(number, chunk, strict=True))
+        yield "/".join([name, "c", *map(str, number)]), part
+
+
+def _whole(part: np.ndarray, chunk: tuple[int, ...]) -> memoryview:
+    """The bytes of a chunk; the last ones of an array are filled up with zeros, as zarr has it."""
+    if part.shape != chunk:
+        part = np.pad(part, [(0, c - n) for n, c in zip(part.shape, chunk, strict=True)])
+    return memoryview(np.ascontiguousarray(part).reshape(part.shape)).cast("B")
 
 
 def _packed(node: dict[str, Any]) -> bytes:
@@ -118,14 +147,14 @@ def _group(attributes: Any) -> dict[str, Any]:
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
-def _array(shape: Any, kind: Any, dims: Any, attributes: Any) -> dict[str, Any]:
-    """How zarr describes an array of one chunk of raw little-endian numbers."""
+def _array(shape: Any, kind: Any, dims: Any, attributes: Any, chunk: Any) -> dict[str, Any]:
+    """How zarr describes an array of raw little-endian numbers in chunks of one shape."""
     node = {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(shape),
         "data_type": kind,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [max(1, n) for n in shape]}},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [max(1, n) for n in chunk]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": 0.0,
         "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
@@ -185,7 +214,7 @@ def _attributes_of(members: dict[str, bytes], name: str) -> dict[str, Any]:
 def _parsed(content: bytes) -> dict[str, Any]:
     if len(content) > LARGEST_JSON:
         raise ValueError(f"expected a description of at most {LARGEST_JSON} bytes, got {len(content)}")
-    node = json.loads(content)
+    node = json.loads(bytes(content))
     if not isinstance(node, dict):
         raise ValueError("expected a description in JSON, got something else")
     return node
@@ -200,17 +229,52 @@ def _arrays(members: dict[str, bytes]) -> dict[str, np.ndarray]:
         kind: Any = node.get("data_type")
         counts = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
         dims, attributes = node.get("dimension_names"), node.get("attributes")
-        if not counts or kind not in TYPES or node != _array(shape, kind, dims, attributes):
-            raise ValueError(f"expected plain numeric arrays in one piece, got {name} of {kind!r}")
-        claimed = TYPES[kind].itemsize * math.prod(shape)
-        chunk = members.pop(_chunk(name, len(shape)), b"") if claimed else b""
-        if len(chunk) != claimed:
-            raise ValueError(f"expected {claimed} bytes of {name}, of shape {tuple(shape)}, got {len(chunk)}")
-        numbers = np.frombuffer(chunk, TYPES[kind]).reshape(shape)
+        chunk = _chunk_shape(node, shape) if counts else None
+        if chunk is None or kind not in TYPES or node != _array(shape, kind, dims, attributes, chunk):
+            raise ValueError(
+                f"expected plain numeric arrays in one piece or in slabs, got {name} of {kind!r}"
+            )
+        numbers = _joined(members, name, tuple(shape), chunk, TYPES[kind])
         arrays[name] = numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
     if members:
         raise ValueError(f"expected arrays and their descriptions, got also {min(members)!r}")
     return arrays
+
+
+def _chunk_shape(node: dict[str, Any], shape: list[int]) -> tuple[int, ...] | None:
+    """The shape of an array's chunks; None where its description has none."""
+    try:
+        chunk = node["chunk_grid"]["configuration"]["chunk_shape"]
+        fits = len(chunk) == len(shape) and all(type(c) is int and c >= 1 for c in chunk)
+    except (KeyError, TypeError):
+        return None
+    return tuple(chunk) if fits else None
+
+
+def _joined(
+    members: dict[str, Any], name: str, shape: tuple[int, ...], chunk: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
+    """An array from its chunks; one that is in one piece is not copied."""
+    each = dtype.itemsize * math.prod(chunk)
+    places = (
+        [] if 0 in shape else list(_chunks(name, shape, chunk)) if _fit(members, shape, chunk) else [("", ())]
+    )
+    parts = [members.pop(where, b"") for where, _ in places]
+    if any(len(part) != each for part in parts):
+        claimed = dtype.itemsize * math.prod(shape)
+        raise ValueError(f"expected {claimed} bytes of {name}, of shape {shape}, got {sum(map(len, parts))}")
+    if len(parts) == 1 and shape == chunk:
+        return np.frombuffer(parts[0], dtype).reshape(shape)
+    out = np.empty(shape, dtype)
+    for (_, at), part in zip(places, parts, strict=True):
+        here = out[at]
+        here[...] = np.frombuffer(part, dtype).reshape(chunk)[tuple(slice(n) for n in here.shape)]
+    return out
+
+
+def _fit(members: dict[str, Any], shape: tuple[int, ...], chunk: tuple[int, ...]) -> bool:
+    """Whether the file has as many members as an array of this shape has chunks."""
+    return math.prod(-(-n // c) for n, c in zip(shape, chunk, strict=True)) <= len(members)
 
 
 def _check_fields(held: Mapping[str, np.ndarray], grid: Grid) -> None:

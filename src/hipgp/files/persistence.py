@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # The engines that a map may be of, by `Method.name`: the module and the class of their settings.
 ENGINES = {
     "batch": ("hipgp.batch.engine", "Batch"),
+    "streamed": ("hipgp.batch.streamed", "Streamed"),
     "variational": ("hipgp.variational.engine", "Variational"),
     "exact": ("hipgp.exact", "Exact"),
     "linearised": ("hipgp.nonlinear.engine", "Linearised"),

@@ -3,6 +3,8 @@
 A functional is a sum over grid points, so W u is the sum of what the slabs give, and W'a needs no message at all.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -10,7 +12,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from hipgp.linalg.csr import CSR
-from hipgp.linalg.sparse import SparseMatrix
 from hipgp.mesh.devices import AXIS, cut, device_count, over_mesh, own, parts_of, replicated
 from hipgp.mesh.sparse import cut_sparse
 from hipgp.model.grid import Grid
@@ -22,7 +23,7 @@ from hipgp.weights.stencils import WeightRows
 class MeshWeights(Weights):
     """W cut over a mesh; vectors on the grid are padded to slabs of equal size (`MeshToeplitz`)."""
 
-    parts: SparseMatrix  # a leading axis over devices
+    parts: Any  # an operator with both products, whose arrays have a leading axis over devices
     residual: Float[Array, " N"]
     mesh: Mesh = eqx.field(static=True)
 

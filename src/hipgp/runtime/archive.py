@@ -9,10 +9,13 @@ import hashlib
 import os
 import pathlib
 import re
+import struct
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
+
+import numpy as np
 
 try:
     import fcntl
@@ -20,6 +23,8 @@ except ModuleNotFoundError:  # Windows: temporary files of killed processes are 
     fcntl = None
 
 MOST_MEMBERS = 100_000
+LARGE = 2**24  # bytes of a member that is read from the file as it is needed, and not at once
+PIECE = 2**22  # bytes that are digested together
 SEAL = b"hipgp sha256 "
 
 
@@ -50,6 +55,9 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             if fcntl is None:  # Windows cannot rename an open file; elsewhere the lock is held until then
                 file.close()
             os.replace(file.name, target)
+    except OSError as error:
+        error.add_note(f"{target} was not changed: what was written so far is removed")
+        raise
     finally:
         with contextlib.suppress(OSError):
             os.unlink(file.name)
@@ -91,8 +99,11 @@ def write(path: str | os.PathLike[str], members: Mapping[str, Any]) -> None:
         archive.comment = _seal(members)
 
 
-def read(file: BinaryIO) -> dict[str, bytes]:
-    """Read an archive and check its sizes and digest; raises errors of any kind for other files."""
+def read(file: BinaryIO) -> dict[str, Any]:
+    """Read an archive and check its sizes and digest; raises errors of any kind for other files.
+
+    Large members are views of the file, from which the system reads what is used of them.
+    """
     size = file.seek(0, os.SEEK_END)
     with zipfile.ZipFile(file) as archive:
         listed = archive.infolist()
@@ -102,7 +113,7 @@ def read(file: BinaryIO) -> dict[str, bytes]:
             raise ValueError("expected members that are stored, got compressed ones")
         if sum(i.file_size for i in listed) > size:
             raise ValueError(f"expected members of at most {size} bytes, the file's size, got more")
-        members = {i.filename: archive.read(i) for i in listed}
+        members = {i.filename: _content(archive, file, i) for i in listed}
         if not archive.comment.startswith(SEAL):
             raise ValueError(
                 "expected a digest of its contents, got none: another program or an early version of hipgp wrote it; "
@@ -113,10 +124,23 @@ def read(file: BinaryIO) -> dict[str, bytes]:
     return members
 
 
+def _content(archive: zipfile.ZipFile, file: BinaryIO, member: zipfile.ZipInfo) -> Any:
+    """What a member holds: bytes, or where it is large a view of the file. The digest is checked afterwards."""
+    if member.file_size < LARGE:
+        return archive.read(member)
+    with archive.open(member):  # checks that the header in the file is the one that is listed
+        pass
+    file.seek(member.header_offset + 26)  # lengths of the name and of what follows it
+    name, extra = struct.unpack("<HH", file.read(4))
+    begin = member.header_offset + 30 + name + extra
+    return memoryview(np.memmap(file, np.uint8, "r", begin, (member.file_size,)))
+
+
 def _seal(members: Mapping[str, Any]) -> bytes:
     digest = hashlib.sha256()
     for name in sorted(members):
-        label, content = name.encode(), memoryview(members[name])
+        label, content = name.encode(), memoryview(members[name]).cast("B")
         digest.update(f"{len(label)} {content.nbytes} ".encode() + label)
-        digest.update(content)
+        for begin in range(0, content.nbytes, PIECE):
+            digest.update(content[begin : begin + PIECE])
     return SEAL + digest.hexdigest().encode()

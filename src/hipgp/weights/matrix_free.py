@@ -13,7 +13,7 @@ weights with the exact line integrals; they are computed for some lines and inte
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -36,7 +36,16 @@ SMALLEST_BATCH = 64  # lines
 NODES_PER_ITERATION = 4  # of the loop along a line, unrolled
 
 
-class _MatrixFreeWeights(Weights):
+class Walk(NamedTuple):
+    """The nodes of lines: each line's first node in cells, its step from node to node, the weight of a node, their number."""
+
+    first: Float[np.ndarray, "N D"]
+    step: Float[np.ndarray, "N D"]
+    weight: Float[np.ndarray, " N"]
+    counts: Int[np.ndarray, " N"]
+
+
+class MatrixFreeWeights(Weights):
     """W of straight lines in R batches of n lines, longest first; the last batch is padded with empty lines."""
 
     first: Float[Array, "R D n"]  # the first node, in cells from the grid's origin
@@ -48,6 +57,42 @@ class _MatrixFreeWeights(Weights):
     inverse_order: Int[Array, " N"]
     residual: Float[Array, " N"]
     shape: tuple[int, ...] = eqx.field(static=True)
+
+    @staticmethod
+    def of(
+        walk: Walk,
+        gain: Float[np.ndarray, " b"],
+        residual: Float[np.ndarray, " N"],
+        shape: tuple[int, ...],
+        dtype: Any,
+    ) -> "MatrixFreeWeights":
+        """Lay out the nodes of lines through a grid of this shape."""
+        first, step, weight, counts = walk
+        order = np.lexsort((*np.round(8 * step.T).astype(np.int8), -counts))  # like directions together
+        batches = min(LINE_BATCHES, -(-len(order) // SMALLEST_BATCH))
+        missing = -len(order) % batches
+        pad = lambda a: np.pad(a[order], [(0, missing)] + [(0, 0)] * (a.ndim - 1)).reshape(
+            batches, -1, *a.shape[1:]
+        )
+        return MatrixFreeWeights(
+            first=jnp.asarray(np.swapaxes(pad(first), 1, 2), dtype),
+            step=jnp.asarray(np.swapaxes(pad(step), 1, 2), dtype),
+            weight=jnp.asarray(pad(weight), dtype),
+            counts=jnp.asarray(pad(counts), jnp.int32),
+            gain=jnp.asarray(gain, dtype),
+            order=jnp.asarray(np.pad(order, (0, missing)), jnp.int32),
+            inverse_order=jnp.asarray(np.argsort(order), jnp.int32),
+            residual=jnp.asarray(residual, dtype),
+            shape=shape,
+        )
+
+    @property
+    def walk(self) -> Walk:
+        """The nodes of the lines, on the host and in the order of the observations."""
+        place = np.asarray(self.inverse_order)
+        along = lambda a: np.swapaxes(np.asarray(a, float), 1, 2).reshape(-1, len(self.shape))[place]
+        flat = lambda a: np.asarray(a).ravel()[place]
+        return Walk(along(self.first), along(self.step), flat(self.weight), flat(self.counts))
 
     def matmul(self, u: Float[Array, "... M"]) -> Float[Array, "... N"]:
         sides = u.reshape(-1, u.shape[-1]).T  # one gather reads the values of all vectors at a point
@@ -138,7 +183,7 @@ def _interpolation_gain(kernel: Kernel, grid: Grid) -> Float[np.ndarray, " b"]:
 @float64_available
 def matrix_free_weights(
     kernel: Kernel, grid: Grid, functionals: Sequence[Functional], dtype: Any = np.float64
-) -> _MatrixFreeWeights:
+) -> MatrixFreeWeights:
     """Compute the matrix-free W of blocks that are all line integrals; a ValueError otherwise."""
     lines, gain = _lines(functionals), _interpolation_gain(kernel, grid)
     first, step, weight, counts = _midpoint_nodes(grid, lines)
@@ -147,23 +192,7 @@ def matrix_free_weights(
     residual = residual_variances(
         kernel, grid, lines, rows, 2 ** (grid.ndim - 1) * counts, counts * weight**2
     )
-    order = np.lexsort((*np.round(8 * step.T).astype(np.int8), -counts))  # like directions together
-    batches = min(LINE_BATCHES, -(-len(order) // SMALLEST_BATCH))
-    missing = -len(order) % batches
-    pad = lambda a: np.pad(a[order], [(0, missing)] + [(0, 0)] * (a.ndim - 1)).reshape(
-        batches, -1, *a.shape[1:]
-    )
-    return _MatrixFreeWeights(
-        first=jnp.asarray(np.swapaxes(pad(first), 1, 2), dtype),
-        step=jnp.asarray(np.swapaxes(pad(step), 1, 2), dtype),
-        weight=jnp.asarray(pad(weight), dtype),
-        counts=jnp.asarray(pad(counts), jnp.int32),
-        gain=jnp.asarray(gain, dtype),
-        order=jnp.asarray(np.pad(order, (0, missing)), jnp.int32),
-        inverse_order=jnp.asarray(np.argsort(order), jnp.int32),
-        residual=jnp.asarray(residual, dtype),
-        shape=grid.shape,
-    )
+    return MatrixFreeWeights.of(Walk(first, step, weight, counts), gain, residual, grid.shape, dtype)
 
 
 def stored_bytes(grid: Grid, functionals: Sequence[Functional], p: int, dtype: Any) -> float:

@@ -112,15 +112,20 @@ def torus_shape(sizes: list[tuple[list[int], np.ndarray]], far: float) -> tuple[
     return tuple(s[int(np.argmax(ok)) if ok.any() else -1] for (s, _), ok in zip(sizes, enough, strict=True))
 
 
-def check_torus(kernel: "Kernel", grid: Grid, wrap: float = 0.0, slabs: bool = False) -> None:
-    """Raise a ValueError for a grid on whose torus no solve fits into memory; `slabs` says that it may go by slabs."""
+def check_torus(
+    kernel: "Kernel", grid: Grid, wrap: float = 0.0, slabs: bool = False, devices: int = 1
+) -> None:
+    """Raise a ValueError for a grid on whose torus no solve fits into memory; `slabs` says that it may go by slabs.
+
+    Over several `devices`, each with a memory of its own, it does.
+    """
     torus = smallest_torus(kernel, grid, wrap)
-    slabs = slabs and in_slabs(grid.shape, torus)[0]
+    slabs = devices > 1 or (slabs and in_slabs(grid.shape, torus)[0])
     what = f"{' x '.join(map(str, grid.shape))} grid points on a torus of {' x '.join(map(str, torus))}"
     memory.check(
         "grid",
         what,
-        solve_bytes(grid, torus, slabs),
+        solve_bytes(grid, torus, slabs) / devices,
         "use a grid with a larger spacing, or one that covers less",
     )
 

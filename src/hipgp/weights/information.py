@@ -1,0 +1,189 @@
+"""What points tell of the grid, W'N^-1 W and W'N^-1 y, added up batch by batch: the points themselves are not kept.
+
+All points of a cell share a stencil. Its Gram matrix, the sum over them of w w' / s^2 with the residual variance in s^2, is a few
+hundred numbers for each cell. The Gram matrices give W'N^-1 W as a band matrix, and draws from N(0, W'N^-1 W), which sampling needs.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from hipgp.linalg.band import Band
+from hipgp.linalg.matrices import cholesky, map_matrices
+from hipgp.model.grid import Grid
+from hipgp.model.kernels import Kernel
+from hipgp.runtime import memory
+from hipgp.runtime.arrays import AnyArray, on_cpu, on_device
+from hipgp.runtime.programs import bounded_jit
+from hipgp.runtime.threads import map_in_threads, thread_count
+from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
+from hipgp.weights.stencils import stencil_weights
+
+CHUNK = 2**11, 2**19  # points whose outer products are in memory together: on a CPU, on a GPU
+PIECE = 2**16, 2**22  # points of one call of the compiled program
+TWICE = 2**28  # bytes of Gram matrices up to which each thread has its own
+RELATIVE_JITTER = 1e-12  # of a Gram matrix's trace, so that one of few points has a Cholesky factor
+
+Points = tuple[Float[AnyArray, "n D"], Float[AnyArray, " n"], Float[AnyArray, " n"]]
+
+
+class Information(NamedTuple):
+    """Sums over all points. `gram` and `pulled` have a row for each grid point: that of the stencils that begin there."""
+
+    gram: Float[Array, "M P P"]  # sum of w w' / s^2
+    pulled: Float[Array, "M P"]  # sum of w y / s^2
+    totals: Float[
+        Array, " 4"
+    ]  # number of points, sum of y^2 / s^2, sum of v over noise variances, number not usable
+
+
+def information_bytes(grid: Grid, p: int) -> float:
+    """Return how many bytes the sums take, with one more copy where they are turned into a band matrix."""
+    count = len(stencil_offsets(grid, p)[0])
+    return 2 * 8.0 * grid.size * (count**2 + count)
+
+
+def accumulate(
+    kernel: Kernel, grid: Grid, p: int, pieces: Iterator[Points], check: Callable[[Any], None]
+) -> Information:
+    """Add up the information of points: places, values and noise variances, piece by piece.
+
+    `check` is called with the totals so far after each piece, and raises where points are not usable. On a CPU several
+    threads add up, each in sums of its own unless these are large.
+    """
+    count = len(stencil_offsets(grid, p)[0])
+    shapes = (grid.size, count, count), (grid.size, count), (4,)
+    own = on_cpu() and 8 * grid.size * count**2 <= TWICE
+    workers, lock, over = thread_count() if own else 1, threading.Lock(), threading.Event()
+
+    def worker() -> Information:
+        sums = Information(*(jnp.zeros(shape) for shape in shapes))
+        try:
+            while not over.is_set():
+                with lock:  # reading is one after the other, beside the sums
+                    piece = next(pieces, None)
+                if piece is None:
+                    return sums
+                sums = _added((kernel, grid, p, on_cpu(), *_filled_up(piece)), sums)
+                check(np.asarray(sums.totals))
+            return sums
+        except BaseException:
+            over.set()  # the others need not read on
+            raise
+
+    try:
+        found = list(map_in_threads(worker, (() for _ in range(workers))))
+    finally:
+        over.set()
+    return found[0] if len(found) == 1 else jax.tree.map(lambda *parts: sum(parts), *found)
+
+
+def in_pieces(x: AnyArray, y: AnyArray, variance: AnyArray) -> Iterator[Points]:
+    """Cut a batch into pieces of the size that the sums are compiled for."""
+    most = PIECE[not on_cpu()]
+    for begin in range(0, len(y), most):
+        some = slice(begin, begin + most)
+        yield x[some], y[some], variance[some]
+
+
+def _filled_up(piece: Points) -> tuple[Any, ...]:
+    """Fill a piece up with points that count nothing."""
+    x, y, variance = piece
+    missing = PIECE[not on_cpu()] - len(y)
+    xp = jnp if isinstance(x, jax.Array) else np
+    used = xp.ones(len(y))
+    if missing:
+        x = xp.concatenate([x, xp.broadcast_to(x[:1], (missing, x.shape[1]))])
+        y, variance, used = (
+            xp.concatenate([a, xp.full(missing, fill, float)])
+            for a, fill in ((y, 0.0), (variance, 1.0), (used, 0.0))
+        )
+    return tuple(on_device(a) if xp is np else a for a in (x, y, variance, used))
+
+
+@bounded_jit(donate="all-except-first")
+def _added(given: tuple[Any, ...], sums: Information) -> Information:
+    kernel, grid, p, cpu, *points = given
+    chunk = CHUNK[not cpu]
+    parts = [a.astype(float).reshape(-1, chunk, *a.shape[1:]) for a in points]
+    lower, upper = (jnp.asarray(a) for a in (grid.lower, grid.upper))
+
+    def add(sums: Information, part: list[Array]) -> tuple[Information, None]:
+        x, y, variance, used = part
+        slack = 1e-9 * (upper - lower)
+        good = jnp.all((x >= lower - slack) & (x <= upper + slack), axis=1)
+        good &= jnp.isfinite(y) & (variance > 0) & jnp.isfinite(variance)
+        x, y = jnp.where(good[:, None], x, lower), jnp.where(good, y, 0.0)
+        begin, offset = locate_stencils(grid, x, p, jnp)
+        w, v = stencil_weights(kernel, grid, p, offset, None, None)
+        precision = jnp.where(good, used / (variance + v), 0.0)
+        scaled = w * precision[:, None]
+        of_all = [used, precision * y**2, jnp.where(good, used * v / variance, 0.0), used * ~good]
+        return Information(
+            sums.gram.at[begin].add(scaled[:, :, None] * w[:, None, :]),
+            sums.pulled.at[begin].add(scaled * y[:, None]),
+            sums.totals + jnp.stack([jnp.sum(a) for a in of_all]),
+        ), None
+
+    return jax.lax.scan(add, sums, parts)[0]
+
+
+def band_of(grid: Grid, p: int, gram: Float[Array, "M P P"]) -> Band:
+    """Return W'N^-1 W as a band matrix."""
+    steps = stencil_offsets(grid, p)[1]
+    between = steps[None] - steps[:, None]
+    offsets = np.unique(between[between >= 0])
+    first, second = np.nonzero(between >= 0)
+    number = np.searchsorted(offsets, between[first, second])
+    return Band(_diagonals(gram, first, second, steps[first], number, len(offsets)), tuple(offsets.tolist()))
+
+
+@bounded_jit()
+def _diagonals(gram: Array, first: Any, second: Any, steps: Any, number: Any, count: int) -> Array:
+    def add(diagonals: Array, pair: tuple[Array, ...]) -> tuple[Array, None]:
+        i, j, step, k = pair
+        entries = jnp.roll(columns[i * gram.shape[1] + j], step)  # no stencil reaches beyond the last point
+        return diagonals.at[k].add(entries), None
+
+    columns = gram.reshape(len(gram), -1).T  # one after the other in memory
+    pairs = tuple(jnp.asarray(a) for a in (first, second, steps, number))
+    return jax.lax.scan(add, jnp.zeros((count, len(gram))), pairs)[0]
+
+
+@bounded_jit()
+def scattered(grid: Grid, p: int, values: Float[Array, "... M P"]) -> Float[Array, "... M"]:
+    """Return the sum over stencils of values at their points; a stencil's values are in the row of its first point."""
+    steps = jnp.asarray(stencil_offsets(grid, p)[1])
+    add = lambda total, one: (total + jnp.roll(one[0], one[1], axis=-1), None)
+    return jax.lax.scan(add, jnp.zeros(values.shape[:-1]), (jnp.moveaxis(values, -1, 0), steps))[0]
+
+
+@bounded_jit()
+def draw_information(
+    grid: Grid, p: int, gram: Float[Array, "M P P"], key: Array, count: int
+) -> Float[Array, "count M"]:
+    """Return draws from N(0, W'N^-1 W): the noise as the grid sees it."""
+    size = gram.shape[1]
+
+    def root(matrix: Array) -> Array:
+        jitter = RELATIVE_JITTER * jnp.trace(matrix) + jnp.finfo(matrix.dtype).tiny
+        return cholesky(matrix + jitter * jnp.eye(size))
+
+    roots = map_matrices(root, gram)
+    one = lambda k: scattered(grid, p, jnp.einsum("mij,mj->mi", roots, jax.random.normal(k, gram.shape[:2])))
+    return jax.lax.map(lambda number: one(jax.random.fold_in(key, number)), jnp.arange(count))
+
+
+def check_memory(grid: Grid, p: int) -> None:
+    """Raise a ValueError where the sums do not fit into memory."""
+    memory.check(
+        "grid",
+        f"{grid.size:,} grid points with the sums of points in each cell, from stencils of {p} points per axis",
+        information_bytes(grid, p),
+        "use a grid with a larger spacing, or Batch(stencil=2)",
+    )
