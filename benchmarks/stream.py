@@ -83,7 +83,6 @@ def main() -> None:
     )
     x = np.random.default_rng(1).uniform(size=(10_000, 2))
     true = np.asarray(truth(jnp.asarray(x), *wave))
-    keep(rmse=float(np.sqrt(np.mean((post.predict(x[:64]).mean - true[:64]) ** 2))))
     began = time.perf_counter()
     found = post.predict(x, "samples", samples=args.samples, progress=False)
     keep(

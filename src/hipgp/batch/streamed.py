@@ -216,6 +216,10 @@ class StreamedPosterior(FittedPosterior):
         total = np.sqrt(std**2 + residual)
         return Prediction(mean, total, error * std / total)
 
+    def mean(self, functional: Functional) -> Float[np.ndarray, " T"]:
+        """The mean of functionals, without standard deviations."""
+        return self._rows(functional).matrix @ np.asarray(self.field)
+
     def sample(self, how: SampleOptions, functional: Functional | None = None) -> np.ndarray:
         drawn = np.concatenate(list(self._deviations(how.count, how.key, how.report))) + np.asarray(
             self.field
