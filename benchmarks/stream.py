@@ -3,8 +3,8 @@
     python benchmarks/stream.py [--count 1000000000] [--side 1000] [--batch 8388608] [--host]
 
 Writes benchmarks/results/stream-<count>-<side>-<device>.json. Batches of uniform points in the unit square are made where JAX
-computes (with --host as NumPy arrays beforehand, one batch again and again), the truth is a sum of random waves with the
-spectrum of a Matern 3/2 of lengthscale 0.05, noise 0.3, all in float64; the kernel is given.
+computes (with --host one batch, as NumPy arrays, again and again). The truth is drawn from the model: a Matern 3/2 of lengthscale
+0.05 on the grid, between its points given the grid, noise 0.3, all in float64; the kernel is given.
 """
 
 import argparse
@@ -17,28 +17,24 @@ import numpy as np
 from machine import facts, peak_memory, write_result
 
 import hipgp as hg
+from hipgp.weights.stencil_geometry import STENCIL, locate_stencils, stencil_offsets
+from hipgp.weights.stencils import stencil_weights
+from hipgp.weights.toeplitz import embed
+from hipgp.weights.torus import WRAPPED
 
-LENGTHSCALE, NOISE, WAVES = 0.05, 0.3, 200
-
-
-def waves() -> tuple[np.ndarray, np.ndarray]:
-    """Frequencies of a Matern 3/2 in the plane, a Student t of three degrees of freedom, and phases."""
-    rng = np.random.default_rng(0)
-    scale = np.sqrt(rng.chisquare(3, WAVES) / 3)
-    return rng.standard_normal((WAVES, 2)) / scale[:, None] / LENGTHSCALE, rng.uniform(0, 2 * np.pi, WAVES)
+KERNEL, NOISE = hg.Matern32(1.0, 0.05), 0.3
 
 
-def truth(x, frequencies, phases):
-    """The field at places, some waves at a time."""
-    add = lambda total, wave: (total + jnp.cos(x @ wave[0] + wave[1]), None)
-    return jax.lax.scan(add, jnp.zeros(len(x)), (frequencies, phases))[0] * np.sqrt(2 / WAVES)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def simulated(key, size, frequencies, phases):
-    places, white = jax.random.split(key)
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def simulated(key, grid, size, field):
+    """Points, their true values given a field on the grid, and measurements of them."""
+    places, between, noise = jax.random.split(key, 3)
     x = jax.random.uniform(places, (size, 2))
-    return x, truth(x, frequencies, phases) + NOISE * jax.random.normal(white, (size,))
+    begin, offset = locate_stencils(grid, x, STENCIL, jnp)
+    w, v = stencil_weights(KERNEL, grid, STENCIL, offset, None, None)
+    near = field[begin[:, None] + jnp.asarray(stencil_offsets(grid, STENCIL)[1])]
+    f = jnp.sum(w * near, axis=1) + jnp.sqrt(v) * jax.random.normal(between, (size,))
+    return x, f, f + NOISE * jax.random.normal(noise, (size,))
 
 
 def main() -> None:
@@ -50,7 +46,8 @@ def main() -> None:
     parser.add_argument("--host", action="store_true")
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    wave = tuple(map(jnp.asarray, waves()))
+    grid = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(args.side, args.side))
+    field = embed(KERNEL, grid, np.float64, WRAPPED).draw(jax.random.key(2**31), 1).ravel()
     spent = {"simulation": 0.0}
 
     def batches():
@@ -58,15 +55,14 @@ def main() -> None:
         for number, begin in enumerate(range(0, args.count, args.batch)):
             began = time.perf_counter()
             if kept is None or not args.host:
-                kept = jax.block_until_ready(simulated(jax.random.key(number), args.batch, *wave))
+                kept = jax.block_until_ready(simulated(jax.random.key(number), grid, args.batch, field))
                 kept = tuple(map(np.asarray, kept)) if args.host else kept
             spent["simulation"] += time.perf_counter() - began
             size = min(args.batch, args.count - begin)
-            yield kept[0][:size], kept[1][:size]
+            yield kept[0][:size], kept[2][:size]
 
     device = "cpu" if jax.default_backend() == "cpu" else "gpu"
-    grid = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(args.side, args.side))
-    gp = hg.GP(hg.Matern32(1.0, LENGTHSCALE), grid)
+    gp = hg.GP(KERNEL, grid)
     result = {"machine": facts(), "count": args.count, "grid": grid.shape, "noise": NOISE, "host": args.host}
 
     def keep(**more) -> None:
@@ -81,8 +77,7 @@ def main() -> None:
         simulation_seconds=spent["simulation"],
         diagnostics=post.diagnostics,
     )
-    x = np.random.default_rng(1).uniform(size=(10_000, 2))
-    true = np.asarray(truth(jnp.asarray(x), *wave))
+    x, true, _ = map(np.asarray, simulated(jax.random.key(2**30), grid, 10_000, field))
     began = time.perf_counter()
     found = post.predict(x, "samples", samples=args.samples, progress=False)
     keep(

@@ -1,5 +1,6 @@
 """Points that are read once and not kept give the posterior that all of them in memory give."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -86,6 +87,13 @@ def test_the_sums_do_not_depend_on_threads_or_batches(monkeypatch):
     gp = hg.GP(hg.Matern32(1.3, 0.4), GRIDS[2])
     stream = hg.observe_from(lambda: iter(batches(*problem(2), size=COUNT)))
     found = gp.condition(stream, hg.Batch(tolerance=1e-13), progress=False).mean
+    np.testing.assert_allclose(found, one, rtol=0, atol=1e-10)
+    x, y, noise = problem(2)
+    there = [
+        (jnp.asarray(x[:64]), jnp.asarray(y[:64]), noise[:64]),
+        (jnp.asarray(x[64:]), y[64:], noise[64:]),
+    ]
+    found = gp.condition(hg.observe_from(there), hg.Batch(tolerance=1e-13), progress=False).mean
     np.testing.assert_allclose(found, one, rtol=0, atol=1e-10)
 
 

@@ -103,7 +103,7 @@ def _filled_up(piece: Points) -> tuple[Any, ...]:
             xp.concatenate([a, xp.full(missing, fill, float)])
             for a, fill in ((y, 0.0), (variance, 1.0), (used, 0.0))
         )
-    return tuple(on_device(a) if xp is np else a for a in (x, y, variance, used))
+    return tuple(a if isinstance(a, jax.Array) else on_device(a) for a in (x, y, variance, used))
 
 
 @bounded_jit(donate="all-except-first")
