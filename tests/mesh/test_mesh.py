@@ -8,6 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import hipgp as hg
+from hipgp.model.problem import Problem
+from hipgp.model.trend import Trend
+
 CASES = Path(__file__).with_name("cases.py")
 QUICK = [
     "operators:2d:4",
@@ -74,3 +78,17 @@ def test_what_a_mesh_cannot_do_is_said_in_words(quick):
         "link": "mesh: expected None with Linearised",
     }.items():
         assert found[name].startswith(words), (name, found)
+
+
+def test_neither_files_nor_checkpoints_know_of_the_mesh():
+    """So a map or a checkpoint of one mesh is read on another."""
+    grid, x = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(6, 5)), np.full((3, 2), 0.5)
+    problem = Problem(
+        hg.Matern32(1.0, 0.4), grid, hg.observe(hg.Points(x), np.ones(3), 0.1), None, Trend(None)
+    )
+    method = hg.Batch(tolerance=1e-3)
+    cut = method.on_mesh(1, grid)
+    assert cut.mesh is not None and method.mesh is None
+    assert cut.digest(problem) == method.digest(problem)
+    assert cut.settings() == method.settings() and hg.Batch.of_settings(cut.settings()) == method
+    assert "mesh" not in repr(method)
