@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hipgp.batch import decisions
+from hipgp.mesh.devices import replicated
 from hipgp.mesh.lines import cut_lines
 from hipgp.mesh.weights import MeshWeights
 from hipgp.model.data import Data
@@ -61,7 +62,8 @@ def rows_of(
 def laid_out(method: "Batch", grid: Grid, rows: Rows, dtype: Any) -> Weights:
     """W where products are computed: on one device, or by columns over a mesh."""
     if method.mesh is not None and isinstance(rows, MatrixFreeWeights):
-        return cut_lines(method.mesh, rows)
+        residual = replicated(method.mesh, np.asarray(rows.residual))
+        return MeshWeights(parts=cut_lines(method.mesh, rows), residual=residual, mesh=method.mesh)
     if not isinstance(rows, WeightRows):
         return rows
     if method.mesh is not None:

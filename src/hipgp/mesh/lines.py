@@ -4,14 +4,15 @@ A node between two slabs touches a plane of either. Both devices walk it, each w
 so that every corner of every cell counts once.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from hipgp.mesh.devices import parts_of, replicated, stacked
-from hipgp.mesh.weights import MeshWeights
+from hipgp.mesh.devices import parts_of, stacked
 from hipgp.weights.matrix_free import MatrixFreeWeights, Walk
 
 
@@ -31,8 +32,8 @@ class _Slab(eqx.Module):
         return self.inner.transpose_matmul(a)[..., self._plane : -self._plane]
 
 
-def cut_lines(mesh: Mesh, whole: MatrixFreeWeights) -> MeshWeights:
-    """Cut the weights of lines over a mesh."""
+def cut_lines(mesh: Mesh, whole: MatrixFreeWeights) -> Any:
+    """Return the parts of the weights of lines on each device of a mesh, for `MeshWeights`."""
     walk, planes = whole.walk, parts_of(whole.shape[0], mesh)
     shape, gain = (planes + 2, *whole.shape[1:]), np.asarray(whole.gain)
     none, dtype = np.zeros(len(walk.counts)), whole.weight.dtype
@@ -40,8 +41,7 @@ def cut_lines(mesh: Mesh, whole: MatrixFreeWeights) -> MeshWeights:
     def part(i: int) -> _Slab:
         return _Slab(MatrixFreeWeights.of(_within(walk, i * planes, planes), gain, none, shape, dtype))
 
-    residual = replicated(mesh, np.asarray(whole.residual))
-    return MeshWeights(parts=stacked(mesh, part), residual=residual, mesh=mesh)
+    return stacked(mesh, part)
 
 
 def _within(walk: Walk, begin: int, planes: int) -> Walk:
