@@ -49,7 +49,9 @@ def test_maps_are_predicted_not_the_bare_grid(method):
 
 
 def test_lines_are_interpolated_from_the_grid():
-    post = hg.GP(hg.Matern32(1.0, 0.4), PLANE).condition(hg.observe(RAYS, RNG.standard_normal(60), noise=0.1))
+    post = hg.GP(hg.Matern32(1.0, 0.4), PLANE).condition(
+        hg.observe(RAYS, RNG.standard_normal(60), noise=0.1), hg.Batch()
+    )
     seen = display.view(post)
     every = tuple(
         slice(None, None, (m - 1) // (n - 1)) for m, n in zip(seen.grid.shape, PLANE.shape, strict=True)
@@ -62,7 +64,7 @@ def test_lines_are_interpolated_from_the_grid():
 def test_smoothed_sampled_deviations_are_closer_to_the_exact_ones():
     """Of 32 draws; and speckle is gone: neighbours differ by a fraction of what they did."""
     grid = hg.Grid.cover((0, 0), (1, 1), shape=(33, 33))
-    post = hg.GP(hg.Matern32(1.0, 0.2), grid).condition(hg.observe(RAYS, np.ones(60), noise=0.1))
+    post = hg.GP(hg.Matern32(1.0, 0.2), grid).condition(hg.observe(RAYS, np.ones(60), noise=0.1), hg.Batch())
     exact, sampled = post.std("exact"), post.std("samples", samples=32)
     smooth = display.smoothed(sampled, post.kernel, grid)
     inside = (slice(3, -3),) * 2
@@ -77,7 +79,7 @@ def test_a_series_has_many_vertices_its_data_and_dates(tmp_path):
     data = hg.observe(hg.Points(when), y, noise=0.2) + hg.observe(
         hg.Derivatives(when[:5]), np.zeros(5), noise=0.1
     )
-    ax = hg.GP(hg.Matern52(1.0, 20.0), hg.Grid.cover(-1.0, 91.0, shape=23)).condition(data).plot()
+    ax = hg.GP(hg.Matern52(1.0, 20.0), hg.Grid.cover(-1.0, 91.0, shape=23)).condition(data, hg.Batch()).plot()
     curve = max((line for line in ax.lines), key=lambda line: len(line.get_xdata()))
     assert len(curve.get_xdata()) >= 2000 and ax.get_xlabel() == "time"
     ax.figure.canvas.draw()
@@ -122,7 +124,9 @@ def test_a_prediction_of_a_series_is_a_curve_in_order():
 def test_volumes_are_planes_on_a_fine_grid():
     x = RNG.uniform(0, 1, (40, 3))
     grid = hg.Grid.cover((0, 0, 0), (1, 1, 1), shape=(8, 9, 7))
-    post = hg.GP(hg.Matern32(1.0, 0.5), grid).condition(hg.observe(hg.Points(x), x[:, 0], noise=0.1))
+    post = hg.GP(hg.Matern32(1.0, 0.5), grid).condition(
+        hg.observe(hg.Points(x), x[:, 0], noise=0.1), hg.Batch()
+    )
     seen = display.view(post)
     assert seen.mean.shape[:2] >= (300, 300) and seen.mean.shape[2] == 3
     np.testing.assert_allclose(seen.planes, grid.axes[2][[2, 3, 4]])

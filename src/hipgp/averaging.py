@@ -108,6 +108,15 @@ class Averaged(Method):
         weights, info = self._weights(problem, parts), {"seconds": time.perf_counter() - began}
         return self._posterior(problem, parts, weights, _diagnostics(parts, weights, self.over.reason) | info)
 
+    def condition_finely(
+        self, problem: Problem, progress: bool = True, checkpoint: Any = None, *begin: Any
+    ) -> "AveragedPosterior":
+        """On the grid that the kernel which needs the finest one is conditioned on, for all kernels."""
+        size = lambda one: float(np.prod(shortest_lengthscale(one.kernel, problem.grid.ndim)))
+        hardest = min(self._problems(problem), key=size)
+        grid = self.method.condition_finely(hardest, progress=False).grid
+        return self.condition(problem._replace(grid=grid), progress)
+
     def _weights(self, problem: Problem, parts: list[FittedPosterior]) -> Float[np.ndarray, " K"]:
         """The weights with the trend integrated over, by the engine's own log evidence where it states the model's exactly.
 

@@ -228,6 +228,12 @@ class Method(eqx.Module):
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> FittedPosterior:
         """The posterior of a problem. `checkpoint` names a file that a long fit may resume from."""
 
+    def condition_finely(
+        self, problem: Problem, progress: bool = True, checkpoint: Any = None, *begin: Any
+    ) -> FittedPosterior:
+        """The posterior of a problem, on a finer grid with the same corners where its own is too coarse, if the engine can tell."""
+        return self.condition(problem, progress, checkpoint, *begin)
+
     def refit(self, problem: Problem, tolerance: float) -> FittedPosterior:
         """The posterior of a problem that has been checked, to `tolerance` nats where the engine iterates."""
         return self.condition(problem, progress=False)

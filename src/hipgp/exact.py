@@ -24,7 +24,7 @@ from jaxtyping import Float
 from hipgp.engines import DataPosterior, Estimate, Gradient, Method
 from hipgp.learning.parameters import Layout
 from hipgp.linalg.rates import Rates
-from hipgp.model.data import check_differentiable, check_dimension
+from hipgp.model.data import Data, check_differentiable, check_dimension
 from hipgp.model.functionals import Functional, Points
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
@@ -105,6 +105,7 @@ class Exact(Method):
             found = [dense.refine_quadrature(kernel, f, self.accuracy) for f in data.functionals]
             nodes = [functional.nodes(spacing) for functional, spacing, _ in found]
             matrix = dense.covariance_matrix(kernel, nodes, nodes, bar.done)
+            self._warn_of_quadrature(data, found, np.diag(matrix), std**2)
             matrix[np.diag_indices(n)] += std**2
             factor = dense.factor(matrix)
         solve = lambda b: scipy.linalg.cho_solve((factor, True), b, check_finite=False)
@@ -123,6 +124,16 @@ class Exact(Method):
         model = kernel, grid, noise, self, info, data.dtype, data, trend
         alpha = solve(y - x @ beta)
         return ExactPosterior(*model, beta, beta_covariance, nodes, factor, alpha, solved_columns, std)
+
+    def _warn_of_quadrature(
+        self, data: Data, found: list[Any], prior: Float[np.ndarray, " N"], noise: Float[np.ndarray, " N"]
+    ) -> None:
+        """Warn where quadrature misses more of an observation than its noise hides; `found` are the blocks' quadratures."""
+        ends = np.cumsum([len(block.y) for block in data.blocks])[:-1]
+        parts = zip(data.functionals, found, np.split(prior, ends), np.split(noise, ends), strict=True)
+        for functional, (_, _, error), of_prior, of_noise in parts:
+            what = "of a noise variance"
+            dense.warn_of_quadrature(functional, error, self.accuracy, of_prior, of_noise, what)
 
     def unpack(
         self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
@@ -243,7 +254,7 @@ class ExactPosterior(DataPosterior):
         self, functional: Functional, x: Float[np.ndarray, "T p"], with_std: bool, report: Report = silent
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and std (empty without `with_std`) of functionals with trend columns `x`, computed in chunks."""
-        exact, spacing, _ = dense.refine_quadrature(self.kernel, functional, self.method.accuracy)
+        exact, spacing, error = dense.refine_quadrature(self.kernel, functional, self.method.accuracy)
         all_nodes = exact.nodes(spacing)
         means, deviations, size = [], [], max(1, dense.ENTRIES_AT_ONCE // len(self.alpha))
         for begin in range(0, len(functional), size):
@@ -254,7 +265,10 @@ class ExactPosterior(DataPosterior):
             if with_std:
                 known = np.sum(half**2, axis=0) - np.sum((gap @ self.beta_covariance) * gap, axis=1)
                 prior = np.asarray(dense.compiled_prior_variances(self.kernel, nodes))
-                deviations.append(np.sqrt(np.maximum(prior - known, 0.0)))
+                variance = np.maximum(prior - known, 0.0)
+                what = self.method.accuracy, prior, variance, "of a posterior variance"
+                dense.warn_of_quadrature(functional, error, *what)
+                deviations.append(np.sqrt(variance))
             report(int(rows[-1]) + 1, len(functional))
         return np.concatenate(means), np.concatenate(deviations) if with_std else np.empty(0)
 

@@ -27,6 +27,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
 from hipgp.model.labels import Labels
+from hipgp.model.sublattice import Sublattice
 from hipgp.nonlinear.observed import new_observations, noise_of_all
 from hipgp.predictions import Prediction, SampleOptions, StdMethod, StdOptions
 from hipgp.runtime import compilations
@@ -44,7 +45,8 @@ class Posterior(Shown, eqx.Module):
     """The posterior of the field given the data: means, standard deviations and samples of any functional.
 
     The engine computes in units of 2^unit of y; `unit` is 0 unless the numbers are extreme (`scaling.py`). `kept` holds
-    the std and samples that a map was saved with, `frame` the units of the data.
+    the std and samples that a map was saved with, `frame` the units of the data. `shown` are the points of the engine's grid
+    that are the grid which was asked for.
     """
 
     engine: FittedPosterior
@@ -54,6 +56,7 @@ class Posterior(Shown, eqx.Module):
     kept: dict[str, np.ndarray] = eqx.field(default_factory=dict)
     frame: Frame = eqx.field(static=True, default=Frame())
     design: Design | None = eqx.field(static=True, default=None)  # of a trend in named columns
+    shown: Sublattice = eqx.field(static=True, default=Sublattice())
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         info = self.diagnostics
@@ -148,7 +151,7 @@ class Posterior(Shown, eqx.Module):
 
     @property
     def grid(self) -> Grid:
-        return self.engine.grid
+        return self.shown.grid(self.engine.grid)
 
     @property
     def noise(self) -> float | None:
@@ -162,7 +165,7 @@ class Posterior(Shown, eqx.Module):
     @property
     def mean(self) -> Float[np.ndarray, "..."]:
         """The posterior mean at the grid points, in the grid's shape."""
-        return np.ldexp(self.engine.grid_mean(), self.unit)
+        return np.ldexp(self.shown.of(self.engine.grid_mean()), self.unit)
 
     @overload
     def std(
@@ -201,7 +204,7 @@ class Posterior(Shown, eqx.Module):
         """
         with Progress("standard deviations", progress) as bar:
             found = self.engine.grid_std(StdOptions(method, samples, key, None, bar.done))
-        std, error = (None if a is None else np.ldexp(a, self.unit) for a in found)
+        std, error = (None if a is None else np.ldexp(self.shown.of(a), self.unit) for a in found)
         return (std, error) if return_error else std  # type: ignore[return-value]
 
     def interval(self, p: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -209,7 +212,7 @@ class Posterior(Shown, eqx.Module):
         if not 0 < p < 1:
             raise ValueError(f"p: expected a probability between 0 and 1, got {p!r}")
         ends = (self.engine.grid_quantile(share) for share in (0.5 * (1 - p), 0.5 * (1 + p)))
-        lower, upper = (np.ldexp(end, self.unit) for end in ends)
+        lower, upper = (np.ldexp(self.shown.of(end), self.unit) for end in ends)
         return lower, upper
 
     def predict(
@@ -272,10 +275,10 @@ class Posterior(Shown, eqx.Module):
         at, longer = (None, 1.0) if at is None else self._plain(at)
         engine = self.engine if at is None else reaching(self.engine, at, progress)
         itemsize = np.dtype(self.engine.dtype).itemsize
-        estimates.check_draws(count, self.grid.size if at is None else len(at), itemsize)
+        estimates.check_draws(count, engine.grid.size if at is None else len(at), itemsize)
         with Progress("drawing", progress) as bar:
             drawn = engine.sample(SampleOptions(count, as_key(key), columns, bar.done), at)
-        return np.ldexp(drawn, self.unit) / longer
+        return np.ldexp(self.shown.of(drawn) if at is None else drawn, self.unit) / longer
 
     @property
     def coefficients(self) -> Any:

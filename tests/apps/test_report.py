@@ -29,7 +29,7 @@ def volume(tmp_path_factory):
     data = hg.observe(hg.Points(x), x[:, 0] + np.sin(4 * x[:, 2]), noise=0.1)
     post = (
         hg.GP(hg.Matern32(1.0, 0.5), grid)
-        .condition(data)
+        .condition(data, hg.Batch())
         .labelled(("X", "Y", "Z"), "kpc", "dust <density>", "mag/kpc")
     )
     path = tmp_path_factory.mktemp("report") / "map.hipgp"
@@ -81,7 +81,7 @@ def test_repeated_rows_are_told():
 def test_planes_and_lines_have_no_browser(tmp_path):
     x = RNG.uniform(0, 1, 30)
     post = hg.GP(hg.Matern32(1.0, 0.3), hg.Grid.cover(0.0, 1.0, shape=20)).condition(
-        hg.observe(hg.Points(x), x, noise=0.1)
+        hg.observe(hg.Points(x), x, noise=0.1), hg.Batch()
     )
     post.save(tmp_path / "line", std=post.std())
     assert 'id="slices"' not in report.page(tmp_path / "line")

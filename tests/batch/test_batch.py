@@ -89,7 +89,7 @@ def test_std_given_all_observations_is_that_of_the_dense_gp():
     """With each observation's nodes and its noise, residual variance included, as the neighbours have them."""
     data, _, y, _ = mixture(ALL)
     target, _ = pair("rays", 90, 10)
-    post = hg.GP(KERNEL, GRID).condition(data)
+    post = hg.GP(KERNEL, GRID).condition(data, hg.Batch())
     nodes, at = coarse_data_nodes(post.engine.data, KERNEL), coarse_nodes(target, KERNEL)
     noise = np.sqrt(post.engine.noise_variance)
     whole = dense.exact_gp(DENSE_KERNEL, problem.twin(nodes), y, noise, problem.twin(at))
@@ -100,7 +100,7 @@ def test_the_std_of_an_average_over_many_points_is_not_that_of_a_few():
     x = np.linspace(0.0, 1.0, 400)
     data = hg.observe(hg.Points(x), np.sin(9 * x), noise=0.3)
     gp = hg.GP(hg.Matern32(lengthscale=0.02), hg.Grid.cover(0.0, 1.0, shape=300))
-    post = gp.condition(data)
+    post = gp.condition(data, hg.Batch())
     whole = hg.BoxAverages([0.0], [1.0])
     sampled, exact = post.predict(whole, std="samples"), post.predict(whole, std="exact")
     assert sampled.std_error is not None and exact.std[0] < 0.02
@@ -166,7 +166,7 @@ def test_samples_have_the_dense_moments_jointly_across_functionals():
 @pytest.mark.quick
 def test_samples_on_the_grid_are_reproducible_and_certified(monkeypatch):
     data, *_ = mixture(("points",))
-    post = hg.GP(KERNEL, GRID).condition(data)
+    post = hg.GP(KERNEL, GRID).condition(data, hg.Batch())
     bounds = []  # in nats, of the solves for the draws
     monkeypatch.setattr(posterior, "warn_if_far", lambda kl_bound, *_: bounds.append(kl_bound))
     first = post.sample(5, key=3)
@@ -234,14 +234,14 @@ def test_duplicated_observations_do_not_break_the_preconditioner():
     x = problem.places(0, 30)
     x = np.concatenate([x, x, x, x + 1e-9])
     y = np.sin(5 * x[:, 0])
-    post = hg.GP(KERNEL, GRID).condition(hg.observe(hg.Points(x), y, noise=1e-3))
+    post = hg.GP(KERNEL, GRID).condition(hg.observe(hg.Points(x), y, noise=1e-3), hg.Batch())
     assert post.diagnostics["converged"] and post.diagnostics["iterations"] < 100
     small = hg.observe(hg.Points(np.float32(x)), np.float32(y), noise=np.float32(1e-2))
-    assert np.all(np.isfinite(hg.GP(KERNEL, GRID).condition(small).mean))
+    assert np.all(np.isfinite(hg.GP(KERNEL, GRID).condition(small, hg.Batch()).mean))
 
 
 def test_one_observation_is_enough():
-    post = hg.GP(KERNEL, GRID).condition(hg.observe(hg.Points([[0.5, 0.5]]), [2.0], noise=0.1))
+    post = hg.GP(KERNEL, GRID).condition(hg.observe(hg.Points([[0.5, 0.5]]), [2.0], noise=0.1), hg.Batch())
     found = post.predict(hg.Points([[0.5, 0.5]]))
     prior, noise = 1.3, 0.01  # variances
     np.testing.assert_allclose(found.mean, 2.0 * prior / (prior + noise), rtol=0.01)
@@ -268,11 +268,11 @@ def test_a_trend_that_the_data_do_not_determine(trend, words):
         hg.Derivatives(problem.places(1), axis=1), np.ones(24), noise=0.1
     )
     with pytest.raises(ValueError, match=f"trend: expected .*{re.escape(words)}"):
-        hg.GP(KERNEL, GRID, trend=trend).condition(slopes)
+        hg.GP(KERNEL, GRID, trend=trend).condition(slopes, hg.Batch())
 
 
 def test_one_simulation_tells_no_error():
     data, *_ = mixture(("points",))
-    post = hg.GP(KERNEL, GRID).condition(data)
+    post = hg.GP(KERNEL, GRID).condition(data, hg.Batch())
     with pytest.raises(ValueError, match="samples: expected a whole number of at least 2"):
         post.predict(hg.Points([[0.5, 0.5]]), std="samples", samples=1)

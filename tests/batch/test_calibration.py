@@ -21,7 +21,7 @@ def functional(kind, count, rng):
 def scores(kinds, target, seed, observed=1_500, asked=400):
     """(truth - mean) / std of functionals not seen, and whether noise of a tenth was seen through."""
     rng = np.random.default_rng(seed)
-    prior = hg.GP(KERNEL, GRID).condition(PRIOR, progress=False)
+    prior = hg.GP(KERNEL, GRID).condition(PRIOR, hg.Batch(), progress=False)
     draw = lambda f: prior.sample(1, key=seed, at=f)[0]  # one key: one field
     data = None
     for kind in kinds:
@@ -31,7 +31,7 @@ def scores(kinds, target, seed, observed=1_500, asked=400):
         part = hg.observe(f, truth + noise * rng.standard_normal(len(truth)), noise)
         data = part if data is None else data + part
     f = functional(target, asked, rng)
-    found = hg.GP(KERNEL, GRID).condition(data, progress=False).predict(f, samples=32)
+    found = hg.GP(KERNEL, GRID).condition(data, hg.Batch(), progress=False).predict(f, samples=32)
     return (draw(f) - found.mean) / found.std
 
 

@@ -77,8 +77,8 @@ def test_a_warm_start_takes_a_fraction_of_the_steps():
     data = hg.observe(hg.Points(x), y, noise=0.1)
     model = hg.GP(hg.Matern32(lengthscale=0.2), hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=100))
     old = np.arange(len(x)) < 4_950
-    whole = model.condition(data, progress=False)
-    before = model.condition(data.kept(old), progress=False)
+    whole = model.condition(data, hg.Batch(), progress=False)
+    before = model.condition(data.kept(old), hg.Batch(), progress=False)
     after = before.update(data.kept(~old), progress=False)
     assert after.diagnostics["iterations"] <= 0.4 * whole.diagnostics["iterations"]
     assert after.diagnostics["kl_nats"] <= 0.01 and "4,950" in after.diagnostics["started"]

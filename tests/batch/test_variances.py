@@ -81,7 +81,7 @@ def test_the_factor_is_taken_where_it_is_the_shorter_way(monkeypatch):
 
 
 def test_the_factor_is_kept():
-    post = hg.GP(KERNEL, GRID).condition(mixture(("rays",))[0])
+    post = hg.GP(KERNEL, GRID).condition(mixture(("rays",))[0], hg.Batch())
     target = pair("points", 90, 40)[0]
     first = post.predict(target, std="exact").std
     kept = post.engine.lazy.factor.get()
@@ -91,7 +91,7 @@ def test_the_factor_is_kept():
 
 
 def test_solves_stand_in_where_rounding_leaves_no_factor(monkeypatch):
-    post = hg.GP(KERNEL, GRID).condition(mixture(("rays",))[0])
+    post = hg.GP(KERNEL, GRID).condition(mixture(("rays",))[0], hg.Batch())
     target = pair("points", 90, 10)[0]
     by_factor = post.predict(target, std="exact").std
 
@@ -122,7 +122,7 @@ def test_the_nearest_observations_serve_where_they_tell_nearly_all(monkeypatch):
     assert taken(boxes, boxes) == "exact"
     assert taken(rays, points) == "exact"
     assert taken(points, rays) == "exact"
-    post = hg.GP(KERNEL, GRID).condition(hg.observe(points(seen), np.sin(seen), noise=0.1))
+    post = hg.GP(KERNEL, GRID).condition(hg.observe(points(seen), np.sin(seen), noise=0.1), hg.Batch())
     assert variances.automatic(post.engine, rays(asked), 64).choice == "exact"
     monkeypatch.setattr(decisions, "CHEAP", 0.0)
     assert taken(points, rays, samples=2) == "samples"  # fewer products than the factor takes

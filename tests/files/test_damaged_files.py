@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::hipgp.GridTooCoarse")  # grids 
 def maps(tmp_path_factory):
     """A small map of each engine."""
     folder = tmp_path_factory.mktemp("maps")
-    batch = hg.GP(KERNEL, GRID, noise=0.1, trend="linear").condition(DATA)
+    batch = hg.GP(KERNEL, GRID, noise=0.1, trend="linear").condition(DATA, hg.Batch())
     batch.save(folder / "batch", std=np.ones(GRID.shape), samples=np.zeros((2, *GRID.shape)))
     hg.GP(KERNEL, GRID, noise=0.1).condition(DATA, hg.Variational("mean-field")).save(folder / "variational")
     return folder

@@ -53,7 +53,7 @@ def post(request):
         return hg.GP(KERNEL, GRID, noise=0.1).condition(mixed(), method=hg.Variational("block", (4, 4)))
     if request.param == "float32":
         data = hg.observe(hg.Points(X.astype(np.float32)), Y.astype(np.float32))
-        return hg.GP(KERNEL, GRID, noise=0.1).condition(data)
+        return hg.GP(KERNEL, GRID, noise=0.1).condition(data, hg.Batch())
     method = hg.Batch(weights="exact") if request.param == "exact weights" else hg.Batch()
     trend = "linear" if request.param == "trend" else None
     return hg.GP(KERNEL, GRID, noise=0.1, trend=trend).condition(mixed(), method=method)
@@ -86,7 +86,7 @@ def test_any_kernel_comes_back():
 @pytest.fixture(scope="module")
 def plain():
     data = hg.observe(hg.Points(X), Y, noise=0.1)
-    found = hg.GP(hg.Matern32(1.0, 0.3), GRID).learn(data).condition(data)
+    found = hg.GP(hg.Matern32(1.0, 0.3), GRID).learn(data).condition(data, hg.Batch())
     return found.labelled(("East", "North"), "km", "height", "m")
 
 
@@ -313,7 +313,7 @@ def test_what_cannot_be_stored_says_so(tmp_path):
     class Mine(hg.Points):
         pass
 
-    found = hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(hg.observe(Mine(X), Y, noise=0.1))
+    found = hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(hg.observe(Mine(X), Y, noise=0.1), hg.Batch())
     with pytest.raises(ValueError, match="Functionals"):
         found.save(tmp_path / "m")
     assert not list(tmp_path.iterdir())

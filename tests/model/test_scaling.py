@@ -79,7 +79,11 @@ def check_scales(dtype, power, one, other):
 @pytest.mark.parametrize("factor", [1e-150, 1e-30, 1e12, 1e150])
 def test_factors_that_are_no_powers_of_two(factor):
     data = hg.observe(hg.Points(X), factor * Y, 0.1 * factor)
-    p = hg.GP(hg.Matern32(factor**2, 0.3), GRID).condition(data, progress=False).predict(hg.Points(AT))
+    p = (
+        hg.GP(hg.Matern32(factor**2, 0.3), GRID)
+        .condition(data, hg.Batch(), progress=False)
+        .predict(hg.Points(AT))
+    )
     q = conditioned(0, np.float64).predict(hg.Points(AT))
     np.testing.assert_allclose(p.mean / factor, q.mean, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(p.std / factor, q.std, rtol=1e-9)
@@ -142,7 +146,7 @@ def test_noise_too_small_beside_the_field_is_refused():
     """In any unit the square of their ratio is beyond float64: the mean was zero, with overflows on the way."""
     data = hg.observe(hg.Points(X), 1e-160 * Y, 1e-161)
     with pytest.raises(ValueError, match=r"^y, noise, variance: expected .* from 1e-161 to 1;"):
-        hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(data, progress=False)
+        hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(data, hg.Batch(), progress=False)
     scaling.exponent(hg.Matern32(1.0, 0.3), hg.observe(hg.Points(X), 1e-160 * Y, 0.1), None)  # all but zero
 
 
@@ -199,7 +203,7 @@ def test_data_far_from_zero_without_a_trend_are_told(offset):
     data = hg.observe(hg.Points(X), offset + Y, 0.1)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(data, progress=False)
+        hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(data, hg.Batch(), progress=False)
     assert any('trend="constant"' in str(w.message) and "from zero" in str(w.message) for w in told)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -211,7 +215,7 @@ def test_integrals_far_from_zero_are_told():
     start, end = np.zeros((150, 1)), X[:, None]
     data = hg.observe(hg.LineIntegrals(start, end), 1e4 * X + 0.1 * Y, 0.1)
     with pytest.warns(UserWarning, match="from zero"):
-        hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(data, progress=False)
+        hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(data, hg.Batch(), progress=False)
 
 
 def test_with_a_trend_an_offset_changes_nothing_but_the_mean():
@@ -229,7 +233,7 @@ def test_with_a_trend_an_offset_changes_nothing_but_the_mean():
 
 def test_ordinary_offsets_are_not_told():
     data = hg.observe(hg.Points(X), 5.0 + Y, 0.1)
-    hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(data, progress=False)
+    hg.GP(hg.Matern32(1.0, 0.3), GRID).condition(data, hg.Batch(), progress=False)
     scaling.warn_if_far_from_zero(
         hg.observe(hg.Points(X), np.full(150, 5.0)), GRID, hg.GP(hg.Matern32(), GRID).trend, None
     )

@@ -27,7 +27,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
 @pytest.fixture(scope="module")
 def fitted() -> hg.Posterior:
     grid = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=16)
-    return hg.GP(KERNEL, grid).condition(data(2), progress=False)
+    return hg.GP(KERNEL, grid).condition(data(2), hg.Batch(), progress=False)
 
 
 @pytest.mark.parametrize("shape", [(200,) * 4, (20_000,) * 2])

@@ -180,7 +180,7 @@ def test_ctrl_c_in_learning_is_a_keyboard_interrupt_and_no_crash_at_any_moment(d
 def map_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("maps") / "map.hipgp"
     data = hg.observe(hg.Points(np.linspace(0, 1, 20)), np.zeros(20), noise=0.1)
-    hg.GP(hg.Matern32(1.0, 0.3), hg.Grid.cover(0.0, 1.0, shape=8)).condition(data).save(path)
+    hg.GP(hg.Matern32(1.0, 0.3), hg.Grid.cover(0.0, 1.0, shape=8)).condition(data, hg.Batch()).save(path)
     return path
 
 

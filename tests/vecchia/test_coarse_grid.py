@@ -28,14 +28,14 @@ def square(*shape):
 def told(grid, data, kernel=KERNEL, method=None):
     """The diagnostics of a fit that warns, and the warning."""
     with pytest.warns(hg.GridTooCoarse) as caught:
-        post = hg.GP(kernel, grid).condition(data, method, progress=False)
+        post = hg.GP(kernel, grid).condition(data, method or hg.Batch(), progress=False)
     return post, next(w for w in caught if w.category is hg.GridTooCoarse)
 
 
 def silent(grid, data, kernel=KERNEL, method=None):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return hg.GP(kernel, grid).condition(data, method, progress=False)
+        return hg.GP(kernel, grid).condition(data, method or hg.Batch(), progress=False)
 
 
 def errors(post, f, exact):
@@ -79,6 +79,19 @@ def test_repeated_places_share_what_the_grid_cannot_see():
     off = np.max(errors(post, hg.Points(x), exact))
     assert off > 0.3
     assert off / 3 < post.diagnostics["grid_mean_error"] < 3 * off
+
+
+def test_places_beside_the_data_count_too():
+    """Repeated points have their residuals jointly, so that nothing is amiss at them, nor at grid points."""
+    rng = np.random.default_rng(4)
+    x, kernel = np.repeat(rng.uniform(0.1, 0.9, (12, 2)), 2, axis=0), dense.SquaredExponential(1.0, 0.08)
+    y, near = rng.standard_normal(24), x[::2] + 0.04
+    exact = dense.exact_gp(kernel, dense.points(x), y, np.full(24, 0.5), dense.points(near))
+    data = hg.observe(hg.Points(x), y, noise=0.5)
+    post, _ = told(square(7, 7), data, hg.SquaredExponential(1.0, 0.08))
+    assert post.diagnostics["residual"] == "joint"
+    off = np.max(errors(post, hg.Points(near), exact))
+    assert off > 0.2 and off / 4 < post.diagnostics["grid_mean_error"] < 4 * off
 
 
 def test_the_grid_that_is_named_will_do():
@@ -140,10 +153,16 @@ def test_a_fine_grid_is_silent(count):
     assert "grid_needed" not in post.diagnostics
 
 
-def test_no_grid_error_where_all_data_are_grid_points():
-    grid = square(5, 5)
-    post = silent(grid, hg.observe(hg.Points(grid.coordinates()), np.zeros(25), noise=1e-3))
-    assert post.diagnostics["grid_mean_error"] < 1e-3
+def test_data_at_grid_points_leave_errors_only_between_them():
+    grid, rng = square(5, 5), np.random.default_rng(6)
+    f, at = dense.points(grid.coordinates()), rng.uniform(0, 1, (200, 2))
+    y = np.linalg.cholesky(dense.covariance(DENSE_KERNEL, f, f) + 1e-6 * np.eye(25)) @ rng.normal(size=25)
+    post = silent(grid, hg.observe(hg.Points(grid.coordinates()), y, noise=1e-3))
+    exact = dense.exact_gp(DENSE_KERNEL, f, y, np.full(25, 1e-3), f)
+    assert np.max(errors(post, hg.Points(grid.coordinates()), exact)) < 1e-3
+    exact = dense.exact_gp(DENSE_KERNEL, f, y, np.full(25, 1e-3), dense.points(at))
+    off = np.max(errors(post, hg.Points(at), exact))
+    assert off / 4 < post.diagnostics["grid_mean_error"] < 4 * off
 
 
 def test_what_is_advised_for_few_data_of_many_kinds_comes_out_right(monkeypatch):
@@ -207,5 +226,5 @@ def test_the_report_says_so(shape, grade, said):
     data = hg.observe(hg.Points(PLACES), FIELD, noise=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hg.GridTooCoarse)
-        post = hg.GP(KERNEL, square(*shape)).condition(data, progress=False)
+        post = hg.GP(KERNEL, square(*shape)).condition(data, hg.Batch(), progress=False)
     assert [found for found, text in report.verdicts(post, None) if said in text] == [grade]

@@ -5,10 +5,15 @@ info` show the reasons by name.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
 
 from hipgp.model.data import Data
 from hipgp.model.functionals import Functional, LineIntegrals, Points
+from hipgp.model.grid import Grid
+from hipgp.model.problem import Problem
+from hipgp.runtime import memory
 from hipgp.weights.slabs import in_slabs
 from hipgp.weights.stencil_geometry import STENCIL
 from hipgp.weights.toeplitz import Toeplitz
@@ -30,6 +35,9 @@ FACTORED = 10_000  # most rows of a matrix that is formed and factored: 800 MB
 MOST_LEFT = (
     0.3  # largest mean variance, in noise variances, that a low-rank factor may leave of an observation
 )
+REFINED_TO = (
+    2.0**19
+)  # points of a finer grid within a given one: a solve of a hundred steps then takes half a minute on two cores
 CHEAP = 1e8  # points of the torus times products: some seconds on two cores
 
 
@@ -172,6 +180,29 @@ def space(
 def surely_in_data_space(method: "Batch", data: Data, grid_points: int) -> bool:
     """Whether the solve is in data space, whatever W and K turn out to be."""
     return space(method, data, grid_points, joint=False, largest_unresolved_gain=lambda: 0.0).choice == "data"
+
+
+def refined(method: "Batch", problem: Problem, facts: dict[str, Any]) -> Decision[Grid] | None:
+    """The finer grid with the same corners on which to compute, where the problem's own is too coarse and that one fits.
+
+    `facts` are the errors due to the problem's grid, and the points of one that would do (`vecchia/grid_check.py`).
+    """
+    shape, old = facts.get("grid_needed"), problem.grid
+    if shape is None or np.prod(shape, dtype=float) > REFINED_TO:
+        return None
+    cells = np.asarray(shape) - 1
+    spacing = (np.asarray(old.shape) - 1) * np.asarray(old.spacing) / cells
+    finer = Grid(old.origin, spacing, shape)
+    try:
+        method.check_memory(problem._replace(grid=finer))
+    except memory.DoesNotFit:
+        return None
+    shown = lambda points: " x ".join(map(str, points))
+    return Decision(
+        finer,
+        f"computed on {shown(shape)} points within the grid of {shown(old.shape)}, on which the mean would be off by "
+        f"{facts['grid_mean_error']:.2g} posterior standard deviations, and those by {facts['grid_std_error']:.0%}",
+    )
 
 
 def tries_low_rank(method: "Batch", crossing: Callable[[], bool]) -> bool:

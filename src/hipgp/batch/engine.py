@@ -136,10 +136,18 @@ class Batch(Method):
 
     def condition(self, problem: Problem, progress: bool = True, checkpoint: Any = None) -> "BatchPosterior":
         """The posterior of a problem, after checks that it fits into memory and that the grid is fine enough."""
+        return self._checked(problem, progress, checkpoint, refine=False)
+
+    def condition_finely(
+        self, problem: Problem, progress: bool = True, checkpoint: Any = None, *begin: Any
+    ) -> "BatchPosterior":
+        return self._checked(problem, progress, checkpoint, refine=True)
+
+    def _checked(self, problem: Problem, progress: bool, checkpoint: Any, refine: bool) -> "BatchPosterior":
         self.check_memory(problem)
         p = interpolation.points_per_axis(self, problem.data)
-        found = self.fit(problem, progress, checkpoint, check_grid=True)
-        warn_if_coarse(found.diagnostics, problem.grid, problem.data, self.residual, p)
+        found = self.fit(problem, progress, checkpoint, check_grid=True, refine=refine)
+        warn_if_coarse(found.diagnostics, found.grid, problem.data, self.residual, p)
         return found
 
     def check_memory(self, problem: Problem) -> None:
@@ -166,10 +174,12 @@ class Batch(Method):
         checkpoint: Any = None,
         check_grid: bool = False,
         start: Start | None = None,
+        refine: bool = False,
     ) -> "BatchPosterior":
         """The posterior of a problem, solved from `start` where something of it is known.
 
-        `check_grid` adds the errors of the posterior due to the grid to the diagnostics.
+        `check_grid` adds the errors of the posterior due to the grid to the diagnostics. With `refine` it is computed on a
+        finer grid where they are too large.
         """
         problem, columns, order = _ordered(problem)
         problem.data.noise_std(problem.noise)  # an error where there is none
@@ -177,9 +187,16 @@ class Batch(Method):
             hosts.check_equal("data", "data, model and settings", self.digest(problem))
         began = time.perf_counter()
         with Progress("setting up", progress) as bar:
-            built = build(problem, self)
-            info = dict(built.diagnostics)
-            info |= grid_diagnostics(problem, built.grid_model) if check_grid else {}
+            built, info, said = build(problem, self), {}, {}
+            while check_grid:
+                info = said | grid_diagnostics(problem, built.grid_model)
+                finer = decisions.refined(self, problem, info) if refine else None
+                if finer is None:
+                    break
+                said = {"grid_refined": finer.reason}
+                problem = problem._replace(grid=finer.choice)
+                built = build(problem, self)
+            info = dict(built.diagnostics) | info
             setup = time.perf_counter() - began
             saved = None if checkpoint is None else Checkpoint(checkpoint, self.digest(problem))
             began = time.perf_counter()

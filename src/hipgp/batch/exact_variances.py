@@ -135,15 +135,9 @@ class Factor(NamedTuple):
 def factor_of(lazy_system: Lazy[System], report: Report = silent) -> Factor | None:
     """The factor of I + G K, or of A; None if the noise is so small that rounding makes A indefinite."""
     system = lazy_system.get()
-    by_grid, size = system.grid_is_smaller, draws_at_once(system)
+    by_grid = system.grid_is_smaller
     count, rows_of = (system.grid_size, _rows_on_grid) if by_grid else (len(system.noise), _rows_of_a)
-    matrix = np.empty((count, count))
-    for begin in range(0, count, size):
-        rows = np.minimum(
-            np.arange(begin, begin + size), count - 1
-        )  # repeats the last row, so that shapes are equal
-        matrix[rows] = rows_of(system, jnp.asarray(rows))
-        report(int(rows[-1]) + 1, count)
+    matrix = _formed(rows_of, system, count, report)
     options = {"overwrite_a": True, "check_finite": False}
     try:
         if by_grid:
@@ -151,6 +145,31 @@ def factor_of(lazy_system: Lazy[System], report: Report = silent) -> Factor | No
         return Factor(scipy.linalg.cholesky(matrix, lower=True, **options), _by_factor)
     except scipy.linalg.LinAlgError:
         return None
+
+
+@float64_available
+def inverse_of_covariance(system: System) -> Float[np.ndarray, "N N"] | None:
+    """A^-1, or None if the noise is so small that rounding makes A indefinite."""
+    matrix = _formed(_rows_of_a, system, len(system.noise), silent)
+    factor, failed = scipy.linalg.lapack.dpotrf(matrix.T, lower=True, overwrite_a=True)
+    if failed:
+        return None
+    inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=True, overwrite_c=True)
+    return np.tril(inverse) + np.tril(inverse, -1).T
+
+
+def _formed(
+    rows_of: Callable[..., Array], system: System, count: int, report: Report
+) -> Float[np.ndarray, "n n"]:
+    """A matrix of `count` rows, some of which `rows_of` gives at a time."""
+    matrix, size = np.empty((count, count)), draws_at_once(system)
+    for begin in range(0, count, size):
+        rows = np.minimum(
+            np.arange(begin, begin + size), count - 1
+        )  # repeats the last row, so that shapes are equal
+        matrix[rows] = rows_of(system, jnp.asarray(rows))
+        report(int(rows[-1]) + 1, count)
+    return matrix
 
 
 @bounded_jit()

@@ -2,11 +2,13 @@
 
 With A the covariance of the data and alpha = A^-1 (y - X beta) from the fit's solve, a group I is predicted from the
 others with the covariance C = ((A^-1)_II)^-1 and the error C alpha_I. C is the covariance of the group given all the
-others. It is computed given the nearest of them, which is nearly the same, with the kernel's covariances. The mean depends
-on all data through alpha, so a relative error of C is an error of the mean in standard deviations. For some groups C is
-computed exactly, by solves; the largest difference is the stated error.
+others. For values at points it is computed given the nearest of them, which is nearly the same, with the kernel's
+covariances. For lines, areas and slopes, of which far ones matter too, A is formed and inverted where there are few enough. The
+mean depends on all data through alpha, so a relative error of C is an error of the mean in standard deviations. For some
+groups given their nearest C is computed exactly, by solves; the largest difference is the stated error.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
@@ -14,9 +16,11 @@ import numpy as np
 import scipy  # its submodules are imported when they are first used
 from jaxtyping import Array, Float, Int
 
+from hipgp.batch.decisions import FACTORED, all_points
 from hipgp.batch.systems import solve
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
+from hipgp.runtime import memory
 from hipgp.runtime.buckets import round_up_to_power_of_two
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.programs import bounded_jit
@@ -26,6 +30,9 @@ from hipgp.vecchia.group_covariances import coarse_data_nodes, group_covariances
 
 if TYPE_CHECKING:
     from hipgp.batch.posterior import BatchPosterior
+    from hipgp.batch.systems import System
+
+InverseOf = Callable[["System"], Float[np.ndarray, "N N"] | None]
 
 # Neighbours outside the group: for each of its points, for each of its other functionals, and at most (or its own size).
 NEAREST_POINTS, NEAREST_OTHERS, MOST_NEAREST = 32, 128, 512
@@ -36,8 +43,11 @@ CHECKED_TO = {"float64": 1e-8, "float32": 1e-5}  # tolerance of these solves, in
 
 
 @float64_available
-def leave_out(post: "BatchPosterior", groups: object) -> LeaveOut:
-    """Predict every observation from those outside its group; `groups` has a label for each, in the user's order."""
+def leave_out(post: "BatchPosterior", groups: object, inverse_of: InverseOf) -> LeaveOut:
+    """Predict every observation from those outside its group; `groups` has a label for each, in the user's order.
+
+    `inverse_of` gives A^-1 of a system as a matrix.
+    """
     numbers = group_numbers(groups, len(post.data))[post.order]
     rows = members(numbers)
     largest = max(len(r) for r in rows)
@@ -49,14 +59,21 @@ def leave_out(post: "BatchPosterior", groups: object) -> LeaveOut:
     y, alpha = np.asarray(post.data.y, float), np.asarray(post.alpha, float)
     columns = np.asarray(post.solved_columns()[0], float).T
     mean, std = np.empty(len(y)), np.empty(len(y))
-    blocks = _precisions(post, rows)
+    inverse = inverse_of(post.system) if _within_reach(post) else None
+    blocks = _precisions(post, rows) if inverse is None else [inverse[np.ix_(r, r)] for r in rows]
     for row, precision in zip(rows, blocks, strict=True):
         of_trend = columns[row] @ post.beta_covariance @ columns[row].T
         error, std[row] = without_group(precision, of_trend, alpha[row], post.order[row])
         mean[row] = y[row] - error
     found = np.argsort(post.order)
-    error = _largest_error(post, rows, blocks)
+    error = _largest_error(post, rows, blocks) if inverse is None else 0.0
     return LeaveOut(y[found], mean[found], std[found], numbers[found], error)
+
+
+def _within_reach(post: "BatchPosterior") -> bool:
+    """Whether A^-1 is formed: where the nearest observations do not tell nearly all, and there are few enough."""
+    count = len(post.data)
+    return not all_points(post.data) and count <= FACTORED and memory.fits(memory.dense_bytes(count, 2))
 
 
 def _precisions(post: "BatchPosterior", rows: list[Int[np.ndarray, " n"]]) -> list[Float[np.ndarray, "n n"]]:

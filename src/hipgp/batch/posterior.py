@@ -211,7 +211,7 @@ class BatchPosterior(DataPosterior):
         return QUICK_POINTS, QUICK_POINTS
 
     def leave_out(self, groups: Any = None) -> LeaveOut:
-        return leave_out(self, groups)
+        return leave_out(self, groups, exact_variances.inverse_of_covariance)
 
     def user_numbers(self) -> Int[np.ndarray, " N"]:
         return self.order

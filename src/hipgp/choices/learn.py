@@ -17,6 +17,8 @@ from hipgp.runtime.callers import warn_caller
 from hipgp.vecchia.grid_check import GridTooCoarse
 from hipgp.weights.torus import WRAPPED, check_torus
 
+FREELY = 2**14  # observations that tell, where a grid bounds the lengthscale, what it would be without
+
 
 def learned_from(problem: OpenProblem, method: Method, how: LearnOptions) -> Learned:
     """Learn kernel and noise; without a grid the spacing of the data bounds the lengthscale.
@@ -43,7 +45,7 @@ def learned_from(problem: OpenProblem, method: Method, how: LearnOptions) -> Lea
     learned = learn(task.problem, method, unpolished if grid is None else task.how)
     undetermined = learned.undetermined
     if grid is not None and (names := at_grid_bound(learned, grid, how.bounds)):
-        anew = unpolished._replace(checkpoint=None)
+        anew = unpolished._replace(checkpoint=None, most=FREELY)
         freely = lambda: learn(task.problem._replace(grid=learning_grid(data)), method, anew)
         needed = lambda free: (
             grid_for(

@@ -16,6 +16,7 @@ from hipgp.model.covariates import pack_design, unpack_design
 from hipgp.model.frames import Frame
 from hipgp.model.grid import Grid
 from hipgp.model.packing import kernel_from_json, kernel_to_json
+from hipgp.model.sublattice import Sublattice
 from hipgp.runtime.plain import Arrays, Json, plain
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def pack(post: "Posterior") -> tuple[Arrays, Json]:
     arrays, of_engine = engine.pack()
     model: Json = {
         "kernel": kernel_to_json(engine.kernel),
-        "grid": {k: list(getattr(engine.grid, k)) for k in ("origin", "spacing", "shape")},
+        "grid": {k: list(getattr(post.grid, k)) for k in ("origin", "spacing", "shape")},
         "noise": None if engine.noise is None else float(engine.noise),
         "diagnostics": plain(engine.diagnostics),
         "learned": None if learned is None else _learned_to_json(learned),
@@ -47,6 +48,7 @@ def pack(post: "Posterior") -> tuple[Arrays, Json]:
         "engine": method.name,
         "settings": method.settings(),
         "unit": post.unit,
+        "shown": list(post.shown.steps),  # steps of the engine's grid
         "frame": post.frame,
     }
     if post.design is not None:
@@ -61,10 +63,11 @@ def unpack(arrays: Arrays, model: Json) -> dict[str, Any]:
     try:
         kernel, grid = kernel_from_json(model["kernel"]), Grid(**model["grid"])
         kernel.check_dimension(grid.ndim)
+        shown = _shown_from_json(model.get("shown", []), grid.ndim)
         learned = None if model["learned"] is None else _learned_from_json(model["learned"])
         _check_described(model)
         method = _method(model["engine"], model["settings"])
-        engine = method.unpack(kernel, grid, model["noise"], arrays, model)
+        engine = method.unpack(kernel, shown.refined(grid), model["noise"], arrays, model)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"map: expected a complete model, got one without {error}") from None
     frame = _frame_from_json(model.get("frame"))
@@ -72,6 +75,7 @@ def unpack(arrays: Arrays, model: Json) -> dict[str, Any]:
         "engine": engine,
         "learned": learned,
         "unit": int(model["unit"]),
+        "shown": shown,
         "frame": frame,
         "design": design,
     }
@@ -130,6 +134,14 @@ def _frame_from_json(packed: Any) -> Frame:
     if not all(isinstance(word, str) for word in (*axes, field, *crs)) or len(crs) > 1:
         raise ValueError("frame: expected units in words, got something else")
     return Frame(tuple(axes), field, *crs)
+
+
+def _shown_from_json(packed: Any, ndim: int) -> Sublattice:
+    """The points of the engine's grid that the map is shown at; all where it says nothing of them."""
+    whole = isinstance(packed, list) and all(type(step) is int and step >= 1 for step in packed)
+    if not whole or len(packed) not in (0, ndim):
+        raise ValueError(f"shown: expected a number of cells for each of {ndim} axes, got {packed!r}")
+    return Sublattice(tuple(packed))
 
 
 def _provenance() -> Json:

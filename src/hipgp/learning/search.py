@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.engines import Method, Slope
+from hipgp.engines import Estimate, Method, Slope
 from hipgp.learning.learned import Learned
 from hipgp.learning.likelihood import Terms, evaluate, prepare
 from hipgp.learning.parameters import Bounds, Evaluation, Layout, bounds
@@ -51,6 +51,7 @@ DONE = 99  # stage number in the checkpoint of completed learning
 DESCENTS = 4  # number of starts for the first descent, for each part of the kernel
 LOOSE = 2.0  # standard error of a logarithm above which its parameter counts as not determined
 PROBES = 8  # of the bound's gradient: its error is at most a third of the parameters' standard errors
+JUDGES = 16  # probes of the log evidence where it only decides between results
 POLISHED_UP_TO = 100_000  # observations plus grid points up to which steps on the exact bound pay
 JUDGED_UP_TO = 500_000  # and up to which it is evaluated to choose between results
 
@@ -87,8 +88,13 @@ def learn(problem: Problem, method: Method, how: LearnOptions) -> Learned:
             polish is None and count + problem.grid.size <= JUDGED_UP_TO and not repeats(problem.kernel)
         )
         if judged and len(ends) > 1:  # the Vecchia likelihood cannot tell which is better
-            (vector, here), slope = _highest(ends, up, count, shown)
-            value = -slope.evidence.value / count
+            slopes = [up(v) for v, _ in ends] if exact else []
+            evidence = [one.evidence for one in slopes] or [_evidence(task, method, v) for v, _ in ends]
+            for (v, _), found in zip(ends, evidence, strict=True):
+                shown(v, -found.value / count)
+            best = int(np.argmax([found.value for found in evidence]))
+            (vector, here), value = ends[best], -evidence[best].value / count
+            slope = slopes[best] if exact else None
         if exact:
             model = Model(here.information)
             vector, value = climb(vector, up, model, task.box, count, shown, slope)
@@ -123,6 +129,13 @@ class Task(NamedTuple):
         box = bounds(layout, field_std(data, data_std), spacing, extent, user, data_std)
         problem = problem._replace(kernel=kernel)
         return Task(problem, start, seed, layout, columns, data_std, box, user, periods)
+
+    def at(self, vector: np.ndarray) -> Problem:
+        """The problem with the kernel and the noise of a vector."""
+        kernel, found = self.layout.unpack(np.asarray(vector))
+        return self.problem._replace(
+            kernel=kernel, noise=self.problem.noise if found is None else float(found)
+        )
 
     def terms(self, count: int, best: np.ndarray | None) -> Terms:
         """The likelihood of about `count` observations, with neighbours chosen by the `best` parameters so far."""
@@ -187,18 +200,6 @@ def _distinct(found: list[End], most: int, count: int) -> list[End]:
     return kept
 
 
-def _highest(
-    ends: list[End], slope: Callable[[np.ndarray], Slope], count: int, report: Report
-) -> tuple[End, Slope]:
-    """The result of highest log evidence, with its slope."""
-    slopes = []
-    for vector, _ in ends:
-        slopes.append(slope(vector))
-        report(vector, -slopes[-1].evidence.value / count)
-    best = int(np.argmax([one.evidence.value for one in slopes]))
-    return ends[best], slopes[best]
-
-
 def in_fixed_order(problem: Problem) -> Problem:
     """The problem with its observations sorted by place, which does not depend on their given order."""
 
@@ -216,14 +217,14 @@ def in_fixed_order(problem: Problem) -> Problem:
 
 def _slope(task: Task, method: Method) -> Callable[[np.ndarray], Slope]:
     """The engine's log evidence and its gradient, with the same probes at every step."""
+    key = jax.random.key(task.seed)
+    return lambda vector: method.log_evidence_slope(task.at(vector), PROBES, key)
 
-    def at(vector: np.ndarray) -> Slope:
-        kernel, found = task.layout.unpack(np.asarray(vector))
-        noise = task.problem.noise if found is None else float(found)
-        problem = task.problem._replace(kernel=kernel, noise=noise)
-        return method.log_evidence_slope(problem, PROBES, jax.random.key(task.seed))
 
-    return at
+def _evidence(task: Task, method: Method, vector: np.ndarray) -> Estimate:
+    """The engine's log evidence, with the same probes for every vector."""
+    post = method.refit(task.at(vector), np.inf)
+    return post.log_evidence(JUDGES, jax.random.key(task.seed))
 
 
 def _learned(

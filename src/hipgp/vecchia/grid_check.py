@@ -49,7 +49,9 @@ def grid_diagnostics(problem: Problem, model: GridModel) -> dict[str, Any]:
     entries = None if model.rows is None else int(np.mean(model.rows.csr.row_lengths))
     problems = local_problems(problem, model.residual, model.stencil, entries, model.block)
     if model.rows is not None:
-        approximation = GridApproximation.from_rows(model.rows, problems, model.residual_as_noise)
+        approximation = GridApproximation.from_rows(
+            model.rows, problems, model.residual_as_noise, model.stencil
+        )
     else:
         approximation = stencil_approximation(kernel, grid, problems, model.stencil, model.residual_as_noise)
     found = grid_error(kernel, grid, problems, approximation, model.vecchia_std)

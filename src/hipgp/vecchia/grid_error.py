@@ -2,29 +2,25 @@
 
 The residual of an observation, which the grid does not represent, counts as noise independent of all other noise. That is
 an approximation: observations closer to each other than a grid cell have correlated residuals. Its error is estimated
-here. Around some observations the nearest others are taken, and the posterior at the centre is computed with the
-kernel's covariances (A, c) and with the grid's (B, b). With d = A^-1 c - B^-1 b and data drawn from the model, the two
+here. Around some observations the nearest others are taken, and the posterior at the centre, at the nearest grid point and at a
+place between grid points is computed with the kernel's covariances (A, c) and with the grid's (B, b). With d = A^-1 c - B^-1 b and data drawn from the model, the two
 means differ by sqrt(d' A d) in the root mean square, which is compared with the posterior standard deviation
 sqrt(k - c' A^-1 c). The measured values are not needed, and no program is compiled for a new grid.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from hipgp.model.data import Data
-from hipgp.model.differences import CHUNK_SIZES, kernel_at_differences
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.nodes import Nodes
 from hipgp.vecchia.local_problems import TABLE, LocalProblems, Resolution
-from hipgp.weights.covariance import TransposedNodes, kernel_between_nodes
-from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
+from hipgp.vecchia.node_sums import NodeSums, covariance_of_sums, kernel_covariance, tabulated_covariance
+from hipgp.weights.stencil_geometry import STENCIL, locate_stencils, stencil_offsets
 from hipgp.weights.stencils import WeightRows
 
 ROUNDING = 1e-12  # relative to the prior variance: smaller noise is lost in rounding errors
@@ -71,20 +67,23 @@ class GridApproximation(NamedTuple):
     """The grid's approximation of the observations of local problems: their rows of W, and the residual variances.
 
     With `residual_as_noise` the residual variances are added to the noise. If `residual` is None they follow from the
-    covariances.
+    covariances. `stencil` is the number of points per axis from which a value at a place is interpolated.
     """
 
     columns: Int[np.ndarray, "n e"]
     values: Float[np.ndarray, "n e"]
     residual_as_noise: bool
+    stencil: int
     residual: Float[np.ndarray, " n"] | None = None
 
     @staticmethod
-    def from_rows(rows: WeightRows, problems: LocalProblems, counted: bool) -> "GridApproximation":
+    def from_rows(
+        rows: WeightRows, problems: LocalProblems, counted: bool, stencil: int
+    ) -> "GridApproximation":
         """Select the rows of the problems' observations from those of all data."""
         residual = np.asarray(rows.residual, float)[problems.rows]
         columns, values = rows.csr.padded_rows(problems.rows)
-        return GridApproximation(columns, values, counted, residual)
+        return GridApproximation(columns, values, counted, _of_places(stencil, problems), residual)
 
     def by_cell(self) -> Any:
         """Return the membership of observations in cells, as blocks with jointly Gaussian residuals."""
@@ -93,56 +92,45 @@ class GridApproximation(NamedTuple):
         return scipy.sparse.csr_array(entries, shape=(len(cell), int(np.max(cell)) + 1))
 
 
-class _NodeSums(NamedTuple):
-    """Functionals as sums over nodes: functional i is the sum over n of weights[i, n] times the field at node n.
-
-    With `value` and `direction` the summand is value[n] times the field plus its derivative along direction[n].
-    """
-
-    x: Float[np.ndarray, "n D"]
-    weights: Any = None  # (k, n), sparse
-    value: Float[np.ndarray, " n"] | None = None
-    direction: Float[np.ndarray, "n D"] | None = None
-
-
-NodeCovariance = Callable[
-    [_NodeSums, slice, slice], np.ndarray
-]  # gives the covariances of one slice of the nodes with another
-
-
 def grid_error(
     kernel: Kernel, grid: Grid, problems: LocalProblems, approximation: GridApproximation, vecchia: bool
 ) -> GridError:
-    """Return the errors of the posterior on `grid`, at the centres of the problems and at the nearest grid points.
+    """Return the errors of the posterior on `grid`, at the centres of the problems, the nearest grid points, and between these.
 
     With `vecchia`, standard deviations come from the kernel itself, given the nearest observations (`batch/variances.py`).
     """
-    on_grid = _tabulated_covariance(kernel, grid) if grid.size <= TABLE else _kernel_covariance(kernel)
-    found = []
-    for members, point in zip(problems.members, problems.points, strict=True):
-        true = _covariance_of_sums(_exact(grid, problems, members, point), _kernel_covariance(kernel))
-        ours = _covariance_of_sums(_on_grid(grid, approximation, members, point), on_grid)
+    on_grid = tabulated_covariance(kernel, grid) if grid.size <= TABLE else kernel_covariance(kernel)
+    found, rows = [], _point_weights(kernel, grid, problems.between, approximation.stencil)
+    each = zip(problems.members, problems.points, problems.between, *rows, strict=True)
+    for members, point, between, columns, values in each:
+        places = np.stack([point, between])
+        true = covariance_of_sums(_exact(grid, problems, members, places), kernel_covariance(kernel))
+        sums = _on_grid(grid, approximation, members, point, (columns, values))
+        ours = covariance_of_sums(sums, on_grid)
+        if problems.shares is not None:  # residuals of points in the same cell are known together
+            k, same = len(members), approximation.columns[members, 0] == columns[0]
+            ours[:k, -1] += same * (true - ours)[:k, -1]
         found.append(_errors(true, ours, problems, approximation, members, vecchia))
     mean, std = np.moveaxis(np.array(found), -1, 0)
     return GridError(float(np.max(mean)), float(np.expm1(np.max(np.abs(std)))), mean.size)
 
 
 def _errors(
-    true: Float[np.ndarray, "k+1 k+1"],
-    ours: Float[np.ndarray, "k+1 k+1"],
+    true: Float[np.ndarray, "k+2 k+2"],
+    ours: Float[np.ndarray, "k+2 k+2"],
     problems: LocalProblems,
     approximation: GridApproximation,
     members: Int[np.ndarray, " k"],
     vecchia: bool,
-) -> Float[np.ndarray, "2 2"]:
-    """Return the errors of the mean and of log std, for the functional at the centre and the field at a grid point nearby.
+) -> Float[np.ndarray, "3 2"]:
+    """Return the errors of the mean and of log std: of the functional at the centre, and of the field at two places nearby.
 
-    `true` and `ours` are the kernel's and the grid's covariances of the members and, last, of that grid point.
+    `true` and `ours` are the kernel's and the grid's covariances of the members and, last, of a grid point and a place between.
     """
-    k, at = len(members), [0, -1]
+    k, at = len(members), [0, -2, -1]
     left_out = np.maximum(np.diag(true) - np.diag(ours), 0.0)[:k]
     residual = left_out if approximation.residual is None else approximation.residual[members]
-    prior = np.diag(ours)[at] + [residual[0], 0.0]
+    prior = np.diag(ours)[at] + [residual[0], 0.0, max(true[-1, -1] - ours[-1, -1], 0.0)]
     known = 1 / problems.precision[members] + ROUNDING * np.max(np.diag(true))
     noise = known
     if problems.shares is not None:
@@ -176,11 +164,11 @@ def _solve(matrix: Float[np.ndarray, "k k"], rhs: Float[np.ndarray, "k 2"]) -> F
 
 
 def _exact(
-    grid: Grid, problems: LocalProblems, rows: Int[np.ndarray, " k"], point: Float[np.ndarray, " D"]
-) -> _NodeSums:
-    """Return the functionals as sums over their quadrature nodes and, last, the value at a point."""
-    last = Nodes(point[None, None], np.ones((1, 1)))
-    parts = [*problems.nodes(grid, rows, problems.density), (last, np.array([len(rows)]))]
+    grid: Grid, problems: LocalProblems, rows: Int[np.ndarray, " k"], places: Float[np.ndarray, "m D"]
+) -> NodeSums:
+    """Return the functionals as sums over their quadrature nodes and, last, the values at some places."""
+    last = Nodes(places[:, None], np.ones((len(places), 1)))
+    parts = [*problems.nodes(grid, rows, problems.density), (last, len(rows) + np.arange(len(places)))]
     derivative = any(nodes.direction is not None for nodes, _ in parts)
     if derivative:
         parts = [(nodes.with_derivative_fields(), at) for nodes, at in parts]
@@ -190,25 +178,22 @@ def _exact(
     c = flat(lambda nodes: np.ravel(nodes.weights))
     kept = np.flatnonzero(c)
     weights = scipy.sparse.csr_array(
-        (c[kept], (owner[kept], np.arange(len(kept)))), shape=(len(rows) + 1, len(kept))
+        (c[kept], (owner[kept], np.arange(len(kept)))), shape=(len(rows) + len(places), len(kept))
     )
     x = flat(lambda nodes: np.reshape(nodes.x, (-1, grid.ndim)))[kept]
     if not derivative:
-        return _NodeSums(x, weights)
+        return NodeSums(x, weights)
     value, direction = (
         flat(lambda nodes, n=n: each(getattr(nodes, n), nodes)) for n in ("value", "direction")
     )
-    return _NodeSums(x, weights, value[kept], direction[kept])
+    return NodeSums(x, weights, value[kept], direction[kept])
 
 
 def stencil_approximation(
     kernel: Kernel, grid: Grid, problems: LocalProblems, p: int, counted: bool
 ) -> GridApproximation:
     """Approximate the observations by stencils of `p` points per axis, in NumPy, without compiling for a grid."""
-    steps, flat = stencil_offsets(grid, p)
-    stencil = steps * np.asarray(grid.spacing)
-    between = _kernel_covariance(kernel)(_NodeSums(stencil), slice(None), slice(None))
-    between += 10 * np.finfo(float).eps * np.trace(between) * np.eye(len(between))
+    stencil, flat, between = _stencil(kernel, grid, p)
     columns, values = [], []
     for nodes, numbers in problems.nodes(grid, np.arange(len(problems.rows)), 1):
         x = np.asarray(nodes.x, float).reshape(-1, grid.ndim)
@@ -220,13 +205,38 @@ def stencil_approximation(
     most = max(a.shape[1] for a in columns)
     fill = lambda a: np.pad(a, ((0, 0), (0, most - a.shape[1])))
     stacked = [np.concatenate([fill(a) for a in found]) for found in (columns, values)]
-    approximation = GridApproximation(stacked[0], stacked[1], counted)
+    approximation = GridApproximation(stacked[0], stacked[1], counted, _of_places(p, problems))
     if all(functional.single for functional in problems.data.functionals):
         return approximation  # residual variances are the difference of the covariances
     parts = [
         _unseen_and_prior(kernel, grid, problems, approximation, row)[0] for row in range(len(problems.rows))
     ]
     return approximation._replace(residual=np.array(parts))
+
+
+def _of_places(stencil: int, problems: LocalProblems) -> int:
+    """Return the width of the stencil of values at places, which is wider than that of lines in three dimensions."""
+    single = all(functional.single for functional in problems.data.functionals)
+    return stencil if single else max(stencil, STENCIL)
+
+
+def _stencil(kernel: Kernel, grid: Grid, p: int) -> tuple[np.ndarray, np.ndarray, Float[np.ndarray, "P P"]]:
+    """Return the points of a stencil, relative to its first one and in the grid's flat order, and their covariances."""
+    steps, flat = stencil_offsets(grid, p)
+    stencil = steps * np.asarray(grid.spacing)
+    between = kernel_covariance(kernel)(NodeSums(stencil), slice(None), slice(None))
+    return stencil, flat, between + 10 * np.finfo(float).eps * np.trace(between) * np.eye(len(between))
+
+
+def _point_weights(
+    kernel: Kernel, grid: Grid, x: Float[np.ndarray, "n D"], p: int
+) -> tuple[Int[np.ndarray, "n P"], Float[np.ndarray, "n P"]]:
+    """Return the grid points that values at places are interpolated from, and their weights."""
+    stencil, flat, between = _stencil(kernel, grid, p)
+    begin, offset = locate_stencils(grid, x, p)
+    nodes = Nodes(x[:, None], np.ones((len(x), 1)))
+    cross = _stencil_covariance(kernel, nodes, offset * np.asarray(grid.spacing), stencil)
+    return begin[:, None] + flat, np.linalg.solve(between, cross.T).T
 
 
 def _unseen_and_prior(
@@ -242,8 +252,8 @@ def _unseen_and_prior(
     x = np.concatenate([np.asarray(nodes.x[0], float), points])
     c = np.asarray(nodes.weights[0], float)
     weights = scipy.sparse.csr_array(np.stack([np.append(c, -w), np.append(c, 0.0 * w)]))
-    sums = _NodeSums(x, weights, *_values_and_directions(nodes, len(used)))
-    unseen, prior = np.diag(_covariance_of_sums(sums, _kernel_covariance(kernel)))
+    sums = NodeSums(x, weights, *_values_and_directions(nodes, len(used)))
+    unseen, prior = np.diag(covariance_of_sums(sums, kernel_covariance(kernel)))
     return max(float(unseen), 0.0), float(prior)
 
 
@@ -256,7 +266,7 @@ def unseen_variances(
     """
     rows = np.arange(len(data))
     one, at = np.ones(len(data)), np.tile(np.asarray(grid.lower), (len(data), 1))
-    problems = LocalProblems(data, rows, one, one, None, rows[:, None], at, 1, resolution)
+    problems = LocalProblems(data, rows, one, one, None, rows[:, None], at, at, 1, resolution)
     view = stencil_approximation(kernel, grid, problems, p, True)
     unseen, prior = np.transpose([_unseen_and_prior(kernel, grid, problems, view, int(row)) for row in rows])
     return unseen, prior
@@ -267,8 +277,8 @@ def _stencil_covariance(
 ) -> Float[np.ndarray, "n P"]:
     """Return the covariances of nodes with the points of their stencils."""
     x = np.concatenate([at, stencil])
-    sums = _NodeSums(x, None, *_values_and_directions(nodes, len(stencil)))
-    return _kernel_covariance(kernel)(sums, slice(len(at)), slice(len(at), None))
+    sums = NodeSums(x, None, *_values_and_directions(nodes, len(stencil)))
+    return kernel_covariance(kernel)(sums, slice(len(at)), slice(len(at), None))
 
 
 def _values_and_directions(nodes: Nodes, points: int) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -281,69 +291,22 @@ def _values_and_directions(nodes: Nodes, points: int) -> tuple[np.ndarray | None
 
 
 def _on_grid(
-    grid: Grid, approximation: GridApproximation, rows: Int[np.ndarray, " k"], point: Float[np.ndarray, " D"]
-) -> _NodeSums:
-    """Return the functionals as sums over grid points, by their rows of W, and last the value at a grid point."""
+    grid: Grid,
+    approximation: GridApproximation,
+    rows: Int[np.ndarray, " k"],
+    point: Float[np.ndarray, " D"],
+    between: tuple[Int[np.ndarray, " P"], Float[np.ndarray, " P"]],
+) -> NodeSums:
+    """Return the functionals as sums over grid points, by their rows of W, and last the values at a grid point and `between`."""
     columns, values = approximation.columns[rows], approximation.values[rows]
     steps = np.rint((point - np.asarray(grid.origin)) / np.asarray(grid.spacing)).astype(int)
     position = np.ravel_multi_index(tuple(steps), grid.shape)
     owner, slot = np.nonzero(values)
-    used, where = np.unique(np.append(columns[owner, slot], position), return_inverse=True)
-    entries = np.append(values[owner, slot], 1.0), (np.append(owner, len(rows)), where)
-    weights = scipy.sparse.csr_array(entries, shape=(len(rows) + 1, len(used)))
+    at = np.concatenate([columns[owner, slot], [position], between[0]])
+    used, where = np.unique(at, return_inverse=True)
+    of_between = np.full(len(between[0]), len(rows) + 1)
+    number = np.concatenate([owner, [len(rows)], of_between])
+    entries = np.concatenate([values[owner, slot], [1.0], between[1]]), (number, where)
+    weights = scipy.sparse.csr_array(entries, shape=(len(rows) + 2, len(used)))
     index = np.stack(np.unravel_index(used, grid.shape), axis=-1)
-    return _NodeSums(np.asarray(grid.origin) + index * np.asarray(grid.spacing), weights)
-
-
-def _covariance_of_sums(sums: _NodeSums, entries: NodeCovariance) -> Float[np.ndarray, "k k"]:
-    """Return the covariance matrix of the functionals; each pair of nodes is evaluated once."""
-    weights, count = sums.weights.tocsc(), len(sums.x)
-    each = max(1, CHUNK_SIZES[1] // count)
-    total = np.zeros((weights.shape[0],) * 2)
-    for begin in range(0, count, each):
-        end = min(begin + each, count)
-        k = entries(sums, slice(begin, end), slice(begin, count))
-        before, behind = weights[:, begin:end], weights[:, end:]
-        off = before @ (behind @ k[:, end - begin :].T).T
-        total += before @ (before @ k[:, : end - begin].T).T + off + off.T
-    return total
-
-
-def _tabulated_covariance(kernel: Kernel, grid: Grid) -> NodeCovariance:
-    """Look up covariances of grid points in those of the first grid point with all, as kernels are even in each axis."""
-    table = kernel_at_differences(kernel, grid.coordinates() - np.asarray(grid.origin))
-    strides = np.cumprod((1, *grid.shape[:0:-1]))[::-1]
-
-    def entries(sums: _NodeSums, a: slice, b: slice) -> Float[np.ndarray, "n m"]:
-        index = np.rint((sums.x - np.asarray(grid.origin)) / np.asarray(grid.spacing)).astype(np.int32)
-        axes = zip(index.T, strides, strict=True)
-        return table[sum(np.abs(i[a][:, None] - i[b]) * np.int32(stride) for i, stride in axes)]
-
-    return entries
-
-
-def _kernel_covariance(kernel: Kernel) -> NodeCovariance:
-    """Evaluate covariances of any nodes by the kernel."""
-
-    def entries(sums: _NodeSums, a: slice, b: slice) -> Float[np.ndarray, "n m"]:
-        x, value, direction = sums.x, sums.value, sums.direction
-        n, m = len(x[a]), len(x[b])
-        differences = (x[a][:, None] - x[b]).reshape(n * m, -1)
-        if value is None or direction is None:
-            return kernel_at_differences(kernel, differences).reshape(n, m)
-        both = np.concatenate([value[:, None], direction], axis=1)
-        pairs = differences, np.repeat(both[a], m, axis=0), np.tile(both[b], (n, 1))
-        fill = ((0, -n * m % CHUNK_SIZES[0]), (0, 0))
-        chunks = [np.pad(v, fill).reshape(-1, CHUNK_SIZES[0], v.shape[1]) for v in pairs]
-        found = [np.asarray(_with_derivatives(kernel, *chunk)) for chunk in zip(*chunks, strict=True)]
-        return np.concatenate(found)[: n * m].reshape(n, m)
-
-    return entries
-
-
-@eqx.filter_jit
-def _with_derivatives(kernel: Kernel, difference: Array, first: Array, second: Array) -> Array:
-    """Evaluate covariances of nodes at a `difference`; `first` and `second` hold value and direction of each."""
-    difference, first, second = (jnp.asarray(a).T for a in (difference, first, second))
-    a, b = (TransposedNodes(difference, n[0], n[0], n[1:]) for n in (first, second))
-    return kernel_between_nodes(kernel, a, b)(difference)
+    return NodeSums(np.asarray(grid.origin) + index * np.asarray(grid.spacing), weights)

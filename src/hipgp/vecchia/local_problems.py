@@ -48,8 +48,8 @@ class LocalProblems(NamedTuple):
     """Local problems; `members` holds the numbers in `data` of each problem's observations, the central one first.
 
     Each observation represents `count` observations with the total `precision`. `shares` holds their shares in the blocks
-    within which residuals are jointly Gaussian. `points` are the grid points nearest to the centres. `density` and
-    `resolution` set the quadrature nodes: see `quadrature_nodes`.
+    within which residuals are jointly Gaussian. `points` are the grid points nearest to the centres, and `between` a place
+    in a cell beside each of them. `density` and `resolution` set the quadrature nodes: see `quadrature_nodes`.
     """
 
     data: Data
@@ -59,6 +59,7 @@ class LocalProblems(NamedTuple):
     shares: Any  # (n, blocks), sparse, or None
     members: Int[np.ndarray, "c k"]
     points: Float[np.ndarray, "c D"]
+    between: Float[np.ndarray, "c D"]
     density: int
     resolution: Resolution
 
@@ -112,8 +113,9 @@ def local_problems(
     kept = tuple(resolution[number] for number in _block_numbers(data, first[used]))
     points = _grid_points(grid, chosen, members[:, 0], kept)
     return LocalProblems(
-        chosen, first[used], precision[used], standing_for, shares, members, points, density, kept
-    )
+        chosen, first[used], precision[used], standing_for, shares, members, points,
+        _beside(grid, points), density, kept,
+    )  # fmt: skip
 
 
 def _grid_points(
@@ -124,6 +126,12 @@ def _grid_points(
     origin, spacing = np.asarray(grid.origin), np.asarray(grid.spacing)
     index = np.rint((np.array([n.x[0, n.rule_size // 2] for n in nodes]) - origin) / spacing)
     return origin + np.clip(index, 0, np.asarray(grid.shape) - 1) * spacing
+
+
+def _beside(grid: Grid, points: Float[np.ndarray, "c D"]) -> Float[np.ndarray, "c D"]:
+    """Return a random place in a cell beside each of these grid points."""
+    within = np.random.default_rng(1).uniform(-1.0, 1.0, points.shape)
+    return np.clip(points + within * np.asarray(grid.spacing), grid.lower, grid.upper)
 
 
 def _centres(shared: Float[np.ndarray, " G"], count: int) -> Int[np.ndarray, " c"]:

@@ -32,6 +32,7 @@ STEPS = (
 MOST_NODES = 2**10  # nodes of one functional
 # Added to the diagonal, smallest first, if the covariance of draws is singular in float64; relative to the prior variance.
 JITTERS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
+MISSED = 0.01  # of a variance, that quadrature may miss: a tenth of the standard deviation
 FINEST = 64  # refinement that shows whether the number of nodes depends on the resolution at all
 
 
@@ -72,13 +73,7 @@ def refine_quadrature(
 ) -> tuple[Functional, np.ndarray, float]:
     """Return the functional in float64, a node spacing for `accuracy`, and the remaining error measured on a sample."""
     exact: Functional = jax.tree.map(lambda a: np.asarray(a, float), functional)
-    spacing, nodes, error = quadratures(kernel, exact, accuracy)[-1]
-    if error > accuracy:
-        warn_caller(
-            f"quadrature with {nodes} nodes leaves errors of {error:.2g} in the covariances of "
-            f"{type(functional).__name__}, relative to prior variances (accuracy {accuracy:.2g}): the kernel is rough, or its "
-            "lengthscale short for them; split them into smaller ones, or give Exact(accuracy=...) that you accept",
-        )
+    spacing, _, error = quadratures(kernel, exact, accuracy)[-1]
     return exact, spacing, error
 
 
@@ -116,6 +111,29 @@ def factor(matrix: Float[np.ndarray, "n n"], scale: float = 0.0) -> Float[np.nda
         "noise: expected noise that makes the covariance of the data positive definite, got too little for float64: "
         "observations nearly repeat each other; give more noise, or merge them"
     )
+
+
+def warn_of_quadrature(
+    functional: Functional,
+    error: float,
+    accuracy: float,
+    prior: Float[np.ndarray, " N"],
+    variance: Float[np.ndarray, " N"],
+    of_what: str,
+) -> None:
+    """Warn where an `error` of covariances beyond `accuracy` is a share of some variances that matters.
+
+    An error of covariances is about the variance of what quadrature misses of a functional. Its root is at most what a mean
+    and a standard deviation are off by, which is to be small beside the functional's posterior standard deviation, or beside
+    an observation's noise.
+    """
+    share = float(np.max(error * prior / np.maximum(variance, np.finfo(float).tiny)))
+    if error > accuracy and share > MISSED:
+        warn_caller(
+            f"quadrature leaves errors of {error:.2g} in the covariances of {type(functional).__name__}, relative to prior "
+            f"variances (accuracy {accuracy:.2g}), and up to {share:.2g} {of_what}: the kernel is rough, or its lengthscale "
+            "short for them; split them into smaller ones",
+        )
 
 
 class _FlatNodes(NamedTuple):

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 64, 1024  # functionals side by side: on a CPU, on a GPU
 PAIR_BUDGET = 1e7  # kernel evaluations in all
+# Fewer rows are filled up to so many, which spares compilations, unless that takes more kernel evaluations than this.
+LEAST_ROWS, LEAST_BUDGET = 16, 1e6
 
 
 def residual_variances(
@@ -59,7 +61,8 @@ def residual_variances(
         columns, values = rows(some)
         points = np.asarray(grid.origin) + np.stack(np.unravel_index(columns, grid.shape), -1) * grid.spacing
         part = jax.tree.map(lambda a: np.asarray(a, float), functional.nodes_of(some, grid.spacing))
-        missing = min(most, max(16, round_up_to_power_of_two(len(some)))) - len(some)
+        least = LEAST_ROWS if LEAST_ROWS * float(np.max(row_lengths[some])) ** 2 <= LEAST_BUDGET else 1
+        missing = min(most, max(least, round_up_to_power_of_two(len(some)))) - len(some)
         pad = lambda a, k=missing: np.pad(a, [(0, k)] + [(0, 0)] * (a.ndim - 1), mode="edge")
         v = _residual_variances(kernel, jax.tree.map(pad, _zero_padded(part)), pad(points), pad(values))
         parts.append((v, len(some)))  # asynchronous: the next chunk is prepared while this one is computed
