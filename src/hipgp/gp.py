@@ -168,10 +168,8 @@ class GP(Shown, eqx.Module):
         if mesh is not None:
             settled = settled._replace(engine=settled.engine.on_mesh(mesh, settled.problem.grid))
         begin = () if settled.begin is None else (settled.begin,)  # only rounds of linearisation have one
-        unsaid = method in (
-            None,
-            "auto",
-        )  # then the grid that was given is the one to show, and may be refined within
+        # without an engine or a mesh, the grid that was given is the one to show, and may be refined within
+        unsaid = mesh is None and method in (None, "auto")
         engine = settled.engine.condition_finely if unsaid else settled.engine.condition
         found = engine(settled.problem, progress, checkpoint, *begin)
         found = dataclasses.replace(found, diagnostics=found.diagnostics | settled.why)
