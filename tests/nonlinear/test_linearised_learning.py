@@ -79,3 +79,14 @@ def test_a_turn_goes_no_farther_than_its_linearisation_holds():
     np.testing.assert_allclose(near.values, [np.e, 0.2])
     np.testing.assert_allclose([near.kernel.variance, near.kernel.lengthscale], [np.e, 0.2])
     assert learning._near(near, hg.Matern32(2.0, 0.3)) is near
+
+
+def test_the_noise_of_integrals_is_learned_with_the_kernel():
+    """In turns with the kernel, from the misfit at the present one, it would creep."""
+    f, rng = field(5, 0.8)
+    starts = rng.integers(0, len(X) - 12, 150)
+    rows = starts[:, None] + np.arange(12)
+    lines = hg.Functionals(X[rows], np.full(12, 1 / 12))
+    y = np.exp(f)[rows].mean(axis=1) + 0.2 * rng.standard_normal(150)
+    gp = hg.GP(KERNEL, GRID, trend="constant", link="exp").learn(hg.observe(lines, y), progress=False)
+    assert 0.17 < gp.noise < 0.23 and "noise" in gp.learned.names

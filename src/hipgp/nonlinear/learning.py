@@ -17,11 +17,13 @@ from hipgp.learning.learned import Learned, in_unit
 from hipgp.learning.parameters import Layout
 from hipgp.learning.search import learn
 from hipgp.learning.units import LearnOptions, scaled_task
-from hipgp.model.data import Data
+from hipgp.model.data import Data, Observations
+from hipgp.model.functionals import Functionals
 from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
+from hipgp.model.likelihoods import Gaussian
 from hipgp.model.problem import Problem
-from hipgp.nonlinear.blocks import Block, State
+from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State
 from hipgp.nonlinear.expectations import likelihood_terms
 from hipgp.nonlinear.resuming import Kept, packed, unpacked
 from hipgp.runtime.checkpoints import fingerprint
@@ -140,13 +142,31 @@ def _turned(
     data, states = problem.data, result.states
     noise, parameters = _fitted(data, prepared, states, noise if free_noise else None, noise, parameters)
     bar.update(f"turn {turn.number + 1}, kernel")
-    stand_in = Data(tuple(s.observations for s in result.stand_ins))
+    parts = zip(prepared.data.blocks, prepared.blocks, result.stand_ins, strict=True)
+    stand_in = Data(tuple(_to_learn_from(*part, noise if free_noise else None) for part in parts))
+    together = not np.all(stand_in.noise_known)
     quick = how._replace(start=turn.start, polish=False, progress=False, checkpoint=None)
-    task = scaled_task(Problem(kernel, problem.grid, stand_in, None, prepared.trend), quick)
+    on = Problem(kernel, problem.grid, stand_in, noise if together else None, prepared.trend)
+    task = scaled_task(on, quick)
     learned = in_unit(learn(task.problem, method.inner, task.how), task.unit)
     if not method.link.identity:
-        learned = _near(learned, kernel, _share(turn.number + 1))
+        learned = _near(learned, kernel, noise if together else None, _share(turn.number + 1))
+    noise = learned.noise if together else noise
     return Turn(turn.number + 1, learned.kernel, noise, parameters, states, "kernel"), learned
+
+
+def _to_learn_from(given: Observations, block: Block, stand_in: StandIn, noise: float | None) -> Observations:
+    """The stand-in of a block; of integrals with the unknown noise `noise` in their own unit, so that it is learned with the kernel.
+
+    Learned in turns with the kernel instead, from the misfit at the present one, it would take tens of turns to settle.
+    """
+    gaussian = given.likelihood is None or isinstance(given.likelihood, Gaussian)
+    if noise is None or given.noise is not None or not gaussian or type(block) is not Nodal:
+        return stand_in.observations
+    shorter, functional = noise / stand_in.noise, stand_in.functional
+    assert isinstance(functional, Functionals)
+    own = Functionals(functional.positions, functional.weights * shorter[:, None])
+    return Observations(own, stand_in.y * shorter, None)
 
 
 def _share(number: int) -> float:
@@ -157,15 +177,18 @@ def _share(number: int) -> float:
     return 1 / max(1, number - AT_ONCE)
 
 
-def _near(learned: Learned, kernel: Kernel, share: float) -> Learned:
+def _near(learned: Learned, kernel: Kernel, noise: float | None, share: float) -> Learned:
     """A share of the way to what was learned, no farther from the kernel of the linearisation than this holds."""
-    layout = Layout.of(kernel, False)
-    before = np.asarray(layout.pack(kernel, None), float)
-    change = np.asarray(layout.pack(learned.kernel, None), float) - before
+    layout = Layout.of(kernel, noise is not None)
+    before = np.asarray(layout.pack(kernel, noise), float)
+    change = np.asarray(layout.pack(learned.kernel, learned.noise), float) - before
     if share == 1 and np.all(np.abs(change) <= FARTHEST):
         return learned
     vector = before + share * np.clip(change, -FARTHEST, FARTHEST)
-    return learned._replace(kernel=layout.unpack(vector)[0], values=np.exp(vector))
+    kernel, found = layout.unpack(vector)
+    return learned._replace(
+        kernel=kernel, values=np.exp(vector), noise=None if found is None else float(found)
+    )
 
 
 def _keep(kept: Kept, turn: Turn) -> None:
