@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from hipgp.scores import describe_calibration
+from hipgp.scores import LeaveOut, describe_calibration
 
 EVEN = (np.arange(1000) + 0.5) / 1000  # probabilities without chance
 
@@ -23,6 +23,14 @@ EVEN = (np.arange(1000) + 0.5) / 1000  # probabilities without chance
 def test_words_of_calibration(errors, said, right):
     found = describe_calibration(norm.cdf(errors))
     assert found.right is right and said in found.words
+
+
+def test_predictions_left_out_show_their_scores_in_a_few_lines():
+    y = norm.ppf(EVEN)
+    shown = repr(LeaveOut(y, np.zeros(1000), np.ones(1000), np.arange(1000) // 10, 0.0))
+    assert shown.startswith("LeaveOut: 1,000 observations in 100 groups\n  scores: rmse 0.99")
+    assert shown.endswith("right (flat): 50% intervals hold 50% of the values, 95% intervals 95%.")
+    assert "in 100" not in repr(LeaveOut(y, np.zeros(1000), np.ones(1000), np.arange(1000), 0.0))
 
 
 def test_the_size_of_errors_is_told():

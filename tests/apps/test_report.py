@@ -145,6 +145,10 @@ window.addEventListener("load", () => {
     by("view").dispatchEvent(new MouseEvent("click", {clientX: f.left + left + right * wide, clientY: f.top + top + (1 - up) * high, bubbles: true}));
   };
   const turn = (id, value, event) => { const before = pixels(); by(id).value = value; by(id).dispatchEvent(new Event(event)); return before !== pixels(); };
+  const colours = () => {
+    const f = by("view"), row = f.getContext("2d").getImageData(90, Math.round(f.height / 2), 200, 1).data;
+    return new Set(Array.from({length: 200}, (_, i) => row.slice(4 * i, 4 * i + 3).join())).size;
+  };
   STEPS
   out.push("errors " + window.problems.join());
   document.title = out.join(" | ");
@@ -188,6 +192,7 @@ def test_slices_of_a_volume_in_chromium(volume, tmp_path):
       out.push(turn("layer", 1, "change"), by("layer").selectedOptions[0].text);
       out.push(turn("layer", 2, "change")); out.push(said());
       out.push(turn("axis", 0, "change"), by("place").textContent, by("depth").max, said());
+      out.push(colours());
     """, tmp_path)  # fmt: skip
     assert found[:3] == ["true", "Z 0.00 kpc", "Click on the map to read a value."]
     post, kept = hg.load(volume), hg.load(volume).kept
@@ -199,7 +204,8 @@ def test_slices_of_a_volume_in_chromium(volume, tmp_path):
     assert "dust <density>" in found[3].replace("&lt;", "<").replace("&gt;", ">") and "mag/kpc" in found[3]
     assert found[4:7] == ["true", "std", "true"] and "draw 1: " in found[7]
     np.testing.assert_allclose(numbers_in(found[7])[-1], kept["samples"][0][at], atol=2e-3)
-    assert found[8:] == ["true", "X 0.60 kpc", "5", "Click on the map to read a value."]
+    assert found[8:12] == ["true", "X 0.60 kpc", "5", "Click on the map to read a value."]
+    assert int(found[12]) > 40  # smooth between 7 columns, not cells
     assert (tmp_path / "page.png").stat().st_size > 20_000
 
 

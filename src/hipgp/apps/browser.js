@@ -88,7 +88,7 @@
       image.data.set([...colour, 255], 4 * ((n[j] - 1 - b) * n[i] + a));
     }
     paint.putImageData(image, 0, 0);
-    pen.imageSmoothingEnabled = false;
+    [pen.imageSmoothingEnabled, pen.imageSmoothingQuality] = [true, "high"];  // cells are no part of the field
     pen.drawImage(sheet, box.left, box.top, box.wide, box.high);
     if (!marked || marked.sides.join() !== sides().join()) return;
     const x = box.left + (marked.a + .5) / n[i] * box.wide, y = box.top + box.high - (marked.b + .5) / n[j] * box.high;
