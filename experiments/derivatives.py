@@ -165,7 +165,7 @@ def at(system: str, problem: Problem, slopes: bool, places: np.ndarray) -> tuple
         data = data + hg.observe(hg.Derivatives(problem.slope_x, axis=0), problem.slope, SLOPE_NOISE)
     grid = hg.Grid.cover(-1.0, 1.0, shape=INDUCING)
     gp = hg.GP(hg.SquaredExponential(VARIANCE, LENGTHSCALE), grid)
-    post = gp.condition(data, SYSTEMS[system], progress=False)
+    post = systems.conditioned(SYSTEMS[system], gp, data)
     if isinstance(SYSTEMS[system], hg.Batch):
         return post.predict(hg.Points(places), std="exact")[:2]
     return post.predict(hg.Points(places))[:2]

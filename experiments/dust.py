@@ -227,7 +227,7 @@ def conditioned(
     dtype = np.float32 if streamed or way.low_precision else np.float64
     data, began = stars.observed(way.rule, dtype), time.perf_counter()
     kept = {"checkpoint": checkpoint} if streamed else {}
-    post = hg.GP(kernel, grid).condition(data, method, progress=False, **kept)
+    post = systems.conditioned(method, hg.GP(kernel, grid), data, **kept)
     seconds = post.diagnostics["seconds"] if streamed else time.perf_counter() - began
     drawn: Any = {"samples": SAMPLES} if isinstance(method, hg.Batch) else {}
     rule: Any = way.rule

@@ -60,7 +60,7 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
-    "small": Setting(1000, 1000, 1000, (10, 16), (), (1, 5, 20), 16, 100, 20, 1000, 100, 20_000, 120),
+    "small": Setting(1000, 1000, 1000, (10, 16), (), (1, 5, 20), 16, 200, 20, 1000, 100, 20_000, 120),
     "paper": Setting(None, 20_000, 10_000, (100, 120, 140, 160, 180, 200, 500, 1000), (160, 140), (5, 10, 20, 50), 120, 1000, 5, 10_000, 512, None, 1000),
 }  # fmt: skip
 
@@ -159,7 +159,7 @@ def maps(gp: hg.GP, path: Path, setting: Setting) -> plots.Figure:
     """The paper's figure 3: posterior mean and std by the batch engine, on many sales and a fine grid."""
     sales, _ = load(path, setting._replace(train=setting.map_sales))
     data = hg.observe(hg.Points(sales.x), sales.y, noise=gp.noise)
-    post = hg.GP(gp.kernel, grid_of(sales, setting.map_side)).condition(data, progress=False)
+    post = systems.conditioned(hg.Batch(), hg.GP(gp.kernel, grid_of(sales, setting.map_side)), data)
     panels = {"posterior mean": post.mean, "posterior std": post.std("vecchia")}
     title = f"Log prices above their mean, {len(sales.y):,} sales, batch engine, M = {post.grid.size:,}"
     return plots.maps(panels, post.grid, LABELS, spread=("posterior std",), title=title)
@@ -194,7 +194,9 @@ def learned(sales: Sales, setting: Setting, progress: bool) -> dict[str, float]:
     held = {"lengthscale": (LENGTHSCALE, LENGTHSCALE * 1.001)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the lengthscale ends at a bound, as it must
-        gp = gp.learn(hg.observe(hg.Points(x), y), start="kernel", bounds=held, progress=progress)
+        polish = None if setting.train is None else False  # in small: compiling it takes longer than all else
+        data = hg.observe(hg.Points(x), y)
+        gp = gp.learn(data, start="kernel", bounds=held, polish=polish, progress=progress)
     kernel: Any = gp.kernel
     found = {"variance": float(kernel.variance), "lengthscale": float(kernel.lengthscale)}
     seconds = float(gp.learned.seconds if gp.learned else 0.0)
@@ -214,7 +216,7 @@ def fitted(
     learns = fit.endswith("learned")  # then the noise is learned too
     data = hg.observe(hg.Points(sales.x), sales.y, noise=None if learns else gp.noise)
     began = time.perf_counter()
-    post = hg.GP(gp.kernel, grid, noise=gp.noise if learns else None).condition(data, method, progress=False)
+    post = systems.conditioned(method, hg.GP(gp.kernel, grid, noise=gp.noise if learns else None), data)
     seconds = time.perf_counter() - began
     row = scored(sales, *post.predict(hg.Points(sales.x_test))[:2], post.noise or gp.noise or 0.0)
     epochs = post.diagnostics.get("epochs", 0)

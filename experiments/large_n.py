@@ -152,7 +152,8 @@ def learned(readings: Readings, setting: Setting, progress: bool) -> dict[str, f
     """Kernel and noise; on a grid that only bounds the lengthscale."""
     some = slice(0, setting.learn_from)
     data = hg.observe(hg.Points(readings.x[some]), readings.y[some])
-    gp = hg.GP(hg.Matern32(), grid_of(readings, 200)).learn(data, progress=progress)
+    polish = None if setting.readings is None else False  # in small: compiling it takes longer than all else
+    gp = hg.GP(hg.Matern32(), grid_of(readings, 200)).learn(data, polish=polish, progress=progress)
     kernel: Any = gp.kernel
     found = {"variance": float(kernel.variance), "lengthscale": float(kernel.lengthscale)}
     return found | {"noise": float(gp.noise or 0.0)}
@@ -184,7 +185,7 @@ def conditioned(system: str, gp: hg.GP, readings: Readings, side: int) -> tuple[
     if system == "batch engine":
         method, weights = hg.Batch(), "local"
     data = hg.observe(hg.Points(readings.x), readings.y, noise=gp.noise)
-    return hg.GP(gp.kernel, grid).condition(data, method, progress=False), weights
+    return systems.conditioned(method, hg.GP(gp.kernel, grid), data), weights
 
 
 def scored(readings: Readings, mean: np.ndarray, std: np.ndarray, noise: float) -> dict[str, Any]:

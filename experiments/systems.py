@@ -12,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 import hipgp as hg
+from hipgp.model.problem import Problem
+from hipgp.model.trend import Trend
 from hipgp.runtime import memory
 from hipgp.variational.whitening import cholesky_bytes
 
@@ -32,6 +34,13 @@ def variational(system: str, fit: Fit = "best", **settings: Any) -> hg.Variation
     if fit.startswith("natural"):
         how["step"] = STEP
     return hg.Variational(**settings, **how, learn=fit.endswith("learned"))
+
+
+def conditioned(method: Any, gp: hg.GP, data: Any, **kept: Any) -> hg.Posterior:
+    """The posterior on the GP's grid, which is not checked: grids here are as coarse as the paper's, or coarser on purpose."""
+    assert gp.grid is not None
+    problem = Problem(gp.kernel, gp.grid, data, gp.noise, Trend(None))
+    return hg.Posterior(method.fit(problem, progress=False, **kept))
 
 
 def fits_memory(system: str, grid: hg.Grid) -> bool:

@@ -159,7 +159,7 @@ class Variational(Method):
                 "trend: expected None with the variational engine; use method=Batch() for trends"
             )
         self.check_memory(problem)
-        found = self.fit(problem, progress, checkpoint)
+        found = self.fit(problem, progress, checkpoint, check_grid=True)
         warn_if_coarse(found.diagnostics, problem.grid, problem.data, self.residual, self.stencil)
         return found
 
@@ -185,8 +185,9 @@ class Variational(Method):
         progress: bool = True,
         checkpoint: Any = None,
         held: Held | None = None,
+        check_grid: bool = False,
     ) -> VariationalPosterior:
-        """The posterior of a problem without a trend, with no checks of its grid.
+        """The posterior of a problem without a trend. `check_grid` adds its errors due to the grid to the diagnostics.
 
         `held` is what was found before for this kernel, grid and data, to serve several families or ways to fit.
         """
@@ -210,7 +211,7 @@ class Variational(Method):
             "mean_gap_nats": mean_gap(q, problem, last.gradient, held.best_mean) if gap is None else gap,
             "mean_gap_nats_bound": 0.5 * float(last.gradient @ last.gradient),  # rigorous, since Lambda >= I
         }
-        facts |= self._grid_facts(model)
+        facts |= self._grid_facts(model) if check_grid else {}
         facts |= {"engine": "variational", "family": self.family, "blocks": tuple(q.blocks.index.shape)}
         facts |= {} if trace is None else {"learning_trace": trace}
         facts |= sizes(len(data), grid.shape, whitening)
