@@ -41,7 +41,7 @@ LIMITS = (
     20,
     50,
 )  # PCG iterations in training and prediction where every star has a solve of its own in every epoch
-HELD_LIMITS = (8, 12)  # where weights are held, and PCG begins at local ones of STENCIL points an axis
+HELD_LIMITS = (5, 8)  # where weights are held, and PCG begins at local ones of STENCIL points an axis
 STENCIL = 4
 LEARNING_LIMITS = (
     40,

@@ -2,6 +2,7 @@
 
 - *closed form*: the optimum of appendix B.1.1, by one solve; where all weights are held and the torus is small.
 - *natural gradients*: the paper's algorithm, appendix B.1.2, by mini-batches with a constant step.
+- *natural gradients, falling step*: the same with a step that falls from 0.05 to 0.00005, for very many minibatches.
 - *natural gradients, kernel learned*: the same after kernel and noise were learned by Adam together with q (appendix B.2).
 - *closed form, kernel learned*: kernel and noise learned so, and q by one solve after it.
 - *dual ascent*: hipgp's own way to the same optimum by mini-batches, without a step (docs/paper_engine.md).
@@ -18,8 +19,9 @@ from hipgp.runtime import memory
 from hipgp.variational.whitening import cholesky_bytes
 
 STEP = 0.05  # of the natural gradient, as docs/paper_engine.md recommends
+FALLING = (0.05, 5e-5)  # the same for very many minibatches
 Fit = Literal[
-    "best", "natural gradients", "natural gradients, kernel learned", "closed form, kernel learned", "dual ascent"
+    "best", "natural gradients", "natural gradients, falling step", "natural gradients, kernel learned", "closed form, kernel learned", "dual ascent"
 ]  # fmt: skip
 EVERY_WAY: tuple[Fit, ...] = (
     "best", "natural gradients", "natural gradients, kernel learned", "dual ascent",
@@ -29,10 +31,10 @@ EVERY_WAY: tuple[Fit, ...] = (
 def variational(system: str, fit: Fit = "best", **settings: Any) -> hg.Variational:
     """HIP-GP or SVGP. `best` is the closed form where it can be had, else dual ascent: the library's default."""
     how: dict[str, Any] = {"whitening": "cholesky" if system == "SVGP" else "toeplitz"}
-    if fit in ("natural gradients", "natural gradients, kernel learned", "dual ascent"):
+    if fit.startswith("natural") or fit == "dual ascent":
         how["direct"] = False
     if fit.startswith("natural"):
-        how["step"] = STEP
+        how["step"] = FALLING if fit.endswith("falling step") else STEP
     return hg.Variational(**settings, **how, learn=fit.endswith("learned"))
 
 
@@ -57,6 +59,7 @@ def fitted_by(post: hg.Posterior) -> str:
         way = "closed form"
     else:
         way = "dual ascent" if method.step is None else "natural gradients"
+        way += ", falling step" if isinstance(method.step, tuple) else ""
     return f"{way}, kernel learned" if method.learn else way
 
 

@@ -102,14 +102,14 @@ def test_step_is_that_of_the_appendix():
     np.testing.assert_allclose(moved.mean, np.linalg.solve(-2 * theta_2, theta_1), rtol=1e-9)
 
 
-@pytest.mark.parametrize("step", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("step", [1e-6, 0.05, 1.0])
 def test_implicit_step_is_the_dense_one(step):
     q = some_gaussian((6, 5), (4, 2))
     batch, _ = minibatch(q, np.random.default_rng(3), scale=1e3)
     moved = natural_step(q, batch, jnp.asarray(step), jnp.asarray(0.0), implicit=True)
     k, s = np.asarray(batch.k), np.asarray(batch.scale)
     p = np.linalg.inv(dense_covariance(q))
-    inner = p + step * (np.eye(len(p)) + (k.T * s) @ k)
+    inner = p + step * (k.T * s) @ k
     expected = np.asarray(q.mean) + step * np.linalg.solve(inner, np.asarray(batch.gradient))
     np.testing.assert_allclose(moved.mean, expected, rtol=1e-7, atol=1e-9)
     np.testing.assert_array_equal(moved.precision, q.precision)

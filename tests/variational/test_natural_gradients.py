@@ -52,3 +52,18 @@ def test_a_long_step_does_not_come_as_near(problem):
     best = problem("full", direct=True)
     found = problem("full", direct=False, batch_size=15, step=0.5, epochs=40)
     assert best.elbo() - found.elbo() > FAR
+
+
+def test_a_step_that_falls_comes_nearer_than_its_first_value(problem):
+    """The noise of the mini-batches goes with the step, about l B d / 4 nats; a chunk of them begins where the last ended."""
+    best = problem("full", direct=True)
+    constant, falling = (
+        problem("full", direct=False, batch_size=15, step=s, epochs=40) for s in (0.5, (0.5, 0.005))
+    )
+    assert best.elbo() - falling.elbo() < 0.05 * (best.elbo() - constant.elbo())
+
+
+@pytest.mark.parametrize("step", [(0.1,), (0.1, 0.2), (0.1, 0.0), "fast"])
+def test_steps_that_are_none_are_refused(step):
+    with pytest.raises(ValueError, match="step: expected"):
+        Variational(step=step)

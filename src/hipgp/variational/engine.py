@@ -19,7 +19,6 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.problem import Problem
 from hipgp.planning import Part
-from hipgp.runtime import memory
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
 from hipgp.runtime.precision import float64_available
@@ -29,7 +28,7 @@ from hipgp.variational import plan
 from hipgp.variational.bound import WhitenedProblem
 from hipgp.variational.data_space import Held, data_preconditioner
 from hipgp.variational.families import Blocks, Gaussian, standard, tiling
-from hipgp.variational.fitting import EpochReport, closed_form, dual_ascent, mean_gap, natural_gradient
+from hipgp.variational.fitting import EpochReport, Steps, closed_form, dual_ascent, mean_gap, natural_gradient
 from hipgp.variational.full_pass import full_pass
 from hipgp.variational.hyperparameters import LogParameters, learn
 from hipgp.variational.minibatch_weights import (
@@ -44,7 +43,16 @@ from hipgp.variational.minibatch_weights import (
     stored_local,
 )
 from hipgp.variational.posterior import VariationalPosterior, restored
-from hipgp.variational.reporting import between, one_of, per_axis, sizes, solve_facts, verdict, whole
+from hipgp.variational.reporting import (
+    between,
+    one_of,
+    per_axis,
+    sizes,
+    solve_facts,
+    step_sizes,
+    verdict,
+    whole,
+)
 from hipgp.variational.resuming import Keeper
 from hipgp.variational.whitening import Whitening, check_cholesky, whiten
 from hipgp.vecchia.grid_check import grid_diagnostics, warn_if_coarse
@@ -70,8 +78,8 @@ class Variational(Method):
     - `weights`: "exact" (a PCG solve for each observation) or "local" (from `stencil` grid points per axis around a node).
     - `whitening`: "toeplitz" (the paper's) or "cholesky" (the standard SVGP).
     - `direct`: the closed form instead of natural gradients; None: where the weights fit into memory.
-    - `step`: step size of the natural gradient, in (0, 1]; a minibatch for which it would be unstable takes a damped step.
-      None: precisions are averaged over minibatches, and the mean is found by dual coordinate ascent over minibatches,
+    - `step`: step size of the natural gradient, in (0, 1], or its first and last value, between which it falls; a minibatch
+      for which it would be unstable takes a damped step. None: precisions are averaged over minibatches, and the mean is found by dual coordinate ascent over minibatches,
       without a step size.
     - `learn`: learn kernel and noise by Adam with `learning_rate`, together with q, for `epochs` further epochs.
     - `max_iterations`, `predict_max_iterations`, `tolerance`: of PCG in training and in prediction.
@@ -90,7 +98,7 @@ class Variational(Method):
     whitening: str = eqx.field(static=True)
     learn: bool = eqx.field(static=True)
     learning_rate: float = eqx.field(static=True)
-    step: float | None = eqx.field(static=True)
+    step: Steps | None = eqx.field(static=True)
     direct: bool | None = eqx.field(static=True)
     max_iterations: int = eqx.field(static=True)
     predict_max_iterations: int = eqx.field(static=True)
@@ -111,7 +119,7 @@ class Variational(Method):
         whitening: Literal["toeplitz", "cholesky"] = "toeplitz",
         learn: bool = False,
         learning_rate: float = 0.02,
-        step: float | None = None,
+        step: Steps | None = None,
         direct: bool | None = None,
         max_iterations: int = 200,
         predict_max_iterations: int = 500,
@@ -134,7 +142,7 @@ class Variational(Method):
         check_stencil(self.stencil)
         self.tolerance = between("tolerance", tolerance, 1.0)
         self.learning_rate = between("learning_rate", learning_rate, 1.0)
-        self.step = None if step is None else between("step", step, 1.0)
+        self.step = None if step is None else step_sizes(step)
         self.learn, self.direct, self.seed = bool(learn), direct, whole("seed", seed, least=0)
 
     def check_memory(self, problem: Problem) -> None:
@@ -144,7 +152,7 @@ class Variational(Method):
         if self.family == "full":
             dense = self.whitening == "cholesky"
             size = problem.grid.size if dense else math.prod(smallest_torus(problem.kernel, problem.grid))
-            _check_full(size)
+            plan.check_full(size)
 
     @float64_available
     def parts(self, problem: Problem, rates: Rates) -> list[Part]:
@@ -233,7 +241,7 @@ class Variational(Method):
         if self.family == "mean-field":
             return tiling(whitening.shape, (1,) * grid.ndim)
         if self.family == "full":
-            _check_full(whitening.size)
+            plan.check_full(whitening.size)
             return tiling(whitening.shape, whitening.shape)
         shape = self.block_shape or (max(1, round(100 ** (1 / grid.ndim))),)
         return tiling(whitening.shape, shape if len(shape) == grid.ndim else shape * grid.ndim)
@@ -332,16 +340,6 @@ class Variational(Method):
         )
         learned = noise if np.all(data.noise_known) else float(np.exp(logs.noise))
         return model._replace(kernel=logs.as_kernel(), noise=learned), trace
-
-
-def _check_full(size: int) -> None:
-    """Refuse a full-rank S that does not fit into memory."""
-    memory.check(
-        "family",
-        f'"full" with {size:,} whitened points',
-        memory.dense_bytes(size, plan.FULL_ARRAYS),
-        'use family="block" or method=Batch()',
-    )
 
 
 def _reporter(bar: Progress, description: str) -> EpochReport:

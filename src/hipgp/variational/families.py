@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from hipgp.linalg.matrices import map_matrices, solve_lower, solve_lower_transposed
 
+FEW_POINTS = 8  # of a block that is factored row by row, for all blocks at once
 SMALL_BLOCK = 32  # points of a block whose inverse root is applied as a product
 MOST_PARTS = 64  # of a long sum of products, so that a GPU works on all of them at once
 
@@ -81,7 +82,7 @@ class Gaussian(eqx.Module):
     @property
     def covariance(self) -> Float[Array, "B n n"]:
         """S_b, by blocks."""
-        half = _lower_solve(self.factor, self.blocks.identity())
+        half = self.inverse_root()
         return jnp.swapaxes(half, -1, -2) @ half
 
     def variances(self, k: Float[Array, "N T"]) -> Float[Array, " N"]:
@@ -93,17 +94,24 @@ class Gaussian(eqx.Module):
         parts = jnp.moveaxis(self.blocks.gather(k), 0, -1)
         if not 1 < parts.shape[1] <= min(SMALL_BLOCK, parts.shape[2]):
             return _lower_solve(self.factor.astype(k.dtype), parts)
-        inverse = _lower_solve(self.factor, self.blocks.identity()).astype(k.dtype)
-        return jnp.einsum("bij,bjn->bin", inverse, parts, precision="highest")
+        return jnp.einsum("bij,bjn->bin", self.inverse_root().astype(k.dtype), parts, precision="highest")
+
+    def inverse_root(self) -> Float[Array, "B n n"]:
+        """P^-1/2, the inverse of each factor."""
+        return _lower_solve(self.factor, self.blocks.identity())
 
     def precondition(self, g: Float[Array, " T"]) -> Float[Array, " T"]:
         """Return S g."""
+        if 1 < self.factor.shape[-1] <= SMALL_BLOCK:
+            root = self.inverse_root()
+            half = jnp.einsum("bij,bj->bi", root, self.blocks.gather(g))
+            return self.blocks.scatter(jnp.einsum("bij,bi->bj", root, half))
         half = _lower_solve(self.factor, self.blocks.gather(g)[..., None])
         return self.blocks.scatter(_upper_solve(self.factor, half)[..., 0])
 
     def divergence(self) -> Float[Array, ""]:
         """KL(q || N(0, I)) (paper, eq. kl-term)."""
-        trace = jnp.sum(_lower_solve(self.factor, self.blocks.identity()) ** 2)
+        trace = jnp.sum(self.inverse_root() ** 2)
         log_precision = 2 * jnp.sum(jnp.log(jnp.diagonal(self.factor, axis1=-2, axis2=-1)))
         return 0.5 * (trace + jnp.sum(self.mean**2) + log_precision - self.blocks.index.size)
 
@@ -139,27 +147,31 @@ def natural_step(
     new P, the step in theta_1 says m <- m + l P^-1 (b - Lambda m), which is stable only while l times the largest
     eigenvalue of P^-1 Lambda stays below 2. For the minibatch at hand, Lambda = I + A A', that eigenvalue is at most 1
     plus the largest row sum of |A' P^-1 A|. Where l times this is at most 1 the paper's step is taken as it stands;
-    elsewhere, or where `implicit`, its right-hand side is taken at the new point,
+    elsewhere, or where `implicit`, the data's part of its right-hand side is taken at the new point,
 
-        m <- m + l (P + l Lambda)^-1 (b - Lambda m),
+        m <- m + l (P + l A A')^-1 (b - Lambda m),
 
-    which shrinks every error for every l > 0, and costs one n x n factorisation (Woodbury). For small l the two agree.
+    which shrinks every error for every l in (0, 1], since P >= I, and costs one n x n factorisation (Woodbury). For small
+    l the two agree.
     """
     q = jax.lax.cond(covariance_step > 0, toward_precision, lambda q, *_: q, q, batch, covariance_step)
     a = batch.k * jnp.sqrt(batch.scale).astype(batch.k.dtype)[:, None]
+    overlaps = inner_products(jnp.moveaxis(q.root_solve(a), -1, 0))  # A' P^-1 A
+    move = mean_step * q.precondition(batch.gradient)
+    damped = lambda: _damped(q, a, overlaps, move, mean_step)
     if implicit:
-        return _moved(q, _implicit_move(q, a, batch.gradient, mean_step))
-    least = 1 + jnp.max(q.variances(a))  # where even this is too large, the row sums need not be known
-    bound = jax.lax.cond(mean_step * least > 1, lambda: least, lambda: _largest_eigenvalue_bound(q, a))
-    paper = lambda q, a, gradient, step: step * q.precondition(gradient)
-    return _moved(
-        q, jax.lax.cond(mean_step * bound <= 1, paper, _implicit_move, q, a, batch.gradient, mean_step)
-    )
+        return _moved(q, damped())
+    bound = 1 + jnp.max(jnp.sum(jnp.abs(overlaps), axis=-1))
+    return _moved(q, jax.lax.cond(mean_step * bound <= 1, lambda: move, damped))
 
 
-def _largest_eigenvalue_bound(q: Gaussian, a: Float[Array, "n T"]) -> Float[Array, ""]:
-    """1 + the largest row sum of |A' P^-1 A|."""
-    return 1 + jnp.max(jnp.sum(jnp.abs(inner_products(jnp.moveaxis(q.root_solve(a), -1, 0))), axis=-1))
+def _damped(
+    q: Gaussian, a: Float[Array, "n T"], overlaps: Float[Array, "n n"], move: Float[Array, " T"], step: Array
+) -> Float[Array, " T"]:
+    """(P + l A A')^-1 P times the paper's move, l P^-1 g."""
+    inner = jnp.eye(len(a)) + step * overlaps
+    gain = jax.scipy.linalg.solve(inner, product(a, move), assume_a="pos")
+    return move - step * q.precondition(combination(gain, a))
 
 
 def inner_products(k: Float[Array, "N *T"]) -> Float[Array, "N N"]:
@@ -184,17 +196,6 @@ def toward_precision(q: Gaussian, batch: MinibatchGradient, step: Array) -> Gaus
     """P moved by `step` towards what the minibatch says of Lambda's blocks."""
     estimate = q.blocks.identity() + q.blocks.gram(batch.k, batch.scale)
     return gaussian(q.blocks, q.mean, (1 - step) * q.precision + step * estimate)
-
-
-def _implicit_move(
-    q: Gaussian, a: Float[Array, "n T"], gradient: Float[Array, " T"], step: Array
-) -> Float[Array, " T"]:
-    """l (P + l I + l A A')^-1 g."""
-    damped = gaussian(q.blocks, q.mean, q.precision + step * q.blocks.identity())
-    inner = jnp.eye(len(a)) + step * inner_products(jnp.moveaxis(damped.root_solve(a), -1, 0))
-    move = damped.precondition(step * gradient)
-    gain = jax.scipy.linalg.solve(inner, product(a, move), assume_a="pos")
-    return move - step * damped.precondition(combination(gain, a))
 
 
 def _moved(q: Gaussian, move: Float[Array, " T"]) -> Gaussian:
@@ -231,15 +232,36 @@ def root_variances(q: Gaussian, root_row: Float[Array, "..."]) -> Float[Array, "
     return jnp.fft.irfftn(total, s=shape)
 
 
-# One-point blocks are common (mean-field), and a LAPACK call for each would be slow.
+# One-point blocks are common (mean-field), and a LAPACK call for each would be slow; so it would for blocks of a few points,
+# whose rows are taken in turn for all blocks at once.
 
 
 def _cholesky(matrix: Float[Array, "B n n"]) -> Float[Array, "B n n"]:
-    return jnp.sqrt(matrix) if matrix.shape[-1] == 1 else map_matrices(jnp.linalg.cholesky, matrix)
+    n = matrix.shape[-1]
+    if n > FEW_POINTS:
+        return map_matrices(jnp.linalg.cholesky, matrix)
+    if n == 1:
+        return jnp.sqrt(matrix)
+    left, columns = jnp.moveaxis(matrix, 0, -1), []
+    for i in range(n):
+        column = left[:, 0] / jnp.sqrt(left[0, 0])
+        left = left[1:, 1:] - column[1:, None] * column[None, 1:]
+        columns.append(jnp.pad(column, ((i, 0), (0, 0))))
+    return jnp.moveaxis(jnp.stack(columns, axis=1), -1, 0)
 
 
 def _lower_solve(factor: Float[Array, "B n n"], rhs: Float[Array, "B n m"]) -> Float[Array, "B n m"]:
-    return rhs / factor if factor.shape[-1] == 1 else map_matrices(solve_lower, factor, rhs)
+    n = factor.shape[-1]
+    if n == 1:
+        return rhs / factor
+    if n > FEW_POINTS or rhs.shape[-1] > n:
+        return map_matrices(solve_lower, factor, rhs)
+    rows, lower = [], jnp.moveaxis(factor, 0, -1)
+    right = jnp.moveaxis(rhs, 0, -1)
+    for i in range(n):
+        known = sum((lower[i, j] * rows[j] for j in range(i)), jnp.zeros_like(right[i]))
+        rows.append((right[i] - known) / lower[i, i])
+    return jnp.moveaxis(jnp.stack(rows), -1, 0)
 
 
 def _upper_solve(factor: Float[Array, "B n n"], rhs: Float[Array, "B n m"]) -> Float[Array, "B n m"]:

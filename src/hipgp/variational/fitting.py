@@ -35,6 +35,7 @@ from hipgp.variational.resuming import Keeper, noted, run
 
 SOLVE_ITERATIONS, GAP_ITERATIONS = np.asarray(2000), np.asarray(50)  # arrays: compiled once
 
+Steps = float | tuple[float, float]
 EpochReport = Callable[[int, int, float], None]  # epochs done, of how many, and the bound
 
 
@@ -106,11 +107,11 @@ def _with_mean(q: Gaussian, mean: Array) -> Gaussian:
 
 
 class _Natural(NamedTuple):
-    """q on its way, the best so far, the step, and the expected log-likelihood that this epoch has summed."""
+    """q on its way, the best so far, a factor of the step, and the expected log-likelihood that this epoch has summed."""
 
     q: Gaussian
     best: Gaussian
-    step: np.ndarray
+    factor: np.ndarray
     expected: np.ndarray
     trace: np.ndarray  # the bound after each epoch
 
@@ -119,18 +120,19 @@ def natural_gradient(
     blocks: Blocks,
     problem: WhitenedProblem,
     epochs: int,
-    step: float,
+    steps: Steps,
     rng: np.random.Generator,
     report: EpochReport,
     keeper: Keeper,
 ) -> tuple[Gaussian, list[float]]:
     """Natural gradients with one step size for mean and covariance, and the bound after each epoch.
 
-    Where an epoch lowers the bound by much, the fit goes back to its best and the step is halved.
+    With two step sizes it falls from the first to the second, by the same factor at each minibatch of all epochs. Where an epoch lowers the bound by much, the fit goes back to its best and the step is halved.
     """
 
     def update(now: _Natural, some: list[Selection], epoch: int, number: int) -> _Natural:
-        q, log = _natural_updates(now.q, problem, Selections.of(some, TOGETHER), jnp.asarray(now.step))
+        step = jnp.asarray(now.factor * first_step * fall ** (epoch * problem.batches + number))
+        q, log = _natural_updates(now.q, problem, Selections.of(some, TOGETHER), step, jnp.asarray(fall))
         return now._replace(q=q, expected=now.expected + float(log))
 
     def end(now: _Natural, epoch: int) -> _Natural:
@@ -140,11 +142,13 @@ def natural_gradient(
         if bound >= highest:
             return now._replace(best=now.q)
         if bound < highest - abs(highest) - len(problem.y):  # a smaller loss may be the minibatches' noise
-            return now._replace(q=now.best, step=0.5 * now.step)
+            return now._replace(q=now.best, factor=0.5 * now.factor)
         return now
 
     q = standard(blocks)
-    first = _Natural(q, q, np.asarray(step), np.zeros(()), np.zeros(epochs))
+    first_step, last_step = steps if isinstance(steps, tuple) else (steps, steps)
+    fall = (last_step / first_step) ** (1 / max(1, epochs * problem.batches - 1))
+    first = _Natural(q, q, np.ones(()), np.zeros(()), np.zeros(epochs))
     shuffled = lambda: problem.minibatches(rng)
     last = run(keeper, "natural gradients", first, shuffled, epochs, update, end, TOGETHER)
     return last.q, last.trace.tolist()
@@ -152,14 +156,15 @@ def natural_gradient(
 
 @eqx.filter_jit
 def _natural_updates(
-    q: Gaussian, problem: WhitenedProblem, some: Selections, step: Array
+    q: Gaussian, problem: WhitenedProblem, some: Selections, step: Array, fall: Array
 ) -> tuple[Gaussian, Array]:
-    """The paper's step by each of some minibatches; also the sum of their expected log-likelihoods, each before its step."""
+    """The paper's step by each of some minibatches, falling from one to the next; also the sum of their expected log-likelihoods, each before its step."""
 
     def update(now: tuple[Gaussian, Array], selection: Selection, number: Array) -> tuple[Gaussian, Array]:
         q, expected = now
         t, _ = terms(problem, selection)
-        moved = minibatch_step(q, t, problem.batches, step, step, implicit=False)
+        here = step * fall**number
+        moved = minibatch_step(q, t, problem.batches, here, here, implicit=False)
         return moved, expected + t.expected_log_likelihood(q)
 
     return some.fold(update, (q, jnp.zeros(())))

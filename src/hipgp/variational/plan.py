@@ -47,6 +47,16 @@ def parts(method: "Variational", problem: Problem, rates: Rates) -> list[Part]:
     ]  # fmt: skip
 
 
+def check_full(size: int) -> None:
+    """Refuse a full-rank S that does not fit into memory."""
+    memory.check(
+        "family",
+        f'"full" with {size:,} whitened points',
+        memory.dense_bytes(size, FULL_ARRAYS),
+        'use family="block" or method=Batch()',
+    )
+
+
 def _block(method: "Variational", ndim: int, size: float) -> float:
     """The number of whitened points of a block of S."""
     if method.family != "block":

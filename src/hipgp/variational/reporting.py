@@ -82,3 +82,15 @@ def per_axis(name: str, value: int | Sequence[int] | None) -> tuple[int, ...] | 
     if not 1 <= len(values) <= 4:
         raise ValueError(f"{name}: expected a whole number, or one per axis of the grid, got {value!r}")
     return tuple(whole(name, n) for n in values)
+
+
+def step_sizes(value: Any) -> float | tuple[float, float]:
+    """A step size, or the first and the last of falling ones."""
+    if not isinstance(value, tuple | list):
+        return between("step", value, 1.0)
+    if len(value) != 2:
+        raise ValueError(f"step: expected one number, or the first and the last, got {value!r}")
+    first, last = (between("step", v, 1.0) for v in value)
+    if last > first:
+        raise ValueError(f"step: expected a last number that is not above the first, got {value!r}")
+    return first, last
