@@ -24,7 +24,7 @@ from .pieces import Pieces
 
 HALF = np.array([2.0, 2.0, 1.0])  # kpc
 PLANE = (80, 80)  # places of a drawn plane; even, so that none is the Sun
-LARGEST_RUN = 2e4  # stars that the batch engine takes in minutes without a GPU
+LARGEST_RUN = 5e5  # stars that the batch engine takes in minutes without a GPU
 PAPER = {  # on 500,000 stars of the Ananke simulation
     (r["system"], r["M"]): (r["MAE"], r["MSE"], r["log_likelihood"]) for r in published("dust-patch")
 }
@@ -83,7 +83,7 @@ SETTINGS = {
             Row("HIP-GP", FULL, Way("best", "block", "monte-carlo")),
             Row("HIP-GP", FULL, Way(FALLING, "block", "monte-carlo", 2)),
             Row("HIP-GP", FULL, Way(DUAL, "block", "monte-carlo", 1)),
-            Row("HIP-GP", FULL, Way(LEARNED, "block", "monte-carlo", 2), 5000),
+            Row("HIP-GP", FULL, Way(LEARNED, "block", "monte-carlo", 2), 3000),
             Row("HIP-GP", FULL, Way(FALLING, "block", "gauss", 2)),
             Row("HIP-GP", FULL, Way(DUAL, "block", "gauss", 1)),
             Row("batch engine", FULL),
@@ -104,11 +104,11 @@ class Patch(NamedTuple):
 def run(size: str, data: Path | None, folder: Path, progress: bool) -> Result:
     """In pieces: what an earlier run of this size has done in this folder is not done again."""
     setting, pieces = SETTINGS[size], Pieces(folder / f"pieces-{size}")
-    patch = simulated(setting.cells)
+    patch = functools.cache(lambda: simulated(setting.cells))
     result = Result("Interstellar dust: a simulated patch")
     kernel, held = None, dust.HeldWeights()
     for count in setting.stars:
-        stars = observed(patch, count, setting.held_out)
+        stars = observed(patch, count, setting.held_out, pieces)
         table = result.table(f"{setting.held_out:,} stars held out, {count:,} seen", progress)
         for row in setting.rows:
             grid = hg.Grid.cover(-HALF, HALF, shape=row.shape)
@@ -170,9 +170,9 @@ def attempt(
     return found | {"device": machine()["device"]}
 
 
-def figures(result: Result, patch: Patch, folder: Path, post: hg.Posterior) -> None:
+def figures(result: Result, patch: Callable[[], Patch], folder: Path, post: hg.Posterior) -> None:
     """The paper's figure 5, over those of a smaller grid."""
-    for name, figure in zip(FIGURES, (extinctions(post, patch), densities(post, patch)), strict=True):
+    for name, figure in zip(FIGURES, (extinctions(post, patch()), densities(post, patch())), strict=True):
         result.draw(figure, folder / name)
 
 
@@ -186,15 +186,16 @@ def simulated(cells: tuple[int, int, int]) -> Patch:
     return Patch(axes, density)
 
 
-def observed(patch: Patch, count: int, held_out: int) -> dust.Stars:
+def observed(patch: Callable[[], Patch], count: int, held_out: int, pieces: Pieces) -> dust.Stars:
+    """The stars; what is true of them is kept for later pieces, in float32."""
     rng = np.random.default_rng(1)
     ends = rng.uniform(-0.99, 0.99, (count + held_out, 3)) * HALF
     ends *= np.maximum(1.0, 0.1 / np.linalg.norm(ends, axis=1))[:, None]  # none nearer than 0.1 kpc
-    truth = true_extinction(patch, ends)
+    truth = pieces.array(f"extinctions {count}", lambda: true_extinction(patch(), ends))
     noise = 0.02 + 0.03 * truth
     measured = truth + noise * rng.standard_normal(len(truth))
     places = rng.uniform(-1, 1, (20_000, 3)) * HALF
-    density = simulate.interpolate(patch.axes, patch.density, places)
+    density = pieces.array("densities", lambda: simulate.interpolate(patch().axes, patch().density, places))
     seen, rest = slice(0, count), slice(count, None)
     return dust.Stars(ends[seen], measured[seen], noise[seen], ends[rest], truth[rest], places, density, True)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hipgp.runtime.archive import atomic
 
 from .outcome import NOT_RUN, machine
@@ -24,7 +26,7 @@ class Pieces:
         What a machine could not do is not kept: another one may.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        plain = re.sub(r"\W+", "-", name)
+        plain = _plain(name)
         file = self.folder / f"{plain}.json"
         if file.exists():
             return json.loads(file.read_text())["found"]
@@ -35,6 +37,20 @@ class Pieces:
             target.write(json.dumps({"machine": machine(), "found": found}, default=float).encode())
         return found
 
+    def array(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """An array as an earlier piece made it, or as `make` makes it now: rounded to float32, and in float64."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / f"{_plain(name)}.npy"
+        if not file.exists():
+            with atomic(file) as target:
+                np.save(target, make().astype(np.float32))
+        return np.load(file).astype(float)
+
     def done(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _plain(name: str) -> str:
+    """A name as that of a file."""
+    return re.sub(r"\W+", "-", name)

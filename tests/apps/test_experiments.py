@@ -312,7 +312,7 @@ def test_a_patch_in_pieces_is_the_patch(tmp_path, monkeypatch):
         patch.setattr(resuming, "write_arrays", stop)
         experiments.run("dust-patch", "small", None, tmp_path / "pieces", progress=False)
     kept = {p.suffix for p in (tmp_path / "pieces" / "pieces-small").iterdir()}
-    assert kept == {".json", ".checkpoint"}
+    assert kept == {".json", ".npy", ".checkpoint"}
     found = experiments.run("dust-patch", "small", None, tmp_path / "pieces", progress=False).tables[0].rows
     same = lambda row: {k: v for k, v in row.items() if k != "fit_seconds"}
     assert [same(r) for r in found] == [same(r) for r in whole]
