@@ -11,6 +11,7 @@ import numpy as np
 
 import hipgp as hg
 from hipgp.apps.simulate import interpolate
+from hipgp.linalg.preconditioner import Preconditioner
 from hipgp.model.labels import Labels
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
@@ -24,6 +25,7 @@ from hipgp.variational.minibatch_weights import (
     stored_exact,
 )
 from hipgp.variational.whitening import Whitening, whiten
+from hipgp.weights.covariance import prior_variances
 
 from . import baselines, systems
 from .outcome import NOT_POSSIBLE, NOT_RUN, on_gpu, scores
@@ -43,6 +45,7 @@ LIMITS = (
 )  # PCG iterations in training and prediction where every star has a solve of its own in every epoch
 HELD_LIMITS = (5, 8)  # where weights are held, and PCG begins at local ones of STENCIL points an axis
 STENCIL = 4
+COARSE, AT_ONCE = 16, 20_000  # nodes of a line for its variance alone, and lines at once
 LEARNING_LIMITS = (
     40,
     40,
@@ -162,7 +165,7 @@ class HeldWeights:
             return
         self.release()
         began = time.perf_counter()
-        preconditioner = data_preconditioner(problem, np.float32)
+        preconditioner = preconditioner_of(problem, stars, rule)
         jax.block_until_ready(preconditioner)
         self.facts = {"preconditioner_seconds": time.perf_counter() - began}
         whitening = whiten(kernel, grid, method.whitening)
@@ -185,6 +188,26 @@ class HeldWeights:
         seconds = time.perf_counter() - began
         self.facts |= {f"weights_seconds_{name}": seconds, f"PCG_error_{name}": float(solves.error)}
         return found, solves
+
+
+def preconditioner_of(problem: Problem, stars: Stars, rule: str) -> Preconditioner:
+    """The Vecchia factor of the optimal mean's system.
+
+    That of integrals by random nodes is the factor of the integrals themselves, with the variance of the random errors, which
+    are independent from star to star, added to the noise: (l^2 s^2 - k**) / Q for Q nodes on a line of length l.
+    """
+    if rule != "monte-carlo":
+        return data_preconditioner(problem, np.float32)
+    length = np.linalg.norm(stars.ends - SUN, axis=1)
+    longest = hg.LineIntegrals(SUN, stars.ends[[np.argmax(length)]], rule="monte-carlo")
+    nodes = longest.nodes(problem.grid.spacing).rule_size
+    lines = hg.LineIntegrals(SUN, stars.ends, nodes_per_ray=COARSE).nodes(problem.grid.spacing)
+    kernel, variance = problem.kernel, []
+    for part in np.array_split(np.arange(len(stars.ends)), -(-len(stars.ends) // AT_ONCE)):
+        variance.append(np.asarray(prior_variances(kernel, lines[part])))
+    added = (length**2 * float(kernel.variance) - np.concatenate(variance)) / nodes
+    whole = problem._replace(data=stars.observed("gauss", np.float32))
+    return data_preconditioner(whole, np.float32, np.maximum(added, 0.0))
 
 
 def fitted(

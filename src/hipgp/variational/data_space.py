@@ -40,10 +40,12 @@ class BestMean(NamedTuple):
     nats: Array
 
 
-def data_preconditioner(model: Problem, dtype: Any) -> Preconditioner:
-    """The Vecchia factor of the data's covariance, noise included, with its entries in `dtype`."""
+def data_preconditioner(
+    model: Problem, dtype: Any, added: Float[np.ndarray, " N"] | float = 0.0
+) -> Preconditioner:
+    """The Vecchia factor of the data's covariance, with the noise and `added` variances; its entries are in `dtype`."""
     sets = choose_conditioning_sets(model.kernel, model.data)
-    return vecchia_factor(model.kernel, sets, model.noise_std**2, dtype)
+    return vecchia_factor(model.kernel, sets, model.noise_std**2 + added, dtype)
 
 
 @eqx.filter_jit
