@@ -131,9 +131,10 @@ def natural_gradient(
     """
 
     def update(now: _Natural, some: list[Selection], epoch: int, number: int) -> _Natural:
-        step = jnp.asarray(now.factor * first_step * fall ** (epoch * problem.batches + number))
-        q, log = _natural_updates(now.q, problem, Selections.of(some, TOGETHER), step, jnp.asarray(fall))
-        return now._replace(q=q, expected=now.expected + float(log))
+        state, done = (now.q, jnp.asarray(now.expected)), epoch * problem.batches + number
+        steps = jnp.asarray(now.factor * first_step), jnp.asarray(fall), jnp.asarray(done)
+        q, expected = _natural_updates(state, problem, Selections.of(some, TOGETHER), *steps)
+        return now._replace(q=q, expected=np.asarray(expected))
 
     def end(now: _Natural, epoch: int) -> _Natural:
         bound, highest = epoch_bound(float(now.expected), now.q), max(now.trace[1:epoch], default=-np.inf)
@@ -156,18 +157,26 @@ def natural_gradient(
 
 @eqx.filter_jit
 def _natural_updates(
-    q: Gaussian, problem: WhitenedProblem, some: Selections, step: Array, fall: Array
+    state: tuple[Gaussian, Array],
+    problem: WhitenedProblem,
+    some: Selections,
+    step: Array,
+    fall: Array,
+    done: Array,
 ) -> tuple[Gaussian, Array]:
-    """The paper's step by each of some minibatches, falling from one to the next; also the sum of their expected log-likelihoods, each before its step."""
+    """The paper's step by each of some minibatches, after `done` others, falling from one to the next.
+
+    With q goes the sum of the expected log-likelihoods, each before its step.
+    """
 
     def update(now: tuple[Gaussian, Array], selection: Selection, number: Array) -> tuple[Gaussian, Array]:
         q, expected = now
         t, _ = terms(problem, selection)
-        here = step * fall**number
+        here = step * fall ** (done + number)
         moved = minibatch_step(q, t, problem.batches, here, here, implicit=False)
         return moved, expected + t.expected_log_likelihood(q)
 
-    return some.fold(update, (q, jnp.zeros(())))
+    return some.fold(update, state)
 
 
 def minibatch_step(
@@ -213,8 +222,9 @@ def dual_ascent(
 
     def update(now: _Ascent, some: list[Selection], epoch: int, number: int) -> _Ascent:
         done = jnp.asarray(number if epoch == 0 else -1)
-        dual, log = _dual_updates(now.dual, problem, Selections.of(some, TOGETHER), done)
-        return _Ascent(dual, now.expected + float(log), now.trace)
+        state = now.dual, jnp.asarray(now.expected)
+        dual, expected = _dual_updates(state, problem, Selections.of(some, TOGETHER), done)
+        return _Ascent(dual, np.asarray(expected), now.trace)
 
     def end(now: _Ascent, epoch: int) -> _Ascent:
         bound = epoch_bound(float(now.expected), now.dual.q)
@@ -229,9 +239,9 @@ def dual_ascent(
 
 @eqx.filter_jit
 def _dual_updates(
-    dual: _Dual, problem: WhitenedProblem, some: Selections, done: Array
+    state: tuple[_Dual, Array], problem: WhitenedProblem, some: Selections, done: Array
 ) -> tuple[_Dual, Array]:
-    """The best mean in each minibatch's alpha_n in turn; also the sum of their expected log-likelihoods before the steps.
+    """The best mean in each minibatch's alpha_n in turn; with it goes the sum of their expected log-likelihoods before the steps.
 
     In the first epoch, of which `done` minibatches were taken before, the covariances are averaged too; later it is -1.
     """
@@ -243,7 +253,7 @@ def _dual_updates(
         q = jax.lax.cond(done >= 0, _average, lambda q, *_: q, moved.q, t, problem.batches, done + number)
         return _Dual(q, moved.alpha), expected + t.expected_log_likelihood(dual.q)
 
-    return some.fold(update, (dual, jnp.zeros(())))
+    return some.fold(update, state)
 
 
 def _dual_step(now: _Dual, t: Terms, where: Array) -> _Dual:
