@@ -1,6 +1,6 @@
 """Smooth points in 2-D, kernel and noise given: the posterior mean by hipgp and by EFGP (equispaced Fourier features).
 
-    python benchmarks/beside_efgp.py --peer-python PYTHON [--count 100000] [--streamed]
+    python benchmarks/beside_efgp.py --peer-python PYTHON [--count 100000] [--ways memory stream]
 
 Writes benchmarks/results/beside-efgp-<count>.json. Points are uniform in the unit square, the truth a draw of a squared
 exponential (lengthscale 0.1), noise 0.3; the squared exponential and the Matern 3/2 of that lengthscale are both fitted.
@@ -98,7 +98,11 @@ def main() -> None:
     parser.add_argument("--waves", type=int, default=2000, help="of the truth; fewer are simulated sooner")
     parser.add_argument("--kernels", nargs="+", default=["SquaredExponential", "Matern32"])
     parser.add_argument(
-        "--streamed", action="store_true", help="also fit by observe_from, which keeps no points"
+        "--ways",
+        nargs="+",
+        choices=("memory", "stream"),
+        default=["memory"],
+        help="observations in memory, or by observe_from, which keeps none",
     )
     args = parser.parse_args()
     problem = simulate(args.count, args.waves)
@@ -107,8 +111,8 @@ def main() -> None:
         known = {"lengthscale": LENGTHSCALE, "variance": 1.0, "noise": NOISE, "kernel": kernel}
         if args.count <= 4000:
             known["dense"] = dense_mean(kernel, problem["x"], problem["y"], problem["x_test"])
-        for side, streamed in [(s, way) for s in args.sides for way in (False, True)[: 1 + args.streamed]]:
-            row, mean = run_hipgp(kernel, problem, side, streamed)
+        for side, way in [(side, way) for side in args.sides for way in args.ways]:
+            row, mean = run_hipgp(kernel, problem, side, way == "stream")
             if "dense" in known:
                 row["rms_from_dense"] = float(np.sqrt(np.mean((mean - known["dense"]) ** 2)))
             rows.append(row)
