@@ -117,10 +117,10 @@ def _add(
     array: Any = np.asarray(values)
     kind = "float32" if array.dtype == np.float32 else "float64"
     array = np.ascontiguousarray(array, TYPES[kind]).reshape(array.shape)
-    chunk = array.shape if chunk is None else chunk
-    members[f"{name}/{ROOT}"] = _packed(_array(array.shape, kind, dims, attributes, chunk))
+    each: tuple[int, ...] = array.shape if chunk is None else chunk
+    members[f"{name}/{ROOT}"] = _packed(_array(array.shape, kind, dims, attributes, each))
     if array.size:
-        members.update((where, _whole(array[at], chunk)) for where, at in _chunks(name, array.shape, chunk))
+        members.update((where, _whole(array[at], each)) for where, at in _chunks(name, array.shape, each))
 
 
 def _chunks(
@@ -132,7 +132,7 @@ def _chunks(
         yield "/".join([name, "c", *map(str, number)]), part
 
 
-def _whole(part: np.ndarray, chunk: tuple[int, ...]) -> memoryview:
+def _whole(part: Any, chunk: tuple[int, ...]) -> memoryview:
     """The bytes of a chunk; the last ones of an array are filled up with zeros, as zarr has it."""
     if part.shape != chunk:
         part = np.pad(part, [(0, c - n) for n, c in zip(part.shape, chunk, strict=True)])

@@ -96,7 +96,7 @@ class MeshToeplitz(Toeplitz):
         return eqx.tree_at(lambda k: k.orthant, self, self.orthant.astype(dtype))
 
     def whole(self) -> TorusToeplitz:
-        orthant = np.swapaxes(gathered(self.orthant)[: self.torus.shape[1] // 2 + 1], 0, 1)
+        orthant: Any = np.swapaxes(gathered(self.orthant)[: self.torus.shape[1] // 2 + 1], 0, 1)
         return SlabToeplitz(torus=self.torus, orthant=orthant, clipped_mass=self.clipped_mass).whole()
 
     def _padded(self, rows: Float[Array, "B m"]) -> Float[Array, "B M"]:

@@ -65,9 +65,12 @@ class MeshRows(Preconditioner):
 def cut_by_rows(mesh: Mesh, whole: Preconditioner) -> Preconditioner:
     """Cut the rows of a sparse root over a mesh; a preconditioner of another kind is replicated."""
     factor: Any = getattr(whole, "factor", None)
-    if not isinstance(factor, BlockRows | SparseMatrix):
+    if isinstance(factor, BlockRows):
+        parts, count, padded = _blocks(mesh, factor)
+    elif isinstance(factor, SparseMatrix):
+        parts, count, padded = _rows(mesh, factor)
+    else:
         return replicated(mesh, whole)
-    parts, count, padded = (_blocks if isinstance(factor, BlockRows) else _rows)(mesh, factor)
     used = whole.rows_used
     return MeshRows(
         parts=parts,
@@ -101,7 +104,8 @@ def _blocks(mesh: Mesh, factor: BlockRows) -> tuple[BlockRows, int, int]:
     each, count = parts_of(len(values), mesh), factor.scatter.row_count
     missing = each * device_count(mesh) - len(values)
     fill = lambda a: np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1))
-    filled, columns = fill(values), fill(columns)
+    filled: Any = fill(values)
+    columns: Any = fill(columns)
     some = [slice(i * each, (i + 1) * each) for i in range(device_count(mesh))]
     tables = [BlockRows.scatter_table(columns[s], np.any(filled[s] != 0, axis=1), count) for s in some]
     layout = common_layout([table.starts for table in tables])

@@ -106,7 +106,8 @@ def _tables(
         return lambda: _from_files(files, names), counted, f"{len(files)} Parquet files"
     if not callable(batches) and not isinstance(batches, Iterable):
         raise ValueError(f"batches: expected {READABLE}, got {type(batches).__name__}")
-    return batches if callable(batches) else lambda: batches, rows, "batches"
+    read: Any = batches if callable(batches) else lambda: batches
+    return read, rows, "batches"
 
 
 def _from_files(files: list[Any], names: list[str]) -> Iterator[Any]:
@@ -127,6 +128,8 @@ def _named(file: Any, read: Callable[[], Any]) -> Any:
 
 
 def _batch(table: Any, number: int, names: list[str] | None, ndim: int, noise: float | None) -> _Rows:
+    x: Any
+    y: Any
     if names is None:
         if not isinstance(table, tuple | list) or len(table) not in (2, 3):
             raise ValueError(

@@ -133,7 +133,8 @@ def _content(archive: zipfile.ZipFile, file: BinaryIO, member: zipfile.ZipInfo) 
     file.seek(member.header_offset + 26)  # lengths of the name and of what follows it
     name, extra = struct.unpack("<HH", file.read(4))
     begin = member.header_offset + 30 + name + extra
-    return memoryview(np.memmap(file, np.uint8, "r", begin, (member.file_size,)))
+    view: Any = np.memmap(file, np.uint8, "r", begin, (member.file_size,))
+    return memoryview(view)
 
 
 def _seal(members: Mapping[str, Any]) -> bytes:
