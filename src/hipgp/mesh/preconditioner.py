@@ -100,12 +100,12 @@ def _rows(mesh: Mesh, factor: SparseMatrix) -> tuple[SparseMatrix, int, int]:
 
 def _blocks(mesh: Mesh, factor: BlockRows) -> tuple[BlockRows, int, int]:
     """Return the parts of a root of blocks, the number of its rows, and that with the padding."""
-    values, columns = np.asarray(factor.values), np.asarray(factor.columns)
+    values = np.asarray(factor.values)
     each, count = parts_of(len(values), mesh), factor.scatter.row_count
     missing = each * device_count(mesh) - len(values)
     fill = lambda a: np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1))
     filled: Any = fill(values)
-    columns: Any = fill(columns)
+    columns: Any = fill(np.asarray(factor.columns))
     some = [slice(i * each, (i + 1) * each) for i in range(device_count(mesh))]
     tables = [BlockRows.scatter_table(columns[s], np.any(filled[s] != 0, axis=1), count) for s in some]
     layout = common_layout([table.starts for table in tables])
