@@ -149,5 +149,14 @@ def test_bad_batches_are_refused_in_words():
     ):
         with pytest.raises(ValueError, match=words):
             model.condition(good, method, progress=False)
-    with pytest.raises(ValueError, match="method: expected an engine that gives the log evidence"):
-        gp.condition(good, progress=False).log_evidence()
+    post = gp.condition(good, progress=False)
+    for call, words in (
+        (post.log_evidence, "method: expected an engine that gives the log evidence"),
+        (lambda: post.predict([[3.0, 3.0]]), "predictions beyond the grid"),
+        (lambda: post.predict(hg.BoxAverages([[0.5, 0.5]], [[3.0, 3.0]])), "places within the grid"),
+        (lambda: post.update(hg.observe(hg.Points(x), y, 0.1)), "update"),
+        (post.leave_out, "leave-out predictions"),
+        (lambda: post.predict(x, "vecchia"), "std: expected"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()

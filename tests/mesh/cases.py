@@ -33,6 +33,13 @@ def off(found, wanted) -> float:
     return float(np.max(np.abs(found - wanted)) / np.max(np.abs(wanted)))
 
 
+def adjoint(cut, u) -> float:
+    """How far <R e, u> is from <e, R'u>."""
+    pulled, rng = np.asarray(cut.root_transpose(u)), np.random.default_rng(1)
+    e = rng.normal(size=pulled.shape) + 1j * rng.normal(size=pulled.shape)
+    return off(np.sum(np.asarray(cut.root(e)) * u), np.sum((e.conj() * pulled).real))
+
+
 def operators(kind: str, devices: int) -> dict:
     shape = GRIDS[kind]
     grid = hg.Grid(0.0, (1.0,) * len(shape), shape)
@@ -46,6 +53,8 @@ def operators(kind: str, devices: int) -> dict:
         "product": off(cut.matmul(v), k.matmul(v)),
         "draw": off(cut.draw(key, 2), k.draw(key, 2)),
         "eigenvalues": off(cut.eigenvalues, k.eigenvalues),
+        "root": off(cut.root(cut.root_transpose(v[0])), k.matmul(v[0])),
+        "adjoint": adjoint(cut, v[0]),
         "padding": float(np.max(np.abs(np.asarray(flat)[:, grid.size :]), initial=0.0)),
         "slabs": [len(flat.addressable_shards), sorted(parts)],
     }

@@ -234,6 +234,7 @@ class StreamedPosterior(FittedPosterior):
 
     @float64_available
     def _rows(self, functional: Functional) -> Any:
+        self.method.check(self.kernel, self.grid, functional)  # nothing is known beyond the grid
         return local_weight_rows(self.kernel, self.grid, [functional], self.method.stencil)
 
     @float64_available

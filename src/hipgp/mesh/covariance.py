@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Complex, Float
 
 from hipgp.mesh.devices import AXIS, along_first, cut, device_count, over_mesh, parts_of
 from hipgp.runtime.hosts import gathered
@@ -89,6 +89,18 @@ class MeshToeplitz(Toeplitz):
         )
         return run(self.orthant, key)
 
+    @bounded_jit()
+    def root(self, e: Complex[Array, "k ..."]) -> Float[Array, "..."]:
+        """Return R e, of white noise given as Fourier modes, cut by the frequencies of the first axis (`Slabs.root`)."""
+        run = over_mesh(self.mesh, self._coloured, (cut(), cut()), cut())
+        return run(self.orthant, e)[: self.torus.grid.size].reshape(self.shape)
+
+    @bounded_jit()
+    def root_transpose(self, u: Float[Array, "..."]) -> Complex[Array, "k ..."]:
+        """Return R'u as Fourier modes, of which those beyond the last frequency are zero."""
+        run = over_mesh(self.mesh, self._pulled, (cut(), cut()), cut())
+        return run(self.orthant, self._padded(u.reshape(1, -1))[0])
+
     def gathered(self, flat: Float[Array, "... M"]) -> Float[np.ndarray, "... n"]:
         return gathered(flat)[..., : self.torus.grid.size]
 
@@ -118,20 +130,44 @@ class MeshToeplitz(Toeplitz):
         return jax.lax.map(one, rows)
 
     def _drawn(self, orthant: Float[Array, "k ..."], key: Array, count: int) -> Float[Array, "count m"]:
-        slabs, devices = slabs_of(self.shape, self.torus.shape), device_count(self.mesh)
-        each = parts_of(slabs.frequencies, self.mesh)
-        first = each * jax.lax.axis_index(AXIS)
-        swapped = _exchanged(_lengthened(orthant, 1, each * devices), 1, 0)
+        slabs, amplitudes, first = self._along_first(orthant)
+        planes = lambda number: slabs.noise_planes(amplitudes, jax.random.fold_in(key, number), first)
+        return jax.lax.map(lambda number: self._slab_of(planes(number)), jnp.arange(count))
+
+    def _coloured(self, orthant: Float[Array, "k ..."], modes: Complex[Array, "k ..."]) -> Float[Array, " m"]:
+        slabs, amplitudes, first = self._along_first(orthant)
+        return self._slab_of(slabs.root(amplitudes, modes, first))
+
+    def _pulled(self, orthant: Float[Array, "k ..."], row: Float[Array, " m"]) -> Complex[Array, "k ..."]:
+        slabs, amplitudes, first = self._along_first(orthant)
+        field = row.reshape(self.slab, *self.shape[1:])
+        lines = _exchanged(_lengthened(field, 1, self._wide), 1, 0)[: self.shape[0]]
+        planes = _lengthened(slabs.to_planes(lines), 0, self._frequencies)
+        return slabs.root_transpose(amplitudes, _exchanged(planes, 0, 1)[:, : self.shape[1]], first)
+
+    def _along_first(self, orthant: Float[Array, "k ..."]) -> tuple[Slabs, Float[Array, "k ..."], Array]:
+        """The transforms of the root, as on one device, the amplitudes of this device's planes, and the first plane's number."""
+        each = self._frequencies // device_count(self.mesh)
+        swapped = _exchanged(_lengthened(orthant, 1, self._frequencies), 1, 0)
         amplitudes = jnp.sqrt(jnp.swapaxes(swapped[: self.torus.shape[1] // 2 + 1], 0, 1))
-        wide = devices * parts_of(self.shape[1], self.mesh)
+        return slabs_of(self.shape, self.torus.shape), amplitudes, each * jax.lax.axis_index(AXIS)
 
-        def one(number: Array) -> Array:
-            planes = slabs.noise_planes(amplitudes, jax.random.fold_in(key, number), first)
-            planes = _exchanged(_lengthened(planes, 1, wide), 1, 0)[: slabs.frequencies]
-            field = _lengthened(slabs.from_planes(planes), 0, self.slab * devices)
-            return _exchanged(field, 0, 1)[:, : self.shape[1]].reshape(-1)
+    def _slab_of(self, planes: Complex[Array, "k ..."]) -> Float[Array, " m"]:
+        """This device's slab of the field whose planes, one for each frequency of the first axis, the devices hold."""
+        slabs = slabs_of(self.shape, self.torus.shape)
+        planes = _exchanged(_lengthened(planes, 1, self._wide), 1, 0)[: slabs.frequencies]
+        field = _lengthened(slabs.from_planes(planes), 0, self.slab * device_count(self.mesh))
+        return _exchanged(field, 0, 1)[:, : self.shape[1]].reshape(-1)
 
-        return jax.lax.map(one, jnp.arange(count))
+    @property
+    def _frequencies(self) -> int:
+        """The number of frequencies along the first axis, with padding."""
+        return parts_of(self.torus.shape[0] // 2 + 1, self.mesh) * device_count(self.mesh)
+
+    @property
+    def _wide(self) -> int:
+        """The grid's points along the second axis, with padding."""
+        return parts_of(self.shape[1], self.mesh) * device_count(self.mesh)
 
     @property
     def _along_second(self) -> Slabs:
