@@ -1,11 +1,13 @@
 """How do seconds and memory grow with the data and with the grid? One figure, slopes stated.
 
     python benchmarks/growth.py [--most 7] [--over N M] [--peer-python PYTHON]
+    python benchmarks/growth.py --stream 10000000 --peer-python PYTHON
 
 Points uniform in a square, Matern 3/2 with a lengthscale of 8 cells, noise a third of the field's std; set-up and solve of
 the posterior mean to 0.01 nats, second run (no compilation), each size in a process of its own so that peak memory is
 its own. N from 1e4 up to 10^most at M = 1e5, and M likewise at N = 1e5. With --peer-python also, with the same kernel, EFGP (to
 1e-3) over both, its modes in place of grid points, and scikit-learn's exact GP over N, as far as each gets in PEER_SECONDS of CPU time.
+With --stream so many points are fitted by `observe_from` alone, both runs, and by EFGP after it: results/growth-stream.json.
 """
 
 import argparse
@@ -57,6 +59,32 @@ def measure(observations: int, side: int) -> dict[str, float]:
     }
 
 
+def streamed(observations: int) -> dict[str, float]:
+    x, y = simulate(observations)
+    grid = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(SIDE, SIDE))
+    gp, seconds = hg.GP(hg.Matern32(1.0, 8 / SIDE), grid, noise=NOISE), []
+    for _ in range(2):
+        began = time.perf_counter()
+        post = gp.condition(hg.observe_from([(x, y)]), progress=False)
+        seconds.append(time.perf_counter() - began)
+    at = np.random.default_rng(1).uniform(0.0, 1.0, (32, 2))
+    began = time.perf_counter()
+    found = post.predict(at, "exact", progress=False)
+    truth = np.sin(9 * at[:, 0]) * np.cos(7 * at[:, 1])
+    return {
+        "N": observations,
+        "M": SIDE**2,
+        "seconds": seconds[1],
+        "first_seconds": seconds[0],
+        "std_at_32_places_seconds": time.perf_counter() - began,
+        "rmse": float(np.sqrt(np.mean((post.engine.mean(hg.Points(at)) - truth) ** 2))),
+        "mean_std": float(np.mean(found.std)),
+        "gib": peak_memory()["process"],
+        **{k: v for k, v in post.diagnostics.items() if k in ("iterations", "kl_nats", "reading_seconds")},
+        **{k: v for k, v in post.diagnostics.items() if k in ("setup_seconds", "solve_seconds")},
+    }
+
+
 def apart(observations: int, side: int) -> dict[str, float]:
     found = subprocess.run(
         [sys.executable, __file__, "--one", str(observations), str(side)], capture_output=True, text=True
@@ -68,7 +96,7 @@ def apart(observations: int, side: int) -> dict[str, float]:
     return row
 
 
-def peers(python: str, over: str, most: float) -> dict[str, list[dict[str, float]]]:
+def peers(python: str, over: str, most: float, least: float = 0.0) -> dict[str, list[dict[str, float]]]:
     """Rows of each peer, up to the first size that it does not do in time."""
     at, _ = simulate(1000)
     given = {"variance": 1.0, "noise": NOISE, "kernel": "Matern32", "hipgp": np.zeros(1000)}
@@ -78,7 +106,7 @@ def peers(python: str, over: str, most: float) -> dict[str, list[dict[str, float
         if over not in first:
             continue
         out[name] = []
-        for power in np.arange(first[over], most + 0.01, 0.5):
+        for power in np.arange(max(first[over], least), most + 0.01, 0.5):
             observations, side = SIZES[over](power)
             x, y = simulate(observations)
             problem = given | {"x": x, "y": y, "lengthscale": 8 / side}
@@ -129,7 +157,16 @@ def main() -> None:
     parser.add_argument("--over", nargs="+", choices=("N", "M"), default=["N", "M"])
     parser.add_argument("--peer-python")
     parser.add_argument("--one", type=int, nargs=2)
+    parser.add_argument("--stream", type=int)
     args = parser.parse_args()
+    if args.stream:
+        row = streamed(args.stream)
+        print(row, flush=True)
+        power = float(np.log10(args.stream))
+        del PEERS["scikit-learn, exact"]
+        beside = peers(args.peer_python, "N", power, power) if args.peer_python else {}
+        write_result("growth-stream", {"facts": facts(), "hipgp": row, "peers": beside})
+        return
     if args.one:
         print(json.dumps(measure(*args.one)))
         return

@@ -44,7 +44,8 @@ def exact(dimension, at):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Pieces of 64 points in chunks of 32, so that some are full and some are not."""
+    """Blocks of 128 points in pieces of 64 and chunks of 32, so that some are full and some are not."""
+    monkeypatch.setattr(information, "BLOCK", (128, 128))
     monkeypatch.setattr(information, "PIECE", (64, 64))
     monkeypatch.setattr(information, "CHUNK", (32, 32))
 
@@ -83,6 +84,7 @@ def test_draws_have_the_posterior_s_mean_and_covariance(tmp_path):
 def test_the_sums_do_not_depend_on_threads_or_batches(monkeypatch):
     one = fit(2).mean
     monkeypatch.setattr(information, "TWICE", 0)
+    monkeypatch.setattr(information, "SORTED", 0)
     np.testing.assert_allclose(fit(2).mean, one, rtol=0, atol=1e-10)
     gp = hg.GP(hg.Matern32(1.3, 0.4), GRIDS[2])
     stream = hg.observe_from(lambda: iter(batches(*problem(2), size=COUNT)))

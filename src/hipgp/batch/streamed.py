@@ -38,7 +38,7 @@ from hipgp.weights.information import (
     band_of,
     check_memory,
     draw_information,
-    in_pieces,
+    in_blocks,
     scattered,
 )
 from hipgp.weights.stencil_geometry import STENCIL, stencil_offsets
@@ -126,10 +126,10 @@ class Streamed(Method):
         stream: Any = problem.data
         began, state = time.perf_counter(), {"batch": 0}
 
-        def pieces() -> Iterator[Any]:
+        def blocks() -> Iterator[Any]:
             done = 0
             for batch in stream.read():
-                yield from in_pieces(batch.x, batch.y, _variance(batch, problem, state["batch"]))
+                yield from in_blocks((batch.x, batch.y, _variance(batch, problem, state["batch"])))
                 done, state["batch"] = done + len(batch.y), state["batch"] + 1
                 spent = time.perf_counter() - began
                 left = "" if not stream.rows else f", {spent * max(stream.rows / done - 1, 0):.0f} s to go"
@@ -146,7 +146,7 @@ class Streamed(Method):
                     "or leave them out"
                 )
 
-        found = accumulate(problem.kernel, problem.grid, self.stencil, pieces(), check)
+        found = accumulate(problem.kernel, problem.grid, self.stencil, blocks(), check)
         if float(found.totals[0]) == 0:
             raise ValueError(
                 "batches: expected observations, got none; if it is an iterator, it may be used up"

@@ -26,6 +26,8 @@ from hipgp.weights.stencils import stencil_weights
 
 CHUNK = 2**11, 2**19  # points whose outer products are in memory together: on a CPU, on a GPU
 PIECE = 2**16, 2**22  # points of one call of the compiled program
+BLOCK = 2**20, 2**22  # points that a thread takes at once
+SORTED = 2**25  # bytes of Gram matrices from which a CPU's block is sorted by cell: they are in no cache
 TWICE = 2**28  # bytes of Gram matrices up to which each thread has its own
 RELATIVE_JITTER = 1e-12  # of a Gram matrix's trace, so that one of few points has a Cholesky factor
 
@@ -49,16 +51,17 @@ def information_bytes(grid: Grid, p: int) -> float:
 
 
 def accumulate(
-    kernel: Kernel, grid: Grid, p: int, pieces: Iterator[Points], check: Callable[[Any], None]
+    kernel: Kernel, grid: Grid, p: int, blocks: Iterator[Points], check: Callable[[Any], None]
 ) -> Information:
-    """Add up the information of points: places, values and noise variances, piece by piece.
+    """Add up the information of points: places, values and noise variances, block by block.
 
-    `check` is called with the totals so far after each piece, and raises where points are not usable. On a CPU several
+    `check` is called with the totals so far after each block, and raises where points are not usable. On a CPU several
     threads add up, each in sums of its own unless these are large.
     """
     count = len(stencil_offsets(grid, p)[0])
     shapes = (grid.size, count, count), (grid.size, count), (4,)
-    own = on_cpu() and 8 * grid.size * count**2 <= TWICE
+    size = 8 * grid.size * count**2
+    own, crowded = on_cpu() and size <= TWICE, on_cpu() and size > SORTED
     workers, lock, over = thread_count() if own else 1, threading.Lock(), threading.Event()
 
     def worker() -> Information:
@@ -66,10 +69,11 @@ def accumulate(
         try:
             while not over.is_set():
                 with lock:  # reading is one after the other, beside the sums
-                    piece = next(pieces, None)
-                if piece is None:
+                    block = next(blocks, None)
+                if block is None:
                     return sums
-                sums = _added((kernel, grid, p, on_cpu(), *_filled_up(piece)), sums)
+                for piece in _cut(_by_cell(grid, p, block) if crowded else block, PIECE):
+                    sums = _added((kernel, grid, p, on_cpu(), *_filled_up(piece)), sums)
                 check(np.asarray(sums.totals))
             return sums
         except BaseException:
@@ -83,12 +87,25 @@ def accumulate(
     return found[0] if len(found) == 1 else jax.tree.map(lambda *parts: sum(parts), *found)
 
 
-def in_pieces(x: AnyArray, y: AnyArray, variance: AnyArray) -> Iterator[Points]:
-    """Cut a batch into pieces of the size that the sums are compiled for."""
-    most = PIECE[not on_cpu()]
-    for begin in range(0, len(y), most):
-        some = slice(begin, begin + most)
-        yield x[some], y[some], variance[some]
+def in_blocks(points: Points) -> Iterator[Points]:
+    """Cut a batch into blocks, which threads take one by one."""
+    return _cut(points, BLOCK)
+
+
+def _cut(points: Points, sizes: tuple[int, int]) -> Iterator[Points]:
+    """Cut points into pieces of one size, the last of them shorter."""
+    most = sizes[not on_cpu()]
+    for begin in range(0, len(points[1]), most):
+        yield tuple(a[begin : begin + most] for a in points)  # type: ignore[misc]
+
+
+def _by_cell(grid: Grid, p: int, block: Points) -> Points:
+    """Sort points by their stencils, so that sums of one cell come one after the other."""
+    with np.errstate(invalid="ignore"):  # places that are not numbers are refused when they are added up
+        begin = locate_stencils(grid, np.asarray(block[0], float), p)[0].astype(np.uint32)
+    order = np.argsort(begin.astype(np.uint16), kind="stable")  # in two passes, each of a fast sort
+    order = order[np.argsort((begin >> 16).astype(np.uint16)[order], kind="stable")]
+    return tuple(np.asarray(a)[order] for a in block)  # type: ignore[return-value]
 
 
 def _filled_up(piece: Points) -> tuple[Any, ...]:
