@@ -141,7 +141,7 @@ def pair(
         return hg.LineIntegrals(x, end, average=True), own
     if kind == "boxes":
         upper = x + cast(unit * rng.uniform(0.02, 0.2, (count, d)))
-        order, panels = {1: (12, 8), 2: (8, 2), 3: (5, 1)}[d]
+        order, panels = {1: (12, 8), 2: (8, 2), 3: (9, 1)}[d]
         return hg.BoxAverages(x, upper), lambda _: dense.box_averages(x, upper, order=order, panels=panels)
     nodes, weights = cast(unit * rng.uniform(0, 1, (count, 3, d))), cast(rng.normal(size=(count, 3)))
     return hg.Functionals(nodes, weights), lambda _: dense.functionals(nodes, weights)

@@ -44,14 +44,15 @@ class Forms(eqx.Module):
 
 
 class _Piece(eqx.Module):
-    """A chunk of functionals as the gradient needs them, padded with functionals of weight zero."""
+    """The nodes of a chunk of functionals one after the other, padded with nodes of weight zero, and what each functional has."""
 
-    offset: Float[Array, "n*Q D"]
-    value: Float[Array, " n*Q"] | None
-    direction: Float[Array, "n*Q D"] | None
-    share: Float[Array, "n Q"]  # the nodes' weights
-    start: Int[Array, "n Q"]  # the stencils' first grid points
-    residual: Float[Array, " n"]
+    offset: Float[Array, "n D"]
+    value: Float[Array, " n"] | None
+    direction: Float[Array, "n D"] | None
+    share: Float[Array, " n"]  # the nodes' weights
+    start: Int[Array, " n"]  # the stencils' first grid points
+    owner: Int[Array, " n"]  # the number of each node's functional
+    residual: Float[Array, " n"]  # of each functional, which are no more than the nodes
     of_residual: Float[Array, " n"]  # the factor of each residual variance
     forms: Forms
 
@@ -110,27 +111,28 @@ def _through_grid(
 def _piece(
     grid: Grid, p: int, part: Nodes, numbers: np.ndarray, residual: Array, of_residual: Array, forms: Forms
 ) -> _Piece:
+    """The piece of some nodes; its sizes are those of few programs, whatever the nodes of each functional are."""
     count, nodes_each = part.x.shape[:2]
-    missing = round_up_to_power_of_two(count) - count  # limits recompilation
-    start, offset = locate_stencils(grid, np.asarray(part.x, float).reshape(-1, grid.ndim), p)
+    size = count * nodes_each
+    missing = round_up_to_power_of_two(size) - size
+    start, offset = locate_stencils(grid, np.asarray(part.x, float).reshape(size, grid.ndim), p)
 
     def full(v: Any, mode: Any = "edge") -> Array:
         v = np.asarray(v)
         return jnp.asarray(np.pad(v, [(0, missing)] + [(0, 0)] * (v.ndim - 1), mode=mode))
 
-    node = lambda v: None if v is None else jnp.repeat(full(np.asarray(v, float)), nodes_each, axis=0)
-    at = jnp.asarray(numbers)
-    some = lambda v: jnp.pad(v[:, at], ((0, 0), (0, missing)))
-    chosen = Forms(some(forms.a), some(forms.b), forms.weight)
+    node = lambda v: None if v is None else full(np.repeat(np.asarray(v, float), nodes_each, axis=0))
+    at = jnp.asarray(np.pad(numbers, (0, size + missing - count), mode="edge"))
     return _Piece(
-        full(offset.reshape(count, nodes_each, -1)).reshape(-1, grid.ndim),
+        full(offset),
         node(part.value),
         node(part.direction),
-        full(np.asarray(part.weights, float), "constant"),
-        full(start.reshape(count, nodes_each)),
-        full(residual[at]),
-        full(of_residual[at], "constant"),
-        chosen,
+        full(np.asarray(part.weights, float).reshape(size), "constant"),
+        full(start),
+        full(np.repeat(np.arange(count), nodes_each)),
+        residual[at],
+        of_residual[at],
+        Forms(forms.a[:, at], forms.b[:, at], forms.weight),
     )
 
 
@@ -139,19 +141,19 @@ def _through_weights(
     kernel: Kernel, grid: Grid, p: int, piece: _Piece, field_a: Array, field_b: Array
 ) -> Kernel:
     """The derivative through W and the residual variances of some functionals, with the fields on the grid held fixed."""
-    places = piece.start[..., None] + jnp.asarray(stencil_offsets(grid, p)[1])
+    places = piece.start[:, None] + jnp.asarray(stencil_offsets(grid, p)[1])
 
     def add(total: Array, form: tuple[Forms, Array, Array]) -> tuple[Array, None]:
         one, of_a, of_b = form
-        products = one.a[:, None, None] * of_b[places] + one.b[:, None, None] * of_a[places]
-        return total + one.weight * products, None
+        a, b = one.a[piece.owner][:, None], one.b[piece.owner][:, None]
+        return total + one.weight * (a * of_b[places] + b * of_a[places]), None
 
     gathered = jax.lax.scan(add, jnp.zeros(places.shape), (piece.forms, field_a, field_b))[0]
-    pull = (piece.share[..., None] * gathered).reshape(-1, gathered.shape[-1])  # the factor of each weight
+    pull = piece.share[:, None] * gathered  # the factor of each weight
 
     def value(k: Kernel) -> Array:
         w, v = stencil_weights(k, grid, p, piece.offset, piece.value, piece.direction)
-        alone = jnp.sum(v.reshape(piece.share.shape) * piece.share**2, axis=1)
+        alone = jax.ops.segment_sum(v * piece.share**2, piece.owner, num_segments=len(piece.share))
         # v of a sum of nodes is `alone`, v of independent nodes, times a ratio that is held fixed
         now = jax.lax.stop_gradient(alone)
         ratio = jnp.where(now > 0, piece.residual / jnp.where(now > 0, now, 1.0), 0.0)
