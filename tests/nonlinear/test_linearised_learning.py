@@ -75,10 +75,12 @@ def test_a_turn_goes_no_farther_than_its_linearisation_holds():
     far = Learned(
         hg.Matern32(11_000.0, 0.2), None, names, np.array([11_000.0, 0.2]), np.eye(2), [], 0.0, {}, [], 0.0
     )
-    near = learning._near(far, kernel)
+    near = learning._near(far, kernel, None, 1.0)
     np.testing.assert_allclose(near.values, [np.e, 0.2])
     np.testing.assert_allclose([near.kernel.variance, near.kernel.lengthscale], [np.e, 0.2])
-    assert learning._near(near, hg.Matern32(2.0, 0.3)) is near
+    assert learning._near(near, hg.Matern32(2.0, 0.3), None, 1.0) is near
+    half = learning._near(near, hg.Matern32(2.0, 0.3), None, 0.5)
+    np.testing.assert_allclose(half.values, np.sqrt([2.0 * np.e, 0.3 * 0.2]))
 
 
 def test_the_noise_of_integrals_is_learned_with_the_kernel():
@@ -86,7 +88,7 @@ def test_the_noise_of_integrals_is_learned_with_the_kernel():
     f, rng = field(5, 0.8)
     starts = rng.integers(0, len(X) - 12, 150)
     rows = starts[:, None] + np.arange(12)
-    lines = hg.Functionals(X[rows], np.full(12, 1 / 12))
+    lines = hg.Functionals(X[rows][..., None], np.full(12, 1 / 12))
     y = np.exp(f)[rows].mean(axis=1) + 0.2 * rng.standard_normal(150)
     gp = hg.GP(KERNEL, GRID, trend="constant", link="exp").learn(hg.observe(lines, y), progress=False)
     assert 0.17 < gp.noise < 0.23 and "noise" in gp.learned.names
