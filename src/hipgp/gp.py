@@ -141,13 +141,14 @@ class GP(Shown, eqx.Module):
     ) -> Posterior:
         """The posterior given `data`; the kernel "auto" is learned from them first.
 
-        `method` is an engine: Batch(...), Exact(...) or Variational(...), which computes on the grid that was given. "auto" takes the exact engine up to a few
-        thousand observations, where it is as fast, and the batch engine beyond. The default is "auto" without a grid,
-        and the batch engine with one. Both compute on a finer grid within the given one, at whose points the map is shown, where
-        that would put the posterior off by more than a tenth of a standard deviation (`diagnostics["grid_refined"]`). The diagnostics give the choice and its reason under "engine_chosen" and
-        "grid_chosen". `hyperparameters="average"` integrates over the uncertainty of the learned kernel and noise: the
-        posterior is a mixture over several of them. `checkpoint` names a file in which a long batch solve saves its state,
-        and from which it resumes. `mesh`, a jax.sharding.Mesh or a number of devices, cuts the fit over several devices: the
+        `method` is an engine: Batch(...), Exact(...) or Variational(...), which computes on the grid that was given. "auto"
+        takes the exact engine up to a few thousand observations, where it is as fast, and the batch engine beyond. The default
+        is "auto" without a grid, and the batch engine with one. Both compute on a finer grid, within which the given one is
+        every so many points, where that one would put the posterior off by more than a tenth of a standard deviation. The
+        diagnostics give the reasons under "engine_chosen", "grid_chosen" and "grid_refined".
+
+        `hyperparameters="average"` integrates over the uncertainty of the learned kernel and noise: the posterior is a mixture
+        over several of them. `checkpoint` names a file in which a long batch solve saves its state, and from which it resumes. `mesh`, a jax.sharding.Mesh or a number of devices, cuts the fit over several devices: the
         grid by slabs of its first axis, the data's weights with it. The answer does not depend on it.
         """
         if isinstance(data, Stream):
