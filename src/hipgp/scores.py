@@ -29,6 +29,8 @@ class LeaveOut(NamedTuple):
 
     def in_unit(self, power: int) -> "LeaveOut":
         """The predictions in a unit of y that is 2^power times smaller."""
+        if power == 0:
+            return self
         observed, mean, std = (np.ldexp(a, power) for a in (self.observed, self.mean, self.std))
         return self._replace(observed=observed, mean=mean, std=std)
 

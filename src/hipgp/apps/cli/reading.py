@@ -80,7 +80,7 @@ def _cells(path: pathlib.Path, average: bool) -> Sheet:
             for dim in fields.dims
             for side, values in zip(("lower", "upper"), edges(found, found[dim]), strict=True)
         }
-        table = fields.assign(ends).to_dataframe().reset_index(drop=True).dropna()
+        table: Any = fields.assign(ends).to_dataframe().reset_index(drop=True).dropna()
         table = table[[name for name in table.columns if name not in found.coords]]
         return Sheet(table, {}, tuple(str(dim) for dim in fields.dims))
 
