@@ -113,6 +113,12 @@ class FittedPosterior(eqx.Module):
         """
         return self.method.condition(problem, progress)
 
+    def with_more(self, stream: Any, progress: bool = True) -> "FittedPosterior":
+        """The posterior with the observations of a stream as well."""
+        raise ValueError(
+            "more: expected something made by observe(...), since this map keeps its observations, got a stream"
+        )
+
     def scatter(self, likelihood: Likelihood | None) -> Likelihood:
         """The likelihood of new observations with what was learned filled in; that of the data for None."""
         return Gaussian() if likelihood is None else likelihood.completed({})

@@ -27,6 +27,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernel_scales import repeats
 from hipgp.model.kernels import Kernel
 from hipgp.model.labels import Labels
+from hipgp.model.stream import Stream
 from hipgp.model.sublattice import Sublattice
 from hipgp.nonlinear.observed import new_observations, noise_of_all
 from hipgp.predictions import Prediction, SampleOptions, StdMethod, StdOptions
@@ -317,9 +318,13 @@ class Posterior(Shown, eqx.Module):
     def update(self, more: Any, *, columns: Any = None, progress: bool = True) -> "Posterior":
         """The certified posterior with `more` data, in a fraction of a new fit's steps; kernel and noise stay.
 
+        A map of `observe_from(...)` takes more from another stream, whose sums are added to its own.
+
         `columns` are the user's own trend columns of the new observations; of a trend in named columns, a table, or that
         which came with them.
         """
+        if isinstance(more, Stream):
+            return dataclasses.replace(self, engine=self.engine.with_more(more, progress), kept={})
         if self.design is not None and isinstance(more, Data):
             columns = self.design.matrix(more.covariates() if columns is None else columns)
             more = more.without_covariates()

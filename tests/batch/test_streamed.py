@@ -99,6 +99,19 @@ def test_the_sums_do_not_depend_on_threads_or_batches(monkeypatch):
     np.testing.assert_allclose(found, one, rtol=0, atol=1e-10)
 
 
+def test_a_map_grows_by_another_stream(tmp_path):
+    gp, settings = hg.GP(hg.Matern32(1.3, 0.4), GRIDS[2]), hg.Batch(tolerance=1e-13)
+    parts = batches(*problem(2))
+    first = gp.condition(hg.observe_from(parts[:2]), settings, progress=False)
+    first.save(tmp_path / "map.hipgp")
+    both = hg.load(tmp_path / "map.hipgp").update(hg.observe_from(parts[2:]), progress=False)
+    assert both.diagnostics["observations"] == COUNT
+    np.testing.assert_allclose(both.mean, fit(2).mean, rtol=0, atol=1e-10)
+    data = hg.observe(hg.Points(problem(2)[0]), problem(2)[1], 0.1)
+    with pytest.raises(ValueError, match="more: expected something made by observe"):
+        gp.condition(data, progress=False).update(hg.observe_from(parts))
+
+
 def test_a_folder_of_parquet_files_is_read_file_by_file(tmp_path):
     pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     x, y, noise = problem(2)

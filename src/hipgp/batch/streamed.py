@@ -26,6 +26,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.model.packing import check_shapes
 from hipgp.model.problem import Problem
 from hipgp.model.stream import Stream
+from hipgp.model.trend import Trend
 from hipgp.predictions import DEFAULT_STD, Prediction, SampleOptions, StdOptions
 from hipgp.runtime.arrays import on_device
 from hipgp.runtime.lazy import Lazy
@@ -89,22 +90,28 @@ class Streamed(Method):
 
     @float64_available
     def condition(
-        self, problem: Problem, progress: bool = True, checkpoint: Any = None
+        self,
+        problem: Problem,
+        progress: bool = True,
+        checkpoint: Any = None,
+        known: Information | None = None,
     ) -> "StreamedPosterior":
+        """The posterior of a problem whose data are a stream, after what is `known` from earlier ones."""
         kernel, grid, _, noise, _ = problem
         self.check_memory(problem)
         began = time.perf_counter()
         with Progress("reading", progress) as bar:
             found = self._read(problem, bar)
+            if known is not None:
+                found = Information(*(new + on_device(old) for new, old in zip(found, known, strict=True)))
             read = time.perf_counter() - began
             bar.describe("setting up")
             pulled = scattered(grid, self.stencil, found.pulled)
             system = _system(kernel, grid, self.stencil, found.gram)
             ready = time.perf_counter() - began
             bar.describe("solving")
-            solved = solve(
-                system, pulled[None], self.tolerance, self.max_iterations, bar.nats(self.tolerance)
-            )
+            report = bar.nats(self.tolerance)
+            solved = solve(system, pulled[None], self.tolerance, self.max_iterations, report)
         nats, (count, _, residual, _) = float(solved.kl_bound[0]), np.asarray(found.totals)
         warn_if_far(nats, self.tolerance, solved.steps)
         info = {
@@ -117,10 +124,9 @@ class Streamed(Method):
             "converged": nats <= self.tolerance, "reading_seconds": read, "setup_seconds": ready - read,
             "solve_seconds": time.perf_counter() - began - ready,
         }  # fmt: skip
-        field, lazy = solved.field[0], Lazy(lambda: system, system)
-        return StreamedPosterior(
-            kernel, grid, noise, self, info, np.dtype(float), field=field, gram=found.gram, lazy=lazy
-        )
+        model = kernel, grid, noise, self, info, np.dtype(float)
+        lazy = Lazy(lambda: system, system)
+        return StreamedPosterior(*model, field=solved.field[0], lazy=lazy, **found._asdict())
 
     def _read(self, problem: Problem, bar: Progress) -> Information:
         stream: Any = problem.data
@@ -157,11 +163,12 @@ class Streamed(Method):
         self, kernel: Kernel, grid: Grid, noise: float | None, arrays: Arrays, model: Json
     ) -> "StreamedPosterior":
         size = len(stencil_offsets(grid, self.stencil)[0])
-        check_shapes(arrays, {"field": (grid.size,), "gram": (grid.size, size, size)})
-        gram = arrays["gram"]
-        lazy = Lazy(lambda: _system(kernel, grid, self.stencil, on_device(gram)))
+        shapes = {"gram": (grid.size, size, size), "pulled": (grid.size, size), "totals": (4,)}
+        check_shapes(arrays, shapes | {"field": (grid.size,)})
+        lazy = Lazy(lambda: _system(kernel, grid, self.stencil, on_device(arrays["gram"])))
         arguments = kernel, grid, noise, self, model["diagnostics"], np.dtype(float)
-        return StreamedPosterior(*arguments, field=arrays["field"], gram=gram, lazy=lazy)
+        held: dict[str, Any] = {name: arrays[name] for name in ("field", *shapes)}
+        return StreamedPosterior(*arguments, lazy=lazy, **held)
 
 
 def _variance(batch: Any, problem: Problem, number: int) -> Any:
@@ -184,7 +191,9 @@ class StreamedPosterior(FittedPosterior):
 
     method: Streamed
     field: Float[Any, " M"]
-    gram: Float[Any, "M P P"]
+    gram: Float[Any, "M P P"]  # this and what follows: the sums over the points
+    pulled: Float[Any, "M P"]
+    totals: Float[Any, " 4"]
     lazy: Lazy[_StreamedSystem] = eqx.field(static=True)
 
     def grid_mean(self) -> Float[np.ndarray, "..."]:
@@ -284,7 +293,16 @@ class StreamedPosterior(FittedPosterior):
         )
 
     def pack(self) -> tuple[Arrays, Json]:
-        return {"field": np.asarray(self.field), "gram": np.asarray(self.gram)}, {}
+        return {name: np.asarray(getattr(self, name)) for name in ("field", *Information._fields)}, {}
+
+    def with_more(self, stream: Any, progress: bool = True) -> "StreamedPosterior":
+        if not isinstance(stream, Stream):
+            raise ValueError(
+                f"more: expected observe_from(...) like the observations of this map, got {type(stream).__name__}"
+            )
+        problem: Any = Problem(self.kernel, self.grid, stream, self.noise, Trend(None))  # type: ignore[arg-type]
+        known = Information(self.gram, self.pulled, self.totals)
+        return self.method.condition(problem, progress, known=known)
 
 
 def condition_on_stream(problem: Problem, link: Any, method: Any, progress: bool) -> StreamedPosterior:
