@@ -83,7 +83,7 @@ def test_draws_have_the_posterior_s_mean_and_covariance(tmp_path):
 
 def test_the_sums_do_not_depend_on_threads_or_batches(monkeypatch):
     one = fit(2).mean
-    monkeypatch.setattr(information, "TWICE", 0)
+    monkeypatch.setattr(information, "TOGETHER", 0)
     monkeypatch.setattr(information, "SORTED", 0)
     np.testing.assert_allclose(fit(2).mean, one, rtol=0, atol=1e-10)
     gp = hg.GP(hg.Matern32(1.3, 0.4), GRIDS[2])

@@ -63,7 +63,7 @@ def thread_count() -> int:
 
 def map_in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
     """Yield function(*item) for each item in order, computed on all cores; an item is taken when a thread is free."""
-    workers, run = thread_count(), _with_same_settings(function)
+    workers, run = thread_count(), with_same_settings(function)
     pool = ThreadPoolExecutor(workers)
     try:
         waiting: deque[Any] = deque()
@@ -80,11 +80,11 @@ def map_in_threads(function: Callable[..., Any], items: Iterator[tuple[Any, ...]
 def run_both(first: Callable[[], T], second: Callable[[], S]) -> tuple[T, S]:
     """Run both functions at the same time, `second` in another thread, and return both results."""
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(_with_same_settings(second))
+        other = pool.submit(with_same_settings(second))
         return first(), other.result()
 
 
-def _with_same_settings(function: Callable[..., T]) -> Callable[..., T]:
+def with_same_settings(function: Callable[..., T]) -> Callable[..., T]:
     """Wrap `function` to run with this thread's device and precision, since other threads have JAX's defaults."""
     config: Any = jax.config
     device, x64 = config.jax_default_device, config.jax_enable_x64

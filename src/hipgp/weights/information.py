@@ -6,6 +6,7 @@ hundred numbers for each cell. The Gram matrices give W'N^-1 W as a band matrix,
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from hipgp.model.kernels import Kernel
 from hipgp.runtime import memory
 from hipgp.runtime.arrays import AnyArray, on_cpu, on_device
 from hipgp.runtime.programs import bounded_jit
-from hipgp.runtime.threads import map_in_threads, thread_count
+from hipgp.runtime.threads import thread_count, with_same_settings
 from hipgp.weights.stencil_geometry import locate_stencils, stencil_offsets
 from hipgp.weights.stencils import stencil_weights
 
@@ -28,7 +29,7 @@ CHUNK = 2**11, 2**19  # points whose outer products are in memory together: on a
 PIECE = 2**16, 2**22  # points of one call of the compiled program
 BLOCK = 2**20, 2**22  # points that a thread takes at once
 SORTED = 2**25  # bytes of Gram matrices from which a CPU's block is sorted by cell: they are in no cache
-TWICE = 2**28  # bytes of Gram matrices up to which each thread has its own
+TOGETHER = 2**30  # bytes that the Gram matrices of all threads may take, each of which has its own
 RELATIVE_JITTER = 1e-12  # of a Gram matrix's trace, so that one of few points has a Cholesky factor
 
 Points = tuple[Float[AnyArray, "n D"], Float[AnyArray, " n"], Float[AnyArray, " n"]]
@@ -61,8 +62,8 @@ def accumulate(
     count = len(stencil_offsets(grid, p)[0])
     shapes = (grid.size, count, count), (grid.size, count), (4,)
     size = 8 * grid.size * count**2
-    own, crowded = on_cpu() and size <= TWICE, on_cpu() and size > SORTED
-    workers, lock, over = thread_count() if own else 1, threading.Lock(), threading.Event()
+    crowded, lock, over = on_cpu() and size > SORTED, threading.Lock(), threading.Event()
+    workers = max(1, min(thread_count(), TOGETHER // size)) if on_cpu() else 1
 
     def worker() -> Information:
         sums = Information(*(jnp.zeros(shape) for shape in shapes))
@@ -80,10 +81,13 @@ def accumulate(
             over.set()  # the others need not read on
             raise
 
-    try:
-        found = list(map_in_threads(worker, (() for _ in range(workers))))
-    finally:
-        over.set()
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(with_same_settings(worker)) for _ in range(workers)]
+        try:
+            found = [future.result() for future in futures]
+        except BaseException:  # an error, or Ctrl-C here while the others read
+            over.set()
+            raise
     return found[0] if len(found) == 1 else jax.tree.map(lambda *parts: sum(parts), *found)
 
 
