@@ -63,7 +63,8 @@ def test_mean_and_std_are_those_of_the_dense_posterior(dimension):
     post = fit(dimension)
     assert post.diagnostics["observations"] == COUNT and post.diagnostics["kl_nats"] < 1e-13
     np.testing.assert_allclose(post.mean.ravel(), mean, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(post.predict(hg.Points(at)).std, std, rtol=1e-6)
+    # a variance is off by at most 2e-6 of the prior's, which is at most ten times as large as these
+    np.testing.assert_allclose(post.predict(hg.Points(at)).std, std, rtol=1e-5)
 
 
 def test_draws_have_the_posterior_s_mean_and_covariance(tmp_path):
