@@ -296,10 +296,6 @@ class StreamedPosterior(FittedPosterior):
         return {name: np.asarray(getattr(self, name)) for name in ("field", *Information._fields)}, {}
 
     def with_more(self, stream: Any, progress: bool = True) -> "StreamedPosterior":
-        if not isinstance(stream, Stream):
-            raise ValueError(
-                f"more: expected observe_from(...) like the observations of this map, got {type(stream).__name__}"
-            )
         problem: Any = Problem(self.kernel, self.grid, stream, self.noise, Trend(None))  # type: ignore[arg-type]
         known = Information(self.gram, self.pulled, self.totals)
         return self.method.condition(problem, progress, known=known)
