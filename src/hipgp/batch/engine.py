@@ -187,7 +187,8 @@ class Batch(Method):
             hosts.check_equal("data", "data, model and settings", self.digest(problem))
         began = time.perf_counter()
         with Progress("setting up", progress) as bar:
-            built, info, said = build(problem, self), {}, {}
+            built, said = build(problem, self), {}
+            info: dict[str, Any] = {}
             while check_grid:
                 info = said | grid_diagnostics(problem, built.grid_model)
                 finer = decisions.refined(self, problem, info) if refine else None
