@@ -150,7 +150,12 @@ def test_only_public_names_are_listed():
 def test_columns_of_a_table_name_the_axes():
     table = pd.DataFrame({"easting": X[:, 0], "depth": X[:, 1], "salt": Y})
     post = hg.GP(KERNEL).condition(hg.observe(table, "salt", 0.1), hg.Exact(), progress=False)
-    assert post.labels.axes == ("easting", "depth")
+    assert post.labels.axes == ("easting", "depth") and post.labels.name == "salt"
+    assert post.labelled(unit="g").labels.value() == "salt [g]"
+    sums = hg.observe(hg.LineIntegrals(X, X + 1), table["salt"], 0.1)
+    assert (sums.name, hg.observe(hg.Points(X), table["salt"]).name) == ("", "salt")
+    assert hg.observe(table.round(), "salt", likelihood=hg.StudentT()).name == "salt"
+    assert hg.observe(hg.Points(X), table["salt"].abs().round(), likelihood=hg.Poisson()).name == ""
     asked = table.assign(ship="Meteor")[["depth", "ship", "easting"]][:3]
     found = post.predict(asked)
     assert list(found.columns) == ["depth", "ship", "easting", "mean", "std"]

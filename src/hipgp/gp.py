@@ -175,7 +175,7 @@ class GP(Shown, eqx.Module):
         found = engine(settled.problem, progress, checkpoint, *begin)
         found = dataclasses.replace(found, diagnostics=found.diagnostics | settled.why)
         learned, unit, frame = self.learned, settled.unit, settled.frame
-        named = Labels.of_data(data.ndim, frame, data.axes) if data.axes else None
+        named = Labels.of_data(data.ndim, frame, data.axes, data.name) if data.axes or data.name else None
         shown = Sublattice.between(settled.problem.grid, found.grid)
         return Posterior(found, learned, named, unit, frame=frame, design=settled.design, shown=shown)
 

@@ -93,7 +93,7 @@ def test_maps_in_degrees_open_where_they_are(tmp_path):
         if name == "snow.tif":
             found = rioxarray.open_rasterio(tmp_path / name)
             mean, std = found[0], found[1]
-            assert found.attrs["long_name"] == ("mean of field", "std of field") and found.attrs["units"] == (
+            assert found.attrs["long_name"] == ("mean of snow", "std of snow") and found.attrs["units"] == (
                 "m",
                 "m",
             )

@@ -45,6 +45,7 @@ class Observations(eqx.Module):
         static=True, default=None
     )  # a table with a row for each, of which a trend is made
     axes: tuple[str, ...] = eqx.field(static=True, default=())  # names of the axes, of columns of a table
+    name: str = eqx.field(static=True, default="")  # of the field, of the column of its values
 
     def in_frame(self, frame: Frame) -> "Observations":
         """These observations converted to other units of the axes and of the field."""
@@ -61,7 +62,9 @@ class Observations(eqx.Module):
                 f"not converted, got {self.field_unit!r}; convert them first"
             )
         noise = None if self.noise is None else by * self.noise
-        return Observations(functional, by * self.y, noise, None, frame.field, self.covariates, self.axes)
+        return dataclasses.replace(
+            self, functional=functional, y=by * self.y, noise=noise, field_unit=frame.field
+        )
 
     def take(self, index: Any) -> "Observations":
         """The observations at `index`, a mask or an array of numbers, with what goes with each of them."""
@@ -77,7 +80,9 @@ class Observations(eqx.Module):
 
     def plain(self) -> "Observations":
         """These observations as plain numbers, with units and names dropped."""
-        return dataclasses.replace(self, functional=self.functional.given_in(()), field_unit="", axes=())
+        return dataclasses.replace(
+            self, functional=self.functional.given_in(()), field_unit="", axes=(), name=""
+        )
 
 
 class Data(Shown, eqx.Module):
@@ -124,6 +129,11 @@ class Data(Shown, eqx.Module):
         return self.blocks[0].axes
 
     @property
+    def name(self) -> str:
+        """The name of the field, where its values came in a column or an array with one; otherwise empty."""
+        return self.blocks[0].name
+
+    @property
     def units(self) -> Units:
         """The unit of each axis; empty for plain numbers."""
         return self.blocks[0].functional.units
@@ -158,7 +168,7 @@ class Data(Shown, eqx.Module):
 
     def plain(self) -> "Data":
         """These data as plain numbers in the units of the frame."""
-        named = self.frame != Frame() or any(block.axes for block in self.blocks)
+        named = self.frame != Frame() or any(block.axes or block.name for block in self.blocks)
         return Data(tuple(block.plain() for block in self.blocks)) if named else self
 
     def covariates(self) -> Any:
@@ -245,6 +255,7 @@ def observe(
     GeoDataFrame they are its other columns.
     """
     axes: tuple[str, ...] = ()
+    name = y if isinstance(y, str) else getattr(functional if y is None else y, "name", None)
     if kind is not None or not isinstance(functional, Functional):
         from hipgp.model.tables import described
 
@@ -258,7 +269,11 @@ def observe(
     likelihood = _checked(likelihood, functional, values, noise)
     std = None if noise is None else _noise_std(noise, values, unit)
     unit = field_unit(functional, unit)
-    return Data((Observations(functional, values, std, likelihood, unit, covariates, axes),))
+    field = not (functional.measure or functional.derivative) and (likelihood is None or likelihood.additive)
+    name = (
+        name if field and isinstance(name, str) else ""
+    )  # of the field: y are values of it, not sums or counts
+    return Data((Observations(functional, values, std, likelihood, unit, covariates, axes, name),))
 
 
 def _check_covariates(covariates: Any, count: int) -> None:

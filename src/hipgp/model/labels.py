@@ -59,21 +59,24 @@ class Labels(NamedTuple):
         return made
 
     @staticmethod
-    def of_data(ndim: int, frame: "Frame", axes: tuple[str, ...] = ()) -> "Labels":
-        """The names and units of data: those of columns, where these can be names of axes.
+    def of_data(ndim: int, frame: "Frame", axes: tuple[str, ...] = (), name: str = "") -> "Labels":
+        """The names and units of data: those of columns, where these can be names of axes and of the field.
 
         Otherwise an axis of dates is called time, the others x, y, z and t.
         """
+        name = name if name.isprintable() and len(name) <= LONGEST else ""
         names = ["time" if origin(u) else a for a, u in zip(AXES[ndim], frame.axes, strict=False)]
         if axes and all(
             a.strip() and a.isprintable() and len(a) <= LONGEST and a not in RESERVED for a in axes
         ):
             names = list(axes)
-        return Labels.of(ndim, names if len(set(names)) == len(names) else None, frame.axes, unit=frame.field)
+        unique = names if len(set(names)) == len(names) else None
+        return Labels.of(ndim, unique, frame.axes, name, frame.field)
 
     def changed(self, frame: "Frame", axes: Any, axis_units: Any, name: Any, unit: Any) -> "Labels":
         """These labels with others where given; units must be those of the data, where these have any."""
-        made = Labels.of(len(self.axes), axes, axis_units or frame.axes, name, unit or frame.field)
+        units = axis_units or frame.axes, name or self.name, unit or frame.field
+        made = Labels.of(len(self.axes), axes, *units)
         for what, values, known in (
             ("axis_units", made.axis_units, frame.axes),
             ("unit", (made.unit,), (frame.field,)),
