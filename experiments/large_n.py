@@ -40,11 +40,11 @@ class Setting(NamedTuple):
 
 SETTINGS = {
     "small": Setting(
-        3000,
+        2000,
         1000,
-        (("HIP-GP", 12), ("SVGP", 12), ("batch engine", 12), ("batch engine", 48)),
+        (("HIP-GP", 24), ("SVGP", 10), ("batch engine", 24)),
         1000,
-        100,
+        64,
     ),
     "paper": Setting(
         None,
