@@ -355,10 +355,9 @@ def test_large_n(tmp_path, data_folder):
     _, at_random, by_line = small("large-n", tmp_path, data_folder).tables
     for table in (at_random, by_line):
         (hip,), (svgp,) = rows(table, system="HIP-GP"), rows(table, system="SVGP")
-        assert hip["RMSE"] == pytest.approx(svgp["RMSE"], rel=1e-2)
-        coarse, fine = rows(table, system="batch engine")
-        assert fine["RMSE"] < coarse["RMSE"]
+        sgpr, exact = (rows(table, system=name)[0] for name in ("SGPR", "exact GP"))
+        assert hip["RMSE"] < min(svgp["RMSE"], sgpr["RMSE"])  # it has more inducing points
         assert (
-            fine["RMSE"] < 1.05 * rows(table, system="exact GP")[0]["RMSE"]
-        )  # which sees a third of the data
+            rows(table, system="batch engine")[0]["RMSE"] < 1.05 * exact["RMSE"]
+        )  # which sees a part of the data
     assert rows(by_line, system="SGPR")[0]["RMSE"] > rows(at_random, system="SGPR")[0]["RMSE"]
