@@ -1,16 +1,12 @@
 """The paper's experiments, one file each: `hipgp reproduce NAME`, or `run(NAME, ...)` from Python.
 
-Every file has `run(size, data, folder, progress) -> Result`: `size` is "small" (under a minute on two cores) or "paper",
+Every file has `run(size, data, folder, progress) -> Result`: `size` is "small" (about a minute on two cores) or "paper",
 `data` the folder of the data sets, and figures go into `folder`. The names used are hipgp's public ones.
 """
 
-import contextlib
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import jax
 
 from .outcome import Result, Table, command
 
@@ -25,7 +21,6 @@ class Experiment(NamedTuple):
     data: str | None = None  # the folder it reads in the data folder
     source: str = ""  # where that data set comes from
     pieces: bool = False  # whether a run that was ended goes on where it was
-    timed: bool = False  # whether its small size measures seconds of compiled programs
 
 
 EXPERIMENTS = {
@@ -33,9 +28,7 @@ EXPERIMENTS = {
     "preconditioner-sweep": Experiment(
         "preconditioner_sweep", "CG against PCG for four kernels in 1-D (appendix C.1)"
     ),
-    "whitening": Experiment(
-        "whitening", "seconds to whiten 200 observations (section 5.2, appendix C.2)", timed=True
-    ),
+    "whitening": Experiment("whitening", "seconds to whiten 200 observations (section 5.2, appendix C.2)"),
     "derivatives": Experiment(
         "derivatives",
         "a curve from 100 values and 20 slopes (section 5.3)",
@@ -99,16 +92,4 @@ def run(name: str, size: str, data: Path | None, folder: Path, progress: bool = 
     wanted = EXPERIMENTS[name]
     folder.mkdir(parents=True, exist_ok=True)
     module: Any = importlib.import_module(f".{wanted.module}", __name__)
-    with compiled_lightly(size == "small" and not wanted.timed):
-        return module.run(size, data, folder, progress)
-
-
-@contextlib.contextmanager
-def compiled_lightly(wanted: bool) -> Iterator[None]:
-    """Without most of XLA's optimisations, if so wanted: small sizes take longer to compile than to compute."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", wanted or before)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
+    return module.run(size, data, folder, progress)

@@ -240,7 +240,8 @@ def scored(sales: Sales, mean: np.ndarray, std: np.ndarray, noise: float) -> dic
 def method_of(system: str, fit: systems.Fit, setting: Setting, limit: int) -> Any:
     if system == "batch engine":
         return hg.Batch(residual="bound")  # the paper's model, so that engines alone differ
-    epochs = min(setting.epochs, LEARNING_EPOCHS) if fit.endswith("learned") else setting.epochs
+    most = LEARNING_EPOCHS if setting.train is None else 3
+    epochs = min(setting.epochs, most) if fit.endswith("learned") else setting.epochs
     return systems.variational(
         system, fit, family="block", block_shape=BLOCK, batch_size=setting.minibatch, epochs=epochs,
         max_iterations=limit, predict_max_iterations=max(50, limit),
