@@ -150,7 +150,7 @@ class HeldWeights:
         began = time.perf_counter()
         found = method.fit(problem, False, held=self.seen)
         told = {"fit_seconds": time.perf_counter() - began, **self.facts}
-        if found.diagnostics["direct"] and self.seen is not None:
+        if found.diagnostics["direct"] and found.diagnostics["mean_gap_nats"] < 1 and self.seen is not None:
             self.seen = self.seen._replace(best_mean=found.q.mean)
         lines = hg.LineIntegrals(SUN, stars.held_out, rule=rule)
         return hg.Posterior(found), found.predict(lines, weights=self.held_out), told
