@@ -169,7 +169,7 @@ def test_slopes_of_the_network_are_those_of_its_values():
     np.testing.assert_allclose(f.slope(x), (f.value(x + h) - f.value(x - h)) / (2 * h), rtol=1e-5, atol=1e-6)
 
 
-def test_patch_extinctions_grow_with_distance():
+def test_patch_extinctions_grow_with_distance(tmp_path):
     patch = dust_patch.simulated((20, 20, 10))
     stars = dust_patch.observed(lambda: patch, 400, 100, Pieces(tmp_path))
     distance = np.linalg.norm(stars.ends, axis=1)
