@@ -34,7 +34,7 @@ def main(number: int, port: str, what: str, path: str) -> dict:
         method = hg.Batch(neighbours=0, tolerance=1e-13)
         data = hg.observe(hg.Points(x), y, noise=0.01)
         post = gp.condition(data, method, mesh=4, checkpoint=path, progress=False)
-        return out | {"steps": post.diagnostics["iterations"], "seen": len(post.diagnostics["kl_trace"])}
+        return out | {"steps": post.diagnostics["iterations"], "first": post.diagnostics["kl_trace"][0][0]}
     try:
         gp.condition(hg.observe(hg.Points(x), y + (number == 1), noise=0.3), mesh=4, progress=False)
     except ValueError as error:
