@@ -14,9 +14,7 @@ from hipgp.model.trend import Trend
 
 CASES = Path(__file__).with_name("cases.py")
 QUICK = [
-    "operators:2d:4",
     "operators:short:8",
-    "operators:3d:2",
     "fit:points:4",
     "errors:points:8",
 ]
