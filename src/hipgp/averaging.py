@@ -253,7 +253,7 @@ class AveragedPosterior(FittedPosterior):
         return None if problem is None else problem._replace(kernel=self.kernel, noise=self.noise)
 
     def residuals(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Those of the averaged mean, and each observation's noise, averaged."""
+        """The residuals of the averaged mean, and each observation's noise, averaged."""
         found = [part.residuals() for part in self.parts]
         known = [one for one in found if one is not None]
         if len(known) < len(found):
@@ -290,7 +290,7 @@ class AveragedPosterior(FittedPosterior):
 
 
 def _diagnostics(parts: list[FittedPosterior], weights: np.ndarray, reason: str) -> dict[str, Any]:
-    """Those of the part with the most weight; of what says how far the solve and the grid are off, the worst of all."""
+    """The diagnostics of the part with the most weight, but of errors of the solve and the grid the largest of all parts."""
     info = dict(parts[int(np.argmax(weights))].diagnostics)
     for name in ("kl_nats", "iterations", "clipped_mass", "grid_mean_error", "grid_std_error"):
         if all(name in part.diagnostics for part in parts):

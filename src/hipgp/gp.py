@@ -41,7 +41,7 @@ from hipgp.model.sublattice import Sublattice
 from hipgp.model.trend import Trend
 from hipgp.model.undecided import Undecided
 from hipgp.nonlinear.engine import Linearised, suited
-from hipgp.nonlinear.learning import Answer, Begun, learn_linearised
+from hipgp.nonlinear.learning import KnownField, LearnedModel, learn_linearised
 from hipgp.planning import Plan
 from hipgp.posterior import Posterior
 from hipgp.runtime import memory
@@ -49,7 +49,7 @@ from hipgp.runtime.shown import Shown
 
 
 class _Settled(NamedTuple):
-    """What `condition` hands to an engine: the problem in the unit 2^unit, and the reasons of what was chosen."""
+    """The engine and the problem that `condition` gives to it, in the unit 2^unit, with the reasons for what was chosen."""
 
     engine: Method
     problem: Problem
@@ -82,8 +82,8 @@ class GP(Shown, eqx.Module):
     parameters: dict[str, float]
     learned: Learned | None
     formula: Formula | None = eqx.field(static=True)
-    # what learning knew of the field, with a link or a likelihood
-    begun: Begun | None = eqx.field(static=True)
+    # where learning with a link or a likelihood ended
+    known_field: KnownField | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class GP(Shown, eqx.Module):
         self.formula = Formula(trend) if named else None
         self.trend = trend if isinstance(trend, Trend) else Trend(None if named else trend)
         self.link, self.parameters = as_link(link), dict(parameters or {})
-        self.learned = self.begun = None
+        self.learned = self.known_field = None
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         noise = "as given with the data, or to be learned" if self.noise is None else f"{self.noise:.4g}"
@@ -276,14 +276,14 @@ class GP(Shown, eqx.Module):
         found = self._learned(data, LearnOptions(start, bounds, key, polish, progress, checkpoint))
         learned = found.learned
         gp = GP(learned.kernel, self.grid, learned.noise, self.trend, self.link, found.parameters)
-        return gp._changed(learned=learned._replace(frame=frame), begun=found.begun)
+        return gp._changed(learned=learned._replace(frame=frame), known_field=found.known_field)
 
-    def _learned(self, data: Data, how: LearnOptions) -> Answer:
-        """What is learned from data in plain numbers, with the parameters of likelihoods."""
+    def _learned(self, data: Data, how: LearnOptions) -> LearnedModel:
+        """The kernel, noise and parameters of likelihoods learned from data in plain numbers."""
         if self.link.identity and data.gaussian:
             scaling.warn_if_repeated(data)
             problem = OpenProblem(self.kernel, self.grid, data, self.noise, self.trend)
-            return Answer(learned_from(problem, Batch(), how), {}, None)
+            return LearnedModel(learned_from(problem, Batch(), how), {}, None)
         _check_decided(self.kernel)
         check_periods(self.kernel)
         method = Linearised(Batch(), self.link, self.parameters)
@@ -332,7 +332,7 @@ class GP(Shown, eqx.Module):
         self._check(data, engine)
         if average:
             return _Settled(_averaged(engine, self.learned, problem), problem, {}, 0, frame)
-        begin = None if self.begun is None else self.begun.known(engine, problem)
+        begin = None if self.known_field is None else self.known_field.known(engine, problem)
         return _Settled(engine, problem, {}, 0, frame, begin)
 
     def _problem_on_grid(self, data: Data, learned: bool = True) -> Problem:

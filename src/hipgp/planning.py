@@ -14,7 +14,7 @@ ACCURACY = "memory is good to a factor of about two, seconds to one of about thr
 
 
 class Part(NamedTuple):
-    """One part of a fit, or what may follow it.
+    """One part of a fit, or of a later request such as draws.
 
     `bytes` are those that it takes beside what earlier parts keep, `kept` those that stay, and `work` says in words what
     is computed. A part that is `optional` comes after the fit, if it is asked for.

@@ -80,7 +80,7 @@ UNSEEN, ERRORS = 0.05, 3.0  # deviations of a share that count as none: so much,
 
 
 def describe_calibration(pit: Float[np.ndarray, " N"]) -> Calibration:
-    """What probability integral transforms say of error bars: a hump in their histogram, a bowl, a slope, or nothing."""
+    """A judgement of error bars by the histogram of probability integral transforms: a hump, a bowl, a slope, or flat."""
     pit = np.clip(np.ravel(pit), 1e-12, 1 - 1e-12)
     within = lambda share: float(np.mean(np.abs(pit - 0.5) <= share / 2))
     allowed = lambda share: max(

@@ -22,7 +22,7 @@ HALF_WIDTH = 1.959964  # standard deviations on either side of the mean that hol
 
 
 class _Fields(NamedTuple):
-    """What the browser shows: fields by name over coordinates along two or three axes."""
+    """The fields that the browser shows, by name, over coordinates along two or three axes."""
 
     names: list[str]
     units: list[str]
@@ -40,7 +40,7 @@ def contents(post: models.Posterior, held: dict[str, np.ndarray]) -> str:
     coordinates = [c[cut] for c, cut in zip(found.coordinates, kept, strict=True)]
     fields = {name: np.asarray(values)[kept] for name, values in found.fields.items()}
     shared = plots.scale(*[v for name, v in fields.items() if name != "std"])
-    told = {
+    described = {
         "axes": found.names,
         "units": ["" if dates.origin(unit) else unit for unit in found.units],
         "origins": [_milliseconds(unit) for unit in found.units],
@@ -54,7 +54,7 @@ def contents(post: models.Posterior, held: dict[str, np.ndarray]) -> str:
             for name, values in fields.items()
         ],
     }
-    text = json.dumps(told).replace("<", "\\u003c")
+    text = json.dumps(described).replace("<", "\\u003c")
     return f'<script id="slices" type="application/json">{text}</script>'
 
 

@@ -70,7 +70,7 @@ def _link_name(post: models.Posterior) -> str:
 
 
 def _scatter_in_words(post: models.Posterior, data: Data | None) -> str:
-    """How the data scatter about what they see of the field."""
+    """The distribution of the data about the functionals of the field, in words."""
     kinds = (
         [] if data is None else [type(b.likelihood).__name__ for b in data.blocks if b.likelihood is not None]
     )
@@ -89,7 +89,7 @@ def _in_words(post: models.Posterior) -> str:
     """The field, the data, the prior and what was learned, in sentences."""
     info, labels, grid = post.diagnostics, post.labels, post.grid
     data = post.engine.observations()
-    seen = kinds(data) if data is not None else f"{info.get('observations', 0):,} observations"
+    observed_as = kinds(data) if data is not None else f"{info.get('observations', 0):,} observations"
     names = [
         labels.axes[i] if dates.origin(unit) else labels.axis(i) for i, unit in enumerate(labels.axis_units)
     ]
@@ -101,7 +101,7 @@ def _in_words(post: models.Posterior) -> str:
     of_f = f"The field is {link}(f) of a Gaussian process f, whose kernel is given here. " if link else ""
     lines = [
         f"The field is <b>{html.escape(labels.value())}</b>, over {html.escape(box)}.",
-        f"It was seen through {html.escape(seen)}, {html.escape(_scatter_in_words(post, data))}.",
+        f"It was observed through {html.escape(observed_as)}, {html.escape(_scatter_in_words(post, data))}.",
         f"{of_f}The prior is a Gaussian process with covariance {html.escape(describe(post.kernel, labels.axis_units))}, carried "
         f"by a grid of {' x '.join(map(str, grid.shape))} = {grid.size:,} points.",
     ]
@@ -115,7 +115,7 @@ def _in_words(post: models.Posterior) -> str:
 
 
 def kinds(data: Data) -> str:
-    """How many observations there are of each kind."""
+    """The number of observations of each kind, in words."""
     names = {"Points": "values at points", "Derivatives": "slopes", "LineIntegrals": "line integrals",
              "BoxAverages": "averages over boxes", "Functionals": "weighted sums",
              "PolygonAverages": "averages over polygons", "PathIntegrals": "integrals along paths"}  # fmt: skip
@@ -184,7 +184,7 @@ def _rounds_verdict(info: dict[str, Any]) -> tuple[str, str]:
 
 
 def _decisions(post: models.Posterior) -> str:
-    """What the engine decided for the user, and why; nothing where it tells none."""
+    """The engine's decisions and their reasons as HTML; empty where it has none."""
     taken: dict[str, str] = post.diagnostics.get("decisions", {})
     rows = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in taken.items())
     return f"<details><summary>What was decided, and why</summary><dl>{rows}</dl></details>" if rows else ""

@@ -230,8 +230,8 @@ def timeseries(count: int = 20_000, seed: int = 0, span: float = 1000.0) -> Scen
     return Scene(places, truth(places) + 0.1 * rng.standard_normal(len(t)), truth)
 
 
-def nearest_cell(seen: Areas, places: Float[Array, "N 2"]) -> Float[Array, " N"]:
+def nearest_cell(areas: Areas, places: Float[Array, "N 2"]) -> Float[Array, " N"]:
     """The average of the cell each place lies in: the map one has before any inference."""
-    cells = round(len(seen.averages) ** 0.5)
+    cells = round(len(areas.averages) ** 0.5)
     index = np.clip((places * cells).astype(int), 0, cells - 1)
-    return seen.averages.reshape(cells, cells)[index[:, 0], index[:, 1]]
+    return areas.averages.reshape(cells, cells)[index[:, 0], index[:, 1]]

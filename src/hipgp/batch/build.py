@@ -115,7 +115,7 @@ def _rows(problem: Problem, method: "Batch", toeplitz: Lazy[Toeplitz]) -> tuple[
 
 
 class LazyParts(NamedTuple):
-    """What follows from a problem and settings. A map from a file computes each part when it is first asked for."""
+    """Objects that follow from a problem and settings. A map from a file computes each of them when it is first needed."""
 
     system: Lazy[System]
     cells: Lazy[CellBlocks | None]  # the data by grid cell, where their residuals are joint

@@ -122,7 +122,7 @@ def _evidence_of(post: "BatchPosterior", logs: Float[np.ndarray, " B"]) -> Estim
 def logarithms(
     system: System, signs: Float[Array, "B n"], tolerance: float = TOLERANCE
 ) -> tuple[Float[np.ndarray, " B"], LanczosSolution]:
-    """Each probe's estimate of tr log(S A S'), and its solve."""
+    """The estimate of tr log(S A S') from each probe, and its solve."""
     logs, probed = _quadrature(system, signs, jnp.asarray(tolerance))
     return np.asarray(logs, float), probed
 

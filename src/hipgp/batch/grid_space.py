@@ -237,10 +237,10 @@ def _product(matrix: Any, precision: Float[np.ndarray, " N"]) -> Any:
     diagonals: dict[int, np.ndarray] = {}
     steps, at_once = (columns[0] - columns[0, 0]).tolist(), max(AT_ONCE // width, 1)
     pieces = ((low, min(low + at_once, len(owner))) for low in range(0, len(owner), at_once))
-    for own, products in map_in_threads(summed, pieces):
+    for rows_of_piece, products in map_in_threads(summed, pieces):
         for a, step in enumerate(steps):
             for b, other in enumerate(steps[a:], a):
-                diagonals.setdefault(other - step, np.zeros(size))[own + step] += products[a, b]
+                diagonals.setdefault(other - step, np.zeros(size))[rows_of_piece + step] += products[a, b]
     offsets = [*diagonals, *(-o for o in diagonals if o)]
     entries = [diagonals[abs(o)][: size - abs(o)] for o in offsets]
     return scipy.sparse.csr_array(scipy.sparse.diags_array(entries, offsets=offsets, shape=(size, size)))  # type: ignore[arg-type]

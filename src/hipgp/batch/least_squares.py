@@ -39,7 +39,7 @@ class TrendSolution(NamedTuple):
     alpha_of_columns: Float[np.ndarray, "p N"]  # A^-1 X
 
     def diagnostics(self, tolerance: float) -> dict[str, Any]:
-        """How the solve ended, and whether it came to `tolerance` nats."""
+        """Diagnostics of the solve: steps, KL bound, and whether it reached `tolerance` nats."""
         return {
             "iterations": self.steps,
             "kl_nats": self.kl_bound,

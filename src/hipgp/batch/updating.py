@@ -38,7 +38,7 @@ MOST_STEPS = 16  # of minimal residuals, whose directions are all kept
 
 
 class Start(NamedTuple):
-    """What is known before a fit: A^-1 times the data less their trend, its coefficients, and A^-1 times its columns."""
+    """A first guess for a fit: A^-1 times the data less their trend, its coefficients, and A^-1 times its columns."""
 
     alpha: Float[np.ndarray, " N"]
     beta: Float[np.ndarray, " p"]

@@ -14,11 +14,15 @@ def at_grid_bound(learned: Learned, grid: Grid, user_bounds: dict[str, Any] | No
     """The names of learned lengthscales on the bound set by the grid's spacing, except those with bounds of the user."""
     spacing, found = np.asarray(grid.spacing), []
     for name, value in zip(learned.names, learned.values, strict=True):
-        own = name.split(".")[-1]
-        axis = int(own.split("[")[1][:-1]) if "[" in own else None
-        if own.split("[")[0] != "lengthscale" or {name, name.split("[")[0], own, "lengthscale"} & set(
-            user_bounds or {}
-        ):
+        parameter = name.split(".")[-1]
+        axis = int(parameter.split("[")[1][:-1]) if "[" in parameter else None
+        names = {
+            name,
+            name.split("[")[0],
+            parameter,
+            "lengthscale",
+        }  # by which the user may have given bounds
+        if parameter.split("[")[0] != "lengthscale" or names & set(user_bounds or {}):
             continue
         least = SHORTEST * (np.min(spacing) if axis is None else spacing[axis])
         if value <= 1.01 * least:

@@ -24,16 +24,16 @@ BOUNDED = "variance", "lengthscale", "noise"  # parameters that every kernel has
 
 
 class Judge(NamedTuple):
-    """How kernels are learned from `seen` observations, and how the likelihoods of what was found compare on these."""
+    """Functions that learn a kernel from `count` observations and compute the likelihoods of learned kernels on these."""
 
     learn: Callable[[Kernel, LearnOptions], Learned]
     log_likelihoods: Callable[[list[Learned]], Float[np.ndarray, " K"]]
-    seen: int
+    count: int
 
     def criterion(self, found: list[Learned]) -> Float[np.ndarray, " K"]:
         """The penalised log evidence of each."""
         parameters = np.array([len(one.names) for one in found])
-        return penalised(self.log_likelihoods(found), parameters, self.seen)
+        return penalised(self.log_likelihoods(found), parameters, self.count)
 
 
 class ChosenKernel(NamedTuple):
@@ -64,7 +64,7 @@ def choose_kernel(judge: Judge, data: Data, how: LearnOptions) -> ChosenKernel:
     names = [kernel_name(one.kernel) for one in found]
     reason = (
         f"{names[best]}: {criterion[best] - criterion[second]:.1f} nats of log evidence, penalised for parameters, ahead of "
-        f"{names[second]}; {len(found)} kernels compared on {judge.seen:,} of {len(data):,} observations"
+        f"{names[second]}; {len(found)} kernels compared on {judge.count:,} of {len(data):,} observations"
     )
     return ChosenKernel(found[best], reason)
 

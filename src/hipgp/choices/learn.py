@@ -8,7 +8,7 @@ from hipgp.choices.grid import grid_for
 from hipgp.choices.kernel import COMPARED, ChosenKernel, Judge, choose_kernel
 from hipgp.engines import Method
 from hipgp.learning.learned import Learned, in_unit
-from hipgp.learning.search import learn, log_likelihoods, seen_in_stages
+from hipgp.learning.search import count_in_stages, learn, log_likelihoods
 from hipgp.learning.units import LearnOptions, ScaledTask, scaled_task
 from hipgp.model import scaling
 from hipgp.model.problem import OpenProblem
@@ -67,7 +67,7 @@ def _chosen(task: ScaledTask, method: Method) -> ChosenKernel:
     judge = Judge(
         lambda kernel, how: learn(problem._replace(kernel=kernel), method, how),
         lambda found: log_likelihoods(found, problem, COMPARED, task.how.key),
-        seen_in_stages(problem.data, COMPARED),
+        count_in_stages(problem.data, COMPARED),
     )
     return choose_kernel(judge, problem.data, task.how)
 

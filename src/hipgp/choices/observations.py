@@ -47,10 +47,10 @@ def _with_columns(trend: Trend, count: int, columns: Any) -> Trend:
             raise ValueError(
                 "columns: expected the trend's columns of the new observations, (N, p), got None"
             )
-        given = as_float("columns", columns, ndim=(2,)).astype(float)
-        if given.shape != (count, trend.columns.shape[1]):
-            raise ValueError(f"columns: expected shape {(count, trend.columns.shape[1])}, got {given.shape}")
-        return Trend(np.concatenate([trend.columns, given]))
+        of_new = as_float("columns", columns, ndim=(2,)).astype(float)
+        if of_new.shape != (count, trend.columns.shape[1]):
+            raise ValueError(f"columns: expected shape {(count, trend.columns.shape[1])}, got {of_new.shape}")
+        return Trend(np.concatenate([trend.columns, of_new]))
     if columns is not None:
         raise ValueError("columns: expected None unless the trend was given as columns, got some")
     return trend
@@ -86,20 +86,20 @@ def _problem(engine: FittedPosterior, what: str) -> Problem:
 
 def _marked(index: Any, count: int) -> np.ndarray:
     """Return a mask of the observations `index`: their numbers, or a mask."""
-    given = np.asarray(index)
-    if given.dtype == bool:
-        if given.shape != (count,):
-            raise ValueError(f"index: expected a mask of {count:,} observations, got shape {given.shape}")
-        mask = given
+    array = np.asarray(index)
+    if array.dtype == bool:
+        if array.shape != (count,):
+            raise ValueError(f"index: expected a mask of {count:,} observations, got shape {array.shape}")
+        mask = array
     else:
-        if given.ndim > 1 or not (np.issubdtype(given.dtype, np.integer) or given.size == 0):
+        if array.ndim > 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
             raise ValueError(f"index: expected numbers of observations or a mask, got {index!r}")
-        if given.size and not (0 <= np.min(given) and np.max(given) < count):
+        if array.size and not (0 <= np.min(array) and np.max(array) < count):
             raise ValueError(
-                f"index: expected numbers from 0 to {count - 1:,}, got {np.min(given)} to {np.max(given)}"
+                f"index: expected numbers from 0 to {count - 1:,}, got {np.min(array)} to {np.max(array)}"
             )
         mask = np.zeros(count, bool)
-        mask[given.astype(int)] = True
+        mask[array.astype(int)] = True
     if not np.any(mask) or np.all(mask):
         raise ValueError(
             f"index: expected some of {count:,} observations, but not all, got {int(np.sum(mask)):,} of them"

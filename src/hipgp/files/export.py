@@ -39,9 +39,9 @@ def fields_of(post: Any, std: Any, samples: Any, interval: float | None = None) 
     True means those that the map was loaded with, or else new ones; None those that it was loaded with, if any.
     """
     fields = {"mean": post.mean}
-    for name, given in (("std", std), ("samples", samples)):
-        values = post.kept.get(name) if given is None or given is True else given
-        if given is True and values is None:
+    for name, choice in (("std", std), ("samples", samples)):
+        values = post.kept.get(name) if choice is None or choice is True else choice
+        if choice is True and values is None:
             if name == "samples":
                 raise ValueError("samples: expected draws such as post.sample(8), got True")
             values = post.std()

@@ -126,7 +126,7 @@ def _add(
 def _chunks(
     name: str, shape: tuple[int, ...], chunk: tuple[int, ...]
 ) -> Iterator[tuple[str, tuple[slice, ...]]]:
-    """Where zarr looks for each chunk of an array, and the part of the array that it holds."""
+    """The path at which zarr looks for each chunk of an array, and the part of the array that it holds."""
     for number in itertools.product(*(range(-(-n // c)) for n, c in zip(shape, chunk, strict=True))):
         part = tuple(slice(i * c, (i + 1) * c) for i, c in zip(number, chunk, strict=True))
         yield "/".join([name, "c", *map(str, number)]), part
@@ -148,7 +148,7 @@ def _group(attributes: Any) -> dict[str, Any]:
 
 
 def _array(shape: Any, kind: Any, dims: Any, attributes: Any, chunk: Any) -> dict[str, Any]:
-    """How zarr describes an array of raw little-endian numbers in chunks of one shape."""
+    """The metadata with which zarr describes an array of raw little-endian numbers in chunks of one shape."""
     node = {
         "zarr_format": 3,
         "node_type": "array",

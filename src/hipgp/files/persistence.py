@@ -145,7 +145,7 @@ def _shown_from_json(packed: Any, ndim: int) -> Sublattice:
 
 
 def _provenance() -> Json:
-    """When the file was made, by which versions, on what kind of machine."""
+    """The date of the file, the versions that made it, and the kind of machine."""
     import datetime
     from importlib.metadata import version
 

@@ -94,8 +94,8 @@ def _of_xarray(at: Any, labels: Labels, crs: str) -> tuple[Functional, Shaped]:
     else:
         points = Points(table)
         dated = points.units or ("",) * len(axes)
-        own = (str(at.coords[axis].attrs.get("units", "")) for axis in axes)
-        points = points.given_in(tuple(one or other for one, other in zip(dated, own, strict=True)))
+        units_of_axes = (str(at.coords[axis].attrs.get("units", "")) for axis in axes)
+        points = points.given_in(tuple(one or other for one, other in zip(dated, units_of_axes, strict=True)))
 
     def shaped(p: "Prediction") -> Any:
         attributes = {"units": labels.unit} if labels.unit else {}

@@ -53,7 +53,7 @@ class Weighted(NamedTuple):
 
     @property
     def effective(self) -> float:
-        """How many equal weights would be as good."""
+        """The effective number of points: that of equal weights with the same variance."""
         return float(1 / np.sum(self.weights**2))
 
 
@@ -136,7 +136,7 @@ def importance_sampled(
 def evenly_chosen(
     points: Float[np.ndarray, "S q"], weights: Float[np.ndarray, " S"], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """At most `count` of the points that stand for all, and their weights.
+    """At most `count` of the points that represent all, and their weights.
 
     The points are halved by weight across the direction in which they scatter most, the halves again, and so on; the
     weighted median of each last part along the last direction stands for it.
@@ -160,12 +160,12 @@ def _along_scatter(
     points: Float[np.ndarray, "S q"], weights: Float[np.ndarray, " S"], rows: np.ndarray
 ) -> tuple[np.ndarray, Float[np.ndarray, " n"]]:
     """These points in order along the direction in which they scatter most, and the share of weight up to each."""
-    own = weights[rows] / np.sum(weights[rows])
-    away = points[rows] - own @ points[rows]
-    direction = np.linalg.eigh((own[:, None] * away).T @ away)[1][:, -1]
+    share = weights[rows] / np.sum(weights[rows])
+    away = points[rows] - share @ points[rows]
+    direction = np.linalg.eigh((share[:, None] * away).T @ away)[1][:, -1]
     direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
     order = np.argsort(away @ direction, kind="stable")
-    return rows[order], np.cumsum(own[order])
+    return rows[order], np.cumsum(share[order])
 
 
 def _fitted(found: Weighted, covariance: Float[np.ndarray, "q q"]) -> Student:

@@ -42,7 +42,7 @@ class Learned(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """How the parameters sit in `values`."""
+        """The layout of the parameters in `values`."""
         return Layout.of(self.kernel, "noise" in self.names)
 
     def shown(self) -> list[str]:
@@ -57,7 +57,7 @@ class Learned(NamedTuple):
 
     @property
     def labelled_rows(self) -> dict[str, str]:
-        """The same under names such as "learned noise", for a table with other rows."""
+        """The rows under names such as "learned noise", for a table with other rows."""
         return {f"learned {name}": text for name, text in self.rows.items()}
 
     def _value(self, name: str, value: float) -> str:

@@ -2,13 +2,13 @@
 
 log p(y) ~ the sum over groups of log p(group | nearest predecessors), in which each term is a small dense system without
 FFTs or large solves, for any functional. A group is one point, or several neighbouring functionals of several nodes. Let A
-be the covariance of a group's neighbours followed by its members (index `own`), chol its Cholesky factor, S the last rows
+be the covariance of a group's neighbours followed by its members (index `m`), chol its Cholesky factor, S the last rows
 of chol^-1 and z = chol^-1 y. Value, gradient and information follow from
 
     W_a = chol^-1 (dA / d theta_a) S'.
 
-A term's -2 log p, |z_own|^2 + 2 sum log chol_own, has the derivative tr W_a,own - 2 z_own' W_a' z + z_own' W_a,own z_own.
-Its information, the expected second derivatives, is tr W_a' W_b - tr W_a,own W_b,own / 2 and positive semidefinite. The
+A term's -2 log p, |z_m|^2 + 2 sum log chol_m, has the derivative tr W_a,m - 2 z_m' W_a' z + z_m' W_a,m z_m.
+Its information, the expected second derivatives, is tr W_a' W_b - tr W_a,m W_b,m / 2 and positive semidefinite. The
 same sums for the trend's columns give the generalised least-squares coefficients. They minimise at every evaluation, so
 the derivative at fixed coefficients is the total one. One pass over the groups by several threads stores nothing.
 """
@@ -60,14 +60,14 @@ class Terms(eqx.Module):
     unknown: Float[Array, " N"]  # 1 where the noise is to be learned
     index: Int[
         np.ndarray, "P C T k"
-    ]  # neighbours and, last, the `own` members of a group, in P parts of C chunks of T groups each
+    ]  # neighbours and, last, the `members` of a group, in P parts of C chunks of T groups each
     used: np.ndarray
-    own: int = eqx.field(static=True)
+    members: int = eqx.field(static=True)
 
     @property
     def count(self) -> int:
         """The number of observations in the groups."""
-        return int(np.sum(self.used[..., -self.own :]))
+        return int(np.sum(self.used[..., -self.members :]))
 
 
 def prepare(kernel: Kernel, data: Data, trend: Float[np.ndarray, "N p"], count: int, seed: int) -> Terms:
@@ -135,7 +135,9 @@ def _of_parts(vector: np.ndarray, layout: Layout, terms: Terms) -> Iterator[Any]
     fixed = terms.nodes, terms.values, terms.noise, terms.unknown
 
     def of_part(index: np.ndarray, used: np.ndarray) -> Any:
-        found = _sums(on_device(vector, float), layout, *fixed, on_device(index), on_device(used), terms.own)
+        found = _sums(
+            on_device(vector, float), layout, *fixed, on_device(index), on_device(used), terms.members
+        )
         return [np.asarray(a) for a in found]
 
     parts = zip(terms.index, terms.used, strict=True)
@@ -147,7 +149,7 @@ def _of_parts(vector: np.ndarray, layout: Layout, terms: Terms) -> Iterator[Any]
 @bounded_jit(most=64)
 def _sums(
     vector: Array, layout: Layout, nodes: Nodes, values: Array, noise: Array, unknown: Array,
-    index: Array, used: Array, own: int,
+    index: Array, used: Array, members: int,
 ) -> tuple[Array, ...]:  # fmt: skip
     """The sums of one part: log-determinants, products of whitened y and trend columns, and the derivatives of both."""
 
@@ -160,7 +162,7 @@ def _sums(
         if std is not None:
             slopes.append(diagonals(jnp.where(there, 2 * learned[at], 0.0)))
         matrix = field + diagonals(jnp.where(there, (noise + learned)[at], 1.0))
-        return _of_groups(matrix, slopes, jnp.where(there[..., None], values[at], 0.0), own)
+        return _of_groups(matrix, slopes, jnp.where(there[..., None], values[at], 0.0), members)
 
     return jax.tree.map(lambda a: a.sum(axis=0), jax.lax.map(of_chunk, (index, used)))
 
@@ -169,28 +171,32 @@ def _of_groups(
     matrix: Float[Array, "T k k"],
     slopes: list[Float[Array, "T k k"]],
     sides: Float[Array, "T k 1+p"],
-    own: int,
+    members: int,
 ) -> tuple[Array, ...]:
     """The sums over T groups; `slopes` holds the derivatives of their covariances in each parameter."""
     (count, k), q = matrix.shape[:2], len(slopes)
-    last = jnp.eye(k)[:, -own:]
+    last = jnp.eye(k)[:, -members:]
 
     def factored(matrix: Array, sides: Array) -> tuple[Array, Array, Array]:
         factor = cholesky(matrix)
         return factor, solve_lower(factor, sides), solve_lower_transposed(factor, last)
 
     def times(slope: Array, rows: Array) -> Array:
-        if own == 1:  # one fused pass over all parameters instead of a call for each product
+        if members == 1:  # one fused pass over all parameters instead of a call for each product
             return jnp.sum(slope * rows[:, None, :, 0], axis=2)[..., None]
         return map_matrices(jnp.matmul, slope, rows)
 
     factor, z, rows = map_matrices(factored, matrix, sides)
-    products = jnp.stack([times(slope, rows) for slope in slopes], axis=2).reshape(count, k, q * own)
-    w = map_matrices(solve_lower, factor, products).reshape(count, k, q, own)
-    z_own, w_own = z[:, -own:], w[:, -own:]
-    fit = 2 * jnp.einsum("tbx,tkab,tky->axy", z_own, w, z) - jnp.einsum(
-        "tbx,tbac,tcy->axy", z_own, w_own, z_own
+    products = jnp.stack([times(slope, rows) for slope in slopes], axis=2).reshape(count, k, q * members)
+    w = map_matrices(solve_lower, factor, products).reshape(count, k, q, members)
+    z_m, w_m = z[:, -members:], w[:, -members:]
+    fit = 2 * jnp.einsum("tbx,tkab,tky->axy", z_m, w, z) - jnp.einsum("tbx,tbac,tcy->axy", z_m, w_m, z_m)
+    information = jnp.einsum("tkab,tkcb->ac", w, w) - 0.5 * jnp.einsum("tkab,tkcb->ac", w_m, w_m)
+    logs = 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)[:, -members:]))
+    return (
+        logs,
+        jnp.einsum("tbx,tby->xy", z_m, z_m),
+        jnp.einsum("tbab->a", w_m),
+        fit,
+        information,
     )
-    information = jnp.einsum("tkab,tkcb->ac", w, w) - 0.5 * jnp.einsum("tkab,tkcb->ac", w_own, w_own)
-    logs = 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)[:, -own:]))
-    return logs, jnp.einsum("tbx,tby->xy", z_own, z_own), jnp.einsum("tbab->a", w_own), fit, information

@@ -146,12 +146,14 @@ def bounds(
     rows, known = [], set()
     values = np.exp(layout.pack(layout.template, 1.0))
     for name, value, between in zip(layout.names(), values, layout.periods(), strict=True):
-        own = name.split(".")[-1]
-        keys = (name, name.split("[")[0], own, own.split("[")[0])
+        parameter = name.split(".")[-1]
+        keys = (name, name.split("[")[0], parameter, parameter.split("[")[0])
         known |= set(keys)
-        given = next((user[key] for key in keys if key in user), None)
-        usual = between or wide.get(own, wide.get(own.split("[")[0], (value / WIDE, value * WIDE)))
-        rows.append(usual if given is None else given)
+        by_user = next((user[key] for key in keys if key in user), None)
+        usual = between or wide.get(
+            parameter, wide.get(parameter.split("[")[0], (value / WIDE, value * WIDE))
+        )
+        rows.append(usual if by_user is None else by_user)
     if unknown := set(user) - known:
         raise ValueError(f"bounds: expected names among {sorted(known)}, got {sorted(unknown)}")
     for row in rows:

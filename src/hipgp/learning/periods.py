@@ -35,7 +35,7 @@ def periods_to_try(kernel: Kernel, data: Data, columns: Float[np.ndarray, "N p"]
     ]
 
 
-def begun(part: Stationary, periods: list[float]) -> Stationary:
+def with_first_period(part: Stationary, periods: list[float]) -> Stationary:
     """The part with the first of its periods, where it has none yet."""
     if not isinstance(part, Periodic) or not np.isnan(part.period):
         return part

@@ -20,7 +20,7 @@ from hipgp.engines import Estimate, Method, Slope
 from hipgp.learning.learned import Learned
 from hipgp.learning.likelihood import Terms, evaluate, prepare
 from hipgp.learning.parameters import Bounds, Evaluation, Layout, bounds
-from hipgp.learning.periods import begun, periods_to_try
+from hipgp.learning.periods import periods_to_try, with_first_period
 from hipgp.learning.scoring import Model, Report, climb, descend, uncertainty
 from hipgp.learning.starts import field_std, neutral, rebuilt, starting_values, std_about_trend
 from hipgp.learning.units import LearnOptions
@@ -80,7 +80,7 @@ def learn(problem: Problem, method: Method, how: LearnOptions) -> Learned:
         return _learned(task, *done, trace, began)
     with Progress("learning", progress) as bar:
         report = lambda stage, shown: _reporter(bar, trace, shown, stage, task.layout)
-        ends, seen = _through(task, stages, ENOUGH[0] if exact else ENOUGH[1], saved, save, report)
+        ends, used = _through(task, stages, ENOUGH[0] if exact else ENOUGH[1], saved, save, report)
         (vector, here), slope = ends[0], None
         value = here.value
         up, shown = _slope(task, method), report(len(stages), "exact bound")
@@ -98,8 +98,8 @@ def learn(problem: Problem, method: Method, how: LearnOptions) -> Learned:
         if exact:
             model = Model(here.information)
             vector, value = climb(vector, up, model, task.box, count, shown, slope)
-            seen = count
-    covariance = uncertainty(here.information, seen, task.box.touching(vector))
+            used = count
+    covariance = uncertainty(here.information, used, task.box.touching(vector))
     save(stage=DONE, vectors=vector[None], covariance=covariance, value=value)
     return _learned(task, vector, covariance, float(value), trace, began)
 
@@ -122,7 +122,7 @@ class Task(NamedTuple):
         kernel, grid, data, _, trend = problem
         columns = trend.of_data(data, grid)
         periods = periods_to_try(kernel, data, columns)
-        kernel = rebuilt(kernel, map(begun, kernel.parts, periods))
+        kernel = rebuilt(kernel, map(with_first_period, kernel.parts, periods))
         layout = Layout.of(kernel, not np.all(data.noise_known))
         data_std = std_about_trend(data, columns)
         extent, spacing = np.asarray(grid.upper) - np.asarray(grid.lower), np.asarray(grid.spacing)
@@ -178,9 +178,9 @@ def _through(
         at = lambda v, terms=terms: evaluate(v, task.layout, terms)
         unsure = max(UNSURE[0] / terms.count, UNSURE[1])
         least = max(enough / terms.count, FINE * unsure) if last else ENOUGH[0] / terms.count
-        tell, ends, rival = report(stage, f"{stage + 1} of {len(stages)}"), [], np.inf
+        report_step, ends, rival = report(stage, f"{stage + 1} of {len(stages)}"), [], np.inf
         for vector in vectors:
-            ends.append(descend(vector, at, task.box, steps, least, tell, rival))
+            ends.append(descend(vector, at, task.box, steps, least, report_step, rival))
             rival = min(rival, ends[-1][1].value + unsure) if last else np.inf
         found = sorted(ends, key=lambda end: end[1].value)
         kept_ends = _distinct(found, kept, terms.count)
@@ -256,11 +256,11 @@ def stages_of(data: Data, most: int | None = None) -> list[tuple[int, int, int]]
     stages = STAGES if all(functional.single for functional in data.functionals) else EXPENSIVE_STAGES
     before = [0, *(count for count, _, _ in stages)]
     room = len(data) if most is None else min(most, len(data))
-    kept = [stage for stage, seen in zip(stages, before, strict=False) if room > seen]
+    kept = [stage for stage, used_before in zip(stages, before, strict=False) if room > used_before]
     return kept if most is None else [(min(count, most), *rest) for count, *rest in kept]  # type: ignore[misc]
 
 
-def seen_in_stages(data: Data, most: int) -> int:
+def count_in_stages(data: Data, most: int) -> int:
     """About how many observations the last stage sees."""
     return min(len(data), stages_of(data, most)[-1][0])
 
@@ -271,7 +271,7 @@ def log_likelihoods(found: list[Learned], problem: Problem, most: int, seed: int
     Observations are chosen by groups, which depend on the kernel: where some are left out, the likelihoods are computed again
     with the groups of the best.
     """
-    count = seen_in_stages(problem.data, most)
+    count = count_in_stages(problem.data, most)
     objectives = np.array([one.objective for one in found])
     if count == len(problem.data):
         return -count * objectives

@@ -30,8 +30,8 @@ def scaled_task(problem: Problem, how: LearnOptions) -> ScaledTask:
     """The task in a unit in which no number overflows; `in_unit` takes what was learned back to the data's own."""
     kernel, _, data, noise, _ = problem
     scaling.check_learnable(data)
-    given = kernel if how.start == "kernel" else None  # otherwise its variance is not used
-    unit = scaling.exponent(given, data, noise)
-    scaled, data, noise = scaling.scaled(given, data, noise, -unit)
+    start = kernel if how.start == "kernel" else None  # otherwise its variance is not used
+    unit = scaling.exponent(start, data, noise)
+    scaled, data, noise = scaling.scaled(start, data, noise, -unit)
     problem = problem._replace(kernel=kernel if scaled is None else scaled, data=data, noise=noise)
     return ScaledTask(problem, how._replace(bounds=scaling.scaled_bounds(how.bounds, -unit)), unit)

@@ -37,7 +37,7 @@ class CSR(NamedTuple):
 
     @property
     def row_lengths(self) -> Int[np.ndarray, " m"]:
-        """How many entries each row has."""
+        """The number of entries of each row."""
         return np.diff(self.starts)
 
     @property

@@ -15,7 +15,7 @@ class Preconditioner(eqx.Module):
     @property
     @abc.abstractmethod
     def description(self) -> str | None:
-        """How large it is, in words; None where it only scales."""
+        """The size of the preconditioner in words; None where it only scales."""
 
     @abc.abstractmethod
     def whiten(self, r: Float[Array, "... N"]) -> Float[Array, "... k"]:

@@ -29,7 +29,7 @@ ROUNDS = (
 
 
 class Rates(NamedTuple):
-    """What this device computes in a second."""
+    """The amounts of work that this device does in a second."""
 
     transformed: float  # points of a real FFT times the binary logarithm of their number
     gathered: float  # entries of a sparse product

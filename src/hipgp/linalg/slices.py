@@ -10,7 +10,7 @@ from hipgp.runtime.buckets import SMALL, round_up_geometrically, round_up_to_pow
 
 
 class _Resolution(NamedTuple):
-    """How closely the layout of a matrix follows the lengths of its rows."""
+    """The resolution with which the layout of a matrix follows the lengths of its rows."""
 
     shares: int  # number of equal shares of the rows, sorted by length; slices may end where a share ends
     widths: int  # number of widths from one power of two to the next

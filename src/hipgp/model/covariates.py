@@ -27,7 +27,7 @@ SHOWN = 8  # categories that a message lists
 
 
 class Formula:
-    """What a trend is made of: Wilkinson's notation, as formulaic reads it, or names of columns.
+    """The definition of a trend: a formula in Wilkinson's notation, as formulaic reads it, or names of columns.
 
     Of names, numbers count as they are, and anything else as categories, of which the first has no coefficient; a constant
     is added.

@@ -115,7 +115,7 @@ class Data(Shown, eqx.Module):
 
     @property
     def functionals(self) -> list[Functional]:
-        """What was observed, a block each."""
+        """The observed functionals, one object for each block."""
         return [block.functional for block in self.blocks]
 
     @property

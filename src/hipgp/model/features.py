@@ -84,8 +84,8 @@ class Weighted(NamedTuple):
         std = noise if self.noise is None else self.noise
         if self.weight is not None:
             std = np.broadcast_to(std, self.y.shape) / np.sqrt(self.weight)
-        given = None if self.noise is None and self.weight is None else std
-        return observe(places(self.X, self.frame), self.y, given, self.likelihood)
+        noise = None if self.noise is None and self.weight is None else std
+        return observe(places(self.X, self.frame), self.y, noise, self.likelihood)
 
     def to_learn(self) -> Data:
         """Observations of which kernel and noise are learned.

@@ -29,7 +29,7 @@ class Described(NamedTuple):
 
 
 def described(source: Any, y: Any, noise: Any, covariates: Any, kind: Kind | None) -> Described:
-    """What a functional, a table, a GeoDataFrame or an array of xarray says of the measurements `y`."""
+    """The functional, values, noise and covariates from a functional, a table, a GeoDataFrame or an array of xarray."""
     if has_geometry(source):
         return _of_geometry(source, y, noise, covariates, kind)
     if hasattr(source, "dims") and hasattr(source, "coords"):

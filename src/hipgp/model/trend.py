@@ -62,12 +62,12 @@ class Trend(eqx.Module):
                 raise ValueError(
                     "columns: expected the trend's columns for these functionals, (N, p), got None"
                 )
-            own_columns = as_float("columns", columns, ndim=(2,)).astype(float)
-            if own_columns.shape != (n, self.count(grid.ndim)):
+            given_columns = as_float("columns", columns, ndim=(2,)).astype(float)
+            if given_columns.shape != (n, self.count(grid.ndim)):
                 raise ValueError(
-                    f"columns: expected shape {(n, self.count(grid.ndim))}, got {own_columns.shape}"
+                    f"columns: expected shape {(n, self.count(grid.ndim))}, got {given_columns.shape}"
                 )
-            return own_columns
+            return given_columns
         if columns is not None:
             raise ValueError(
                 "columns: expected None unless the trend was given as columns, got some; give those of the data as "

@@ -83,7 +83,7 @@ class Block(eqx.Module):
         """The linear stand-in; `late` means that steps are small, so that the true curvature can be used."""
 
     @abc.abstractmethod
-    def moved(self, state: State, stand_in: StandIn, found: "Found") -> tuple[np.ndarray, np.ndarray]:
+    def moved(self, state: State, stand_in: StandIn, found: "SolvedBlock") -> tuple[np.ndarray, np.ndarray]:
         """The means at the block's nodes after the engine's solve, and the functional's value there."""
 
     @abc.abstractmethod
@@ -97,7 +97,7 @@ class Block(eqx.Module):
         return jax.tree.map(lambda a: np.asarray(a, float), found)
 
     def measured(self, state: State, noise: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """What was measured, and its noise: the block's own, or that which is given."""
+        """The measured values and their noise: the block's, or `noise` where it is not None."""
         return self.y, self.noise if noise is None else noise
 
     def expected(self, state: State) -> float:
@@ -106,12 +106,12 @@ class Block(eqx.Module):
         return value if np.isfinite(value) else -np.inf
 
     def log_likelihood(self, values: Float[np.ndarray, "S N ..."]) -> Float[np.ndarray, " S"]:
-        """Of draws of what the block's stand-in is made of: f at its nodes, or its functional."""
+        """The log-likelihood of the block for draws of f at its nodes, or of its functional."""
         return np.sum(np.asarray(self.log_densities(jnp.asarray(values))), axis=1)
 
     @abc.abstractmethod
     def log_densities(self, values: Float[Array, "S N ..."]) -> Float[Array, "S N"]:
-        """Of each observation, given draws of what the block's stand-in is made of."""
+        """The log density of each observation, given draws of f at its nodes, or of its functional."""
 
     def _log_density(self, eta: Any) -> Float[Array, "S N"]:
         return self.likelihood.log_density(*(jnp.asarray(a) for a in (self.y, eta, self.noise)))
@@ -137,7 +137,7 @@ class Block(eqx.Module):
         return StandIn(functional, y, 1 / np.sqrt(curvature), present)
 
 
-class Found(NamedTuple):
+class SolvedBlock(NamedTuple):
     """The engine's result for a block: the posterior, the means of the block's functionals, and alpha = A^-1 (y - X beta)."""
 
     post: "FittedPosterior"
@@ -162,7 +162,7 @@ class Direct(Block):
     def stand_in(self, state: State, late: bool) -> StandIn:
         return self._observations(self.target, state.mean, state, late)
 
-    def moved(self, state: State, stand_in: StandIn, found: Found) -> tuple[np.ndarray, np.ndarray]:
+    def moved(self, state: State, stand_in: StandIn, found: SolvedBlock) -> tuple[np.ndarray, np.ndarray]:
         return found.mean, found.mean
 
     def refreshed(self, state: State, post: "FittedPosterior", reader: "NodeReader | None") -> State:
@@ -194,15 +194,15 @@ class Nodal(Block):
         if self.outer.identity:
             return eta, np.asarray(slope)
         mean = matched_jit(self.outer, eta / self.scale, state.spread)
-        own = np.asarray(averaged_jit(self.outer, mean, state.spread)[1])
-        return np.asarray(mean), np.asarray(slope) / (self.scale * own)[:, None]
+        slope_of_outer = np.asarray(averaged_jit(self.outer, mean, state.spread)[1])
+        return np.asarray(mean), np.asarray(slope) / (self.scale * slope_of_outer)[:, None]
 
     def stand_in(self, state: State, late: bool) -> StandIn:
         weights = self.weights_at(state) * self.zeta(state)[1]
         present = np.sum(weights * state.mean, axis=1)
         return self._observations(Functionals(self.places, weights), present, state, late)
 
-    def moved(self, state: State, stand_in: StandIn, found: Found) -> tuple[np.ndarray, np.ndarray]:
+    def moved(self, state: State, stand_in: StandIn, found: SolvedBlock) -> tuple[np.ndarray, np.ndarray]:
         mean = node_means(found.post, found.reader, self.places)
         weights = stand_in.functional.weights  # type: ignore[attr-defined]
         return mean, np.sum(weights * mean, axis=1)
@@ -240,8 +240,8 @@ def zeta_spread(outer: Link, scale: np.ndarray, eta: np.ndarray, of_eta: np.ndar
     spread = np.zeros(len(eta))
     for _ in range(1 if outer.name == "exp" else MATCHES):
         mean = matched_jit(outer, eta / scale, spread)
-        own = np.asarray(averaged_jit(outer, jnp.asarray(mean), spread)[1])
-        spread = of_eta / np.abs(scale * own)
+        slope = np.asarray(averaged_jit(outer, jnp.asarray(mean), spread)[1])
+        spread = of_eta / np.abs(scale * slope)
     return spread
 
 
@@ -254,7 +254,7 @@ def node_means(post: "FittedPosterior", reader: "NodeReader | None", places: np.
 
 
 def of_one(functional: Functional) -> Float[np.ndarray, " N"]:
-    """What each functional makes of a field that is 1 everywhere."""
+    """The value of each functional of a field that is 1 everywhere."""
     nodes = functional.finer().nodes(1e9)
     value = 1.0 if nodes.value is None else np.asarray(nodes.value, float)
     return np.sum(value * np.asarray(nodes.weights, float), axis=1)
@@ -268,10 +268,15 @@ def is_one_sign(weights: Float[np.ndarray, "N Q"]) -> bool:
 
 
 def block_of(
-    given: Observations, link: Link, noise: np.ndarray, spacing: Any, likelihood: Likelihood, columns: Any
+    observations: Observations,
+    link: Link,
+    noise: np.ndarray,
+    spacing: Any,
+    likelihood: Likelihood,
+    columns: Any,
 ) -> Block:
     """Make the block of some observations, `Direct` or `Nodal` according to functional and link."""
-    n, functional, y = len(given.y), given.functional, np.asarray(given.y, float)
+    n, functional, y = len(observations.y), observations.functional, np.asarray(observations.y, float)
     common = y, noise, likelihood
     if link.identity:
         return Direct(*common, LINKS["identity"], np.ones(n), functional, columns)

@@ -25,16 +25,16 @@ from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State
 from hipgp.nonlinear.importance import pareto_facts
 from hipgp.nonlinear.iteration import (
     SOLVE,
-    Given,
     Result,
+    RoundsProblem,
+    RoundsState,
     Settings,
-    Standing,
     iterate,
     warn_if_unsettled,
 )
 from hipgp.nonlinear.posterior import LinearisedPosterior
 from hipgp.nonlinear.preparing import Prepared, prepare
-from hipgp.nonlinear.resuming import Kept
+from hipgp.nonlinear.resuming import RoundsCheckpoint
 from hipgp.planning import Part
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.plain import Arrays, Json
@@ -136,7 +136,7 @@ class Linearised(Method):
         """The posterior of a problem; the rounds start from the states `begin`, or from a constant field."""
         self.check_memory(problem)
         began = time.perf_counter()
-        kept = None if checkpoint is None else Kept(checkpoint, fingerprint(self, problem))
+        kept = None if checkpoint is None else RoundsCheckpoint(checkpoint, fingerprint(self, problem))
         with Progress("linearising", progress) as bar:
             result, prepared = self.rounds(problem, bar, begin, kept)
         warn_if_unsettled(result, Settings(self.inner, self.tolerance, self.max_rounds))
@@ -167,7 +167,11 @@ class Linearised(Method):
             return corrected(found, 0, bar.done)
 
     def rounds(
-        self, problem: Problem, bar: Progress, begin: list[State] | None = None, kept: Kept | None = None
+        self,
+        problem: Problem,
+        bar: Progress,
+        begin: list[State] | None = None,
+        kept: RoundsCheckpoint | None = None,
     ) -> tuple[Result, Prepared]:
         """Iterate to the fixed point from the states `begin`, from a checkpoint, or from a constant field."""
         prepared = self.prepare(problem)
@@ -178,13 +182,13 @@ class Linearised(Method):
                 f"round {number}, the posterior moved by {nats:.2g} nats, to come below {self.tolerance:g}"
             )
 
-        standing = None if kept is None else kept.standing(prepared.blocks)
-        if standing is None:
-            standing = Standing(prepared.start() if begin is None else begin)
+        now = None if kept is None else kept.rounds_state(prepared.blocks)
+        if now is None:
+            now = RoundsState(prepared.start() if begin is None else begin)
         kernel, grid = problem.kernel, problem.grid
-        given = Given(prepared.blocks, kernel, grid, prepared.trend, prepared.reader, settings)
-        keep = (lambda _: None) if kept is None else kept.save_standing
-        return iterate(given, standing, report, keep, constant=begin is None), prepared
+        linearised = RoundsProblem(prepared.blocks, kernel, grid, prepared.trend, prepared.reader, settings)
+        keep = (lambda _: None) if kept is None else kept.save_rounds
+        return iterate(linearised, now, report, keep, constant=begin is None), prepared
 
     def prepare(self, problem: Problem) -> Prepared:
         """The problem's blocks, in the order into which the engines would sort them."""
@@ -200,20 +204,20 @@ class Linearised(Method):
         info: dict[str, Any],
     ) -> LinearisedPosterior:
         kernel, grid, data, noise, _ = problem
-        given = kernel, grid, noise, self, info, data.dtype
-        own = prepared.data, prepared.blocks, states, stand_ins, prepared.trend, prepared.order
-        return LinearisedPosterior(*given, post, *own, prepared.reader)
+        model = kernel, grid, noise, self, info, data.dtype
+        fitted = prepared.data, prepared.blocks, states, stand_ins, prepared.trend, prepared.order
+        return LinearisedPosterior(*model, post, *fitted, prepared.reader)
 
     def settings(self) -> Json:
         if self.link.name == "own":
             raise ValueError(
                 'link: expected "exp", "softplus" or "logistic" in a map to be saved, got Link(g), a function'
             )
-        own = {
+        plain = {
             name: getattr(self, name)
             for name in ("tolerance", "max_rounds", "draws", "importance", "corrected", "parameters")
         }
-        return own | {
+        return plain | {
             "link": self.link.name,
             "method": {"name": self.inner.name, "settings": self.inner.settings()},
         }

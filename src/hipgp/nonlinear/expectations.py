@@ -94,26 +94,26 @@ def likelihood_terms(
     mean: AnyArray,
     std: AnyArray,
 ) -> Terms:
-    """With eta = scale g(zeta), zeta ~ N(mean, std^2): expectations over zeta, and derivatives in it."""
+    """The expected log density over zeta ~ N(mean, std^2), with eta = scale g(zeta), and its derivatives."""
 
-    seen, sigma, times = jnp.asarray(y), jnp.asarray(noise), jnp.asarray(scale)
+    observed, sigma, times = jnp.asarray(y), jnp.asarray(noise), jnp.asarray(scale)
 
     def eta_of(zeta: Array) -> Array:
         field = link(zeta)
         return times * (jnp.clip(field, EDGE, 1 - EDGE) if link.name == "logistic" else field)
 
     def log_density(zeta: Array) -> Array:
-        return likelihood.log_density(seen, eta_of(zeta), sigma)
+        return likelihood.log_density(observed, eta_of(zeta), sigma)
 
     def slope(zeta: Array) -> Array:
         return jax.jvp(log_density, (zeta,), (jnp.ones_like(zeta),))[1]
 
     z, c = (jnp.asarray(a) for a in rule(OF_LIKELIHOODS))
     zeta = jnp.asarray(mean) + z[:, None] * jnp.asarray(std)
-    seen = jnp.broadcast_to(seen, zeta.shape)
+    observed = jnp.broadcast_to(observed, zeta.shape)
     first, second = jax.jvp(slope, (zeta,), (jnp.ones_like(zeta),))
     eta, change = jax.jvp(eta_of, (zeta,), (jnp.ones_like(zeta),))
-    known = change**2 * likelihood.information(seen, eta, sigma)
+    known = change**2 * likelihood.information(observed, eta, sigma)
     return Terms(*(c @ a for a in (log_density(zeta), first, -second, known)))
 
 

@@ -43,17 +43,17 @@ AGREED = 1.2  # ratio of the spreads among and within chains, up to which they a
 
 
 class Drawn(NamedTuple):
-    """Draws of the latent field on the grid, trend included, and what happened."""
+    """Draws of the latent field on the grid, trend included, and the diagnostics of the chains."""
 
     values: Float[np.ndarray, "S M"]
     facts: dict[str, float]
 
 
-class Moving(NamedTuple):
-    """Positions d of all chains, the ratio phi there, its gradient times S, and what that makes of a kick.
+class ChainState(NamedTuple):
+    """Positions d of all chains, the ratio phi there, its gradient times S, and the dual vector of that.
 
-    A vector is (field, trend's coefficients, what the data's functionals see, what the blocks' nodes see), one row for each
-    chain. All of these rotate alike.
+    A vector holds a field, the trend's coefficients, and the values of the data's functionals and of the blocks' nodes, one
+    row for each chain. All of these rotate alike.
     """
 
     d: Float[np.ndarray, "B n"]
@@ -63,7 +63,7 @@ class Moving(NamedTuple):
 
 
 class Dual(NamedTuple):
-    """S^-1 G, by its products with vectors: c on field and coefficients, and rho on what the data's functionals see."""
+    """The dual vector S^-1 G: c in field and coefficients, and rho in the values of the data's functionals."""
 
     gradient: Float[np.ndarray, "B m"]
     rho: Float[np.ndarray, "B N"]
@@ -74,7 +74,7 @@ class Dual(NamedTuple):
 
 
 class Ratio:
-    """phi and its gradient, about the mean of q."""
+    """The log ratio phi of the true posterior to q, and its gradient, as functions of the deviation from q's mean."""
 
     def __init__(self, post: FittedPosterior, trend: Trend, blocks: list[Block]):
         self.q, self.blocks = post.reference(), blocks
@@ -99,13 +99,15 @@ class Ratio:
         x = np.concatenate([field, beta], axis=1)
         return np.concatenate([x, self.q.observe(field, beta), (self.nodes @ x.T).T], axis=1)
 
-    def at(self, d: Float[np.ndarray, "B n"]) -> Moving:
+    def at(self, d: Float[np.ndarray, "B n"]) -> ChainState:
         m, n = self.width, len(self.q.noise)
-        left = self.q.alpha - d[:, m : m + n] / self.q.noise  # what the stand-ins leave, over their noise
+        left = (
+            self.q.alpha - d[:, m : m + n] / self.q.noise
+        )  # residuals of the stand-ins over their noise variances
         phi = 0.5 * np.sum(self.q.noise * left**2, axis=1)
         slopes = []
-        seen = np.split(self.at_mean + d[:, m + n :], self.cuts, axis=1)
-        for block, values in zip(self.blocks, seen, strict=True):
+        of_blocks = np.split(self.at_mean + d[:, m + n :], self.cuts, axis=1)
+        for block, values in zip(self.blocks, of_blocks, strict=True):
             log, slope = _log_likelihood(block, values.reshape(len(d), *_shape(block)))
             phi = phi + np.asarray(log, float)
             slopes.append(np.asarray(slope, float).reshape(len(d), -1))
@@ -113,14 +115,14 @@ class Ratio:
         gradient -= np.concatenate(self.q.observe_transpose(left), axis=1)
         bad = ~(np.isfinite(phi) & np.all(np.isfinite(gradient), axis=1))
         gradient[bad], phi[bad] = 0.0, -np.inf
-        return Moving(d, phi, *self._pushed(gradient))
+        return ChainState(d, phi, *self._pushed(gradient))
 
     def _pushed(self, c: Float[np.ndarray, "B m"]) -> tuple[np.ndarray, Dual]:
         """S c, and S^-1 of it."""
         found = self.q.times(c[:, : self.size], c[:, self.size :], SOLVE)
         out = self.vector(found.field, found.beta)
-        seen = out[:, self.width : self.width + len(self.q.noise)]
-        return out, Dual(c, seen / self.q.noise - found.alpha)
+        of_data = out[:, self.width : self.width + len(self.q.noise)]
+        return out, Dual(c, of_data / self.q.noise - found.alpha)
 
     def draws(self, count: int, key: Any) -> Float[np.ndarray, "S n"]:
         """Deviations drawn from q."""
@@ -162,8 +164,8 @@ def drawn(ratio: Ratio, count: int, key: Any, report: Callable[[int, int], None]
 
 
 def _trajectory(
-    ratio: Ratio, now: Moving, velocity: np.ndarray, step: float, rng: np.random.Generator
-) -> tuple[Moving, np.ndarray]:
+    ratio: Ratio, now: ChainState, velocity: np.ndarray, step: float, rng: np.random.Generator
+) -> tuple[ChainState, np.ndarray]:
     """Each chain's next position, and the probability with which it was accepted."""
     steps = max(1, round(ARC / step))
     angle = min(step, ARC / steps) * rng.uniform(0.8, 1.0)  # no trajectory is a whole period of a mode
@@ -206,16 +208,16 @@ def _warn(facts: dict[str, float]) -> None:
 
 
 def _rows(post: FittedPosterior, trend: Trend, block: Block) -> tuple[Any, Any]:
-    """The weights of what a block sees on grid and trend: f at its nodes, or its functional."""
-    seen = functional_of(block)
+    """The weights of a block's nodes or functional on the grid, and the trend's columns there."""
+    functional = functional_of(block)
     p = STENCIL if post.grid.ndim <= 2 else 2
     columns = block.columns if isinstance(block, Direct) else None
-    matrix = local_weight_rows(post.kernel, post.grid, [seen], p).matrix
-    return matrix, scipy.sparse.csr_array(trend.of(seen, post.grid, columns))
+    matrix = local_weight_rows(post.kernel, post.grid, [functional], p).matrix
+    return matrix, scipy.sparse.csr_array(trend.of(functional, post.grid, columns))
 
 
 def functional_of(block: Block) -> Functional:
-    """What a block's likelihood is made of: its functional, or f at its nodes."""
+    """The functional that a block's likelihood depends on: its own functional, or f at its nodes."""
     if isinstance(block, Direct):
         return block.target
     assert isinstance(block, Nodal)

@@ -17,7 +17,7 @@ from hipgp.model.grid import Grid
 from hipgp.model.kernels import Kernel
 from hipgp.model.problem import Problem
 from hipgp.model.trend import Trend
-from hipgp.nonlinear.blocks import Block, Found, StandIn, State
+from hipgp.nonlinear.blocks import Block, SolvedBlock, StandIn, State
 from hipgp.runtime.callers import warn_caller
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Settings(NamedTuple):
     most: int
 
 
-class Standing(NamedTuple):
+class RoundsState(NamedTuple):
     """The state of the iteration between two rounds, which a checkpoint holds."""
 
     states: list[State]
@@ -75,7 +75,7 @@ class Standing(NamedTuple):
     share: float = SHARE  # of new standard deviations, in a mixture with old ones
 
 
-class Given(NamedTuple):
+class RoundsProblem(NamedTuple):
     """The problem that is linearised, and the settings of its Gaussian solves."""
 
     blocks: list[Block]
@@ -87,10 +87,10 @@ class Given(NamedTuple):
 
 
 def iterate(
-    given: Given,
-    standing: Standing,
+    linearised: RoundsProblem,
+    now: RoundsState,
     report: Callable[[int, float], None],
-    keep: Callable[[Standing], None],
+    keep: Callable[[RoundsState], None],
     constant: bool,
 ) -> Result:
     """Iterate until q would move by less than the tolerance, with standard deviations updated in the round before.
@@ -100,32 +100,32 @@ def iterate(
     `constant` tells that the first states are those of a constant field, whose energy m'K^-1 m is known to be zero. `keep`
     is called after each round but the last.
     """
-    settings = given.settings
+    settings = linearised.settings
     while True:
-        post, stand_ins, moved = _one_round(given, standing, constant)
+        post, stand_ins, moved = _one_round(linearised, now, constant)
         last, number = moved.rounds[-1], len(moved.rounds)
         change = last.nats / moved.share**2
         report(number, change)
         converged = change < settings.tolerance and last.fresh
         if converged or number >= settings.most:
             return Result(post, moved.states, stand_ins, list(moved.rounds), change, converged)
-        standing = _refreshed(given, post, moved)
-        keep(standing)
+        now = _refreshed(linearised, post, moved)
+        keep(now)
 
 
 def _one_round(
-    given: Given, standing: Standing, constant: bool
-) -> tuple[FittedPosterior, list[StandIn], Standing]:
+    linearised: RoundsProblem, now: RoundsState, constant: bool
+) -> tuple[FittedPosterior, list[StandIn], RoundsState]:
     """A linear stand-in, its Gaussian solve, and a step."""
-    blocks, settings = given.blocks, given.settings
-    states, energy, rounds, fresh, shrink, _ = standing
+    blocks, settings = linearised.blocks, linearised.settings
+    states, energy, rounds, fresh, shrink, _ = now
     late = bool(rounds) and rounds[-1].nats < CALM
     stand_ins = [b.stand_in(s, late) for b, s in zip(blocks, states, strict=True)]
     data = Data(tuple(s.observations for s in stand_ins))
-    problem = Problem(given.kernel, given.grid, data, None, given.trend)
+    problem = Problem(linearised.kernel, linearised.grid, data, None, linearised.trend)
     post = settings.method.refit(problem, SOLVE * settings.tolerance)
     alphas, means = _multipliers(post, stand_ins)
-    found = [Found(post, m, a, given.reader) for m, a in zip(means, alphas, strict=True)]
+    found = [SolvedBlock(post, m, a, linearised.reader) for m, a in zip(means, alphas, strict=True)]
     moves = [
         b.moved(state, stand_in, f)
         for b, state, stand_in, f in zip(blocks, states, stand_ins, found, strict=True)
@@ -139,10 +139,10 @@ def _one_round(
     iterations = int(post.diagnostics.get("iterations", 0))
     done = Round(nats, length, step.bound_at(length), iterations, fresh)
     states, energy = step.states_at(length), step.energy_at(length)
-    return post, stand_ins, standing._replace(states=states, energy=energy, rounds=(*rounds, done))
+    return post, stand_ins, now._replace(states=states, energy=energy, rounds=(*rounds, done))
 
 
-def _refreshed(given: Given, post: FittedPosterior, moved: Standing) -> Standing:
+def _refreshed(linearised: RoundsProblem, post: FittedPosterior, moved: RoundsState) -> RoundsState:
     """The state for the next round; standard deviations are updated if steps are small, and every fourth round."""
     rounds, share = list(moved.rounds), moved.share
     last = rounds[-1]
@@ -151,7 +151,9 @@ def _refreshed(given: Given, post: FittedPosterior, moved: Standing) -> Standing
     states = moved.states
     if fresh:
         share = _share(share, rounds)
-        new = [b.refreshed(s, post, given.reader) for b, s in zip(given.blocks, states, strict=True)]
+        new = [
+            b.refreshed(s, post, linearised.reader) for b, s in zip(linearised.blocks, states, strict=True)
+        ]
         states = [_mixed_spreads(s, r, share) for s, r in zip(states, new, strict=True)]
     return moved._replace(states=states, fresh=fresh, shrink=shrink, share=share)
 
@@ -174,8 +176,8 @@ def _energies(
 ) -> tuple[float, float, float]:
     """<m_a, m_a>, <m_a, m_b> and <m_b, m_b> of the current mean a and the engine's mean b."""
     across = sum(float(a @ s.present) for a, s in zip(alphas, stand_ins, strict=True))
-    own = sum(float(a @ v) for a, v in zip(alphas, values, strict=True))
-    return energy, across, own
+    after = sum(float(a @ v) for a, v in zip(alphas, values, strict=True))
+    return energy, across, after
 
 
 def _distance(

@@ -25,7 +25,7 @@ from hipgp.model.likelihoods import Gaussian
 from hipgp.model.problem import Problem
 from hipgp.nonlinear.blocks import Block, Nodal, StandIn, State
 from hipgp.nonlinear.expectations import likelihood_terms
-from hipgp.nonlinear.resuming import Kept, packed, unpacked
+from hipgp.nonlinear.resuming import RoundsCheckpoint, packed, unpacked
 from hipgp.runtime.checkpoints import fingerprint
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.progress import Progress
@@ -45,8 +45,8 @@ NEEDED = ("number", "kernel", "noise", "parameters")  # of a checkpoint
 NOISE_SHARE = 0.3  # of the spread of y, that an unknown noise starts from
 
 
-class Begun:
-    """What learning knows of the field at the end, from which conditioning on the same data starts."""
+class KnownField:
+    """The states of the blocks at the end of learning, from which conditioning on the same data starts."""
 
     def __init__(self, method: "Linearised", problem: Problem, states: list[State]):
         self.of, self.states = _of_data(method, problem), states
@@ -60,16 +60,16 @@ def _of_data(method: "Linearised", problem: Problem) -> str:
     return fingerprint(method.link, problem.grid, problem.data, problem.trend)
 
 
-class Answer(NamedTuple):
-    """The learned kernel and noise, the likelihoods' parameters by name, and what is known of the field."""
+class LearnedModel(NamedTuple):
+    """The learned kernel and noise, the likelihoods' parameters by name, and the states that conditioning starts from."""
 
     learned: Learned
     parameters: dict[str, float]
-    begun: Begun | None
+    known_field: KnownField | None
 
 
 class Turn(NamedTuple):
-    """Where learning stands: what is known of kernel, noise and parameters, and of the field."""
+    """The state of learning after a turn: kernel, noise, parameters of likelihoods, and states of the blocks."""
 
     number: int
     kernel: Kernel
@@ -79,20 +79,20 @@ class Turn(NamedTuple):
     start: Literal["data", "kernel"]
 
     def logs(self) -> np.ndarray:
-        """All parameters' logarithms."""
+        """The logarithms of all parameters."""
         of_kernel = np.asarray(Layout.of(self.kernel, False).pack(self.kernel, None))
         others = [self.noise or 1.0, *self.parameters.values()]
         return np.concatenate([of_kernel.ravel(), np.log(np.asarray(others, float))])
 
 
 @float64_available
-def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) -> Answer:
+def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) -> LearnedModel:
     """The learned kernel and noise, and the likelihoods' parameters by name."""
     began = time.perf_counter()
     free_noise = any(_takes_noise(block) and block.noise is None for block in problem.data.blocks)
     turn = _first(method, problem, how, free_noise)
-    asked = method, problem, how._replace(checkpoint=None, progress=False)
-    kept = None if how.checkpoint is None else Kept(how.checkpoint, fingerprint(*asked))
+    digest = fingerprint(method, problem, how._replace(checkpoint=None, progress=False))
+    kept = None if how.checkpoint is None else RoundsCheckpoint(how.checkpoint, digest)
     if kept is not None:
         turn = _resumed(kept, method, problem, turn)
     with Progress("learning", how.progress) as bar:
@@ -109,11 +109,11 @@ def learn_linearised(method: "Linearised", problem: Problem, how: LearnOptions) 
                 _keep(kept, turn)
     learned = learned._replace(noise=turn.noise, seconds=time.perf_counter() - began)
     assert turn.states is not None
-    return Answer(learned, turn.parameters, Begun(method, problem, turn.states))
+    return LearnedModel(learned, turn.parameters, KnownField(method, problem, turn.states))
 
 
 def _first(method: "Linearised", problem: Problem, how: LearnOptions, free_noise: bool) -> Turn:
-    """Where learning begins."""
+    """The state in which learning begins."""
     kernel, grid, data, noise, _ = problem
     parameters = dict(method.parameters)
     for block in data.blocks:
@@ -134,11 +134,11 @@ def _first(method: "Linearised", problem: Problem, how: LearnOptions, free_noise
 def _turned(
     turn: Turn, method: "Linearised", problem: Problem, how: LearnOptions, free_noise: bool, bar: Progress
 ) -> tuple[Turn, Learned]:
-    """The linearisation with what is known, then the likelihoods' parameters, then the kernel."""
+    """One turn: linearise with the present kernel, then fit the likelihoods' parameters, then learn the kernel."""
     kernel, noise, parameters = turn.kernel, turn.noise, turn.parameters
-    own = dataclasses.replace(method, parameters=parameters, tolerance=NATS, max_rounds=ROUNDS)
+    current = dataclasses.replace(method, parameters=parameters, tolerance=NATS, max_rounds=ROUNDS)
     present = problem._replace(kernel=kernel, noise=noise)
-    result, prepared = own.rounds(present, bar, turn.states)
+    result, prepared = current.rounds(present, bar, turn.states)
     data, states = problem.data, result.states
     noise, parameters = _fitted(data, prepared, states, noise if free_noise else None, noise, parameters)
     bar.update(f"turn {turn.number + 1}, kernel")
@@ -172,13 +172,13 @@ def _to_learn_from(given: Observations, block: Block, stand_in: StandIn, noise: 
 def _share(number: int) -> float:
     """The share of its change that a turn makes: from the first AT_ONCE turns on, their results are averaged.
 
-    Turns may go round in a circle, since each kernel is learned where the one before it put the field.
+    Turns may go round in a circle, since each kernel is learned at the field that the one before it gave.
     """
     return 1 / max(1, number - AT_ONCE)
 
 
 def _near(learned: Learned, kernel: Kernel, noise: float | None, share: float) -> Learned:
-    """A share of the way to what was learned, no farther from the kernel of the linearisation than this holds."""
+    """A share of the step to the learned kernel, at most FARTHEST from the kernel that the linearisation was made with."""
     layout = Layout.of(kernel, noise is not None)
     before = np.asarray(layout.pack(kernel, noise), float)
     change = np.asarray(layout.pack(learned.kernel, learned.noise), float) - before
@@ -191,7 +191,7 @@ def _near(learned: Learned, kernel: Kernel, noise: float | None, share: float) -
     )
 
 
-def _keep(kept: Kept, turn: Turn) -> None:
+def _keep(kept: RoundsCheckpoint, turn: Turn) -> None:
     of_kernel = Layout.of(turn.kernel, False).pack(turn.kernel, None)
     assert turn.states is not None
     kept.save(
@@ -203,10 +203,10 @@ def _keep(kept: Kept, turn: Turn) -> None:
     )
 
 
-def _resumed(kept: Kept, method: "Linearised", problem: Problem, first: Turn) -> Turn:
+def _resumed(kept: RoundsCheckpoint, method: "Linearised", problem: Problem, first: Turn) -> Turn:
     """The turn that a checkpoint holds, or the first one."""
-    own = dataclasses.replace(method, parameters=first.parameters)
-    saved = kept.load(own.prepare(problem._replace(noise=first.noise)).blocks, *NEEDED)
+    at_start = dataclasses.replace(method, parameters=first.parameters)
+    saved = kept.load(at_start.prepare(problem._replace(noise=first.noise)).blocks, *NEEDED)
     if saved is None:
         return first
     kernel = Layout.of(first.kernel, False).unpack(saved["kernel"])[0]
@@ -255,8 +255,8 @@ def _fitted(
     def loss(logs: np.ndarray) -> float:
         values = dict(zip(names, np.exp(logs), strict=True))
         total = 0.0
-        for given, block, state in zip(prepared.data.blocks, prepared.blocks, states, strict=True):
-            total += _expected(given, block, state, values)
+        for observations, block, state in zip(prepared.data.blocks, prepared.blocks, states, strict=True):
+            total += _expected(observations, block, state, values)
         return -total if np.isfinite(total) else 1e300
 
     found = scipy.optimize.minimize(
@@ -267,18 +267,18 @@ def _fitted(
     return values.pop("noise", noise), parameters | values
 
 
-def _unknown(given: object) -> list[str]:
-    likelihood = getattr(given, "likelihood", None)
+def _unknown(observations: object) -> list[str]:
+    likelihood = getattr(observations, "likelihood", None)
     return [] if likelihood is None else [f"{type(likelihood).__name__}.{n}" for n in likelihood.unknown()]
 
 
-def _expected(given: object, block: Block, state: State, values: dict[str, float]) -> float:
+def _expected(observations: object, block: Block, state: State, values: dict[str, float]) -> float:
     """The block's expected log-likelihood with these parameters."""
     likelihood, noise = block.likelihood, block.noise
-    if getattr(given, "likelihood", None) is not None:
-        own = {n.split(".")[1]: values[n] for n in _unknown(given)}
-        likelihood = likelihood.replaced(own) if own else likelihood
-    if "noise" in values and _takes_noise(given) and getattr(given, "noise", None) is None:
+    if getattr(observations, "likelihood", None) is not None:
+        learned = {n.split(".")[1]: values[n] for n in _unknown(observations)}
+        likelihood = likelihood.replaced(learned) if learned else likelihood
+    if "noise" in values and _takes_noise(observations) and getattr(observations, "noise", None) is None:
         noise = np.full(len(block.y), values["noise"])
     mean, _ = block.zeta(state)
     y, noise = block.measured(state, noise)

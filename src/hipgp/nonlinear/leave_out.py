@@ -60,19 +60,20 @@ class _LeaveOutObserved(LeaveOut):
 def left_out(
     found: LeaveOut, blocks: list[Block], states: list[State], stand_ins: list[StandIn], order: np.ndarray
 ) -> LeaveOut:
-    """From the stand-ins that were left out by the Gaussian engine; in the user's order."""
+    """Predictions of the observations, in the user's order, from those of the stand-ins by the Gaussian engine."""
     count = len(order)
     observed, mean, std = np.empty(count), np.empty(count), np.empty(count)
     parts, begin = [], 0
     for block, state, stand_in in zip(blocks, states, stand_ins, strict=True):
-        own = slice(begin, begin + len(block.y))
-        rows, begin = order[own], own.stop
-        variance = found.std[own] ** 2 - stand_in.noise**2
+        here = slice(begin, begin + len(block.y))
+        rows, begin = order[here], here.stop
+        variance = found.std[here] ** 2 - stand_in.noise**2
         spread = np.sqrt(np.maximum(variance, state.spread**2))  # the others know no more than all do
-        zeta = block.zeta(state)[0] + found.mean[own] - _value(block, state, stand_in)
-        given = Prediction(zeta, spread)
-        given.link, given.scale, given.zeta_mean, given.zeta_std = block.outer, block.scale, zeta, spread  # type: ignore[attr-defined]
-        one = Observed.of(given, block.likelihood, block.noise)
+        zeta = block.zeta(state)[0] + found.mean[here] - _value(block, state, stand_in)
+        of_field = Prediction(zeta, spread)
+        transform = {"link": block.outer, "scale": block.scale, "zeta_mean": zeta, "zeta_std": spread}
+        vars(of_field).update(transform)
+        one = Observed.of(of_field, block.likelihood, block.noise)
         observed[rows], mean[rows], std[rows] = block.y, one.mean, one.std
         parts.append((rows, one))
     groups = np.empty(count, int)
@@ -83,7 +84,7 @@ def left_out(
 
 
 def _value(block: Block, state: State, stand_in: StandIn) -> np.ndarray:
-    """What the stand-in's functional makes of the present mean."""
+    """The value of the stand-in's functional at the present mean."""
     if isinstance(block, Nodal):
         return np.sum(stand_in.functional.weights * state.mean, axis=1)  # type: ignore[attr-defined]
     return state.mean

@@ -64,26 +64,26 @@ class Observed(Prediction):
     @float64_available
     def log_density(self, y: Any) -> np.ndarray:
         """log p(y) for a value of each observation; for counts the log probability."""
-        given = self._given(y)
+        values = self._values_of(y)
 
         def summed(rows: np.ndarray, z: np.ndarray, logs: np.ndarray) -> np.ndarray:
-            values = self._each(_log_density_at, given[rows], rows, z) + logs[:, None]
-            return np.asarray(scipy.special.logsumexp(values, axis=0))
+            terms = self._each(_log_density_at, values[rows], rows, z) + logs[:, None]
+            return np.asarray(scipy.special.logsumexp(terms, axis=0))
 
         return self._over(summed, MOST)
 
     @float64_available
     def cdf(self, y: Any) -> np.ndarray:
-        """The probability of at most y, of each."""
-        given = self._given(y)
-        return self._over(lambda rows, z, logs: self._below(given[rows], rows, z, logs), MOST)
+        """The probability that each new observation is at most y."""
+        values = self._values_of(y)
+        return self._over(lambda rows, z, logs: self._below(values[rows], rows, z, logs), MOST)
 
     def pit(self, y: Any, key: int = 0) -> Float[np.ndarray, " N"]:
         """The probability integral transform of y: uniform where the model is right; of counts a draw between two of them."""
         upper = np.asarray(self.cdf(y))
         if not self.likelihood.whole:
             return upper
-        lower = np.asarray(self.cdf(self._given(y) - 1.0))
+        lower = np.asarray(self.cdf(self._values_of(y) - 1.0))
         return lower + np.random.default_rng(key).uniform(size=len(upper)) * (upper - lower)
 
     @float64_available
@@ -101,9 +101,9 @@ class Observed(Prediction):
 
     def crps(self, y: Any) -> Float[np.ndarray, " N"]:
         """The continuous ranked probability score of each y, from quantiles."""
-        given, shares = self._given(y), (np.arange(QUANTILES) + 0.5) / QUANTILES
+        values, shares = self._values_of(y), (np.arange(QUANTILES) + 0.5) / QUANTILES
         at = np.asarray(self.quantile(shares))
-        return 2 * np.mean(((given < at) - shares[:, None]) * (at - given), axis=0)
+        return 2 * np.mean(((values < at) - shares[:, None]) * (at - values), axis=0)
 
     def with_noise(self, noise: Any) -> Prediction:
         raise ValueError(
@@ -111,7 +111,7 @@ class Observed(Prediction):
         )
 
     def _solved(self, share: np.ndarray, rows: np.ndarray, z: np.ndarray, logs: np.ndarray) -> np.ndarray:
-        """Where the cumulative probability of each row passes its share, by bisection."""
+        """The value at which the cumulative probability of each row passes its share, by bisection."""
         middle, width = np.asarray(self.mean)[rows], np.asarray(self.std)[rows]
         middle = np.where(np.isfinite(middle), middle, 0.0)
         width = np.where(np.isfinite(width) & (width > 0), width, np.abs(middle) + 1.0)
@@ -126,7 +126,7 @@ class Observed(Prediction):
             low, high = np.where(under, half, low), np.where(under, high, half)
         return np.floor(high) if self.likelihood.whole else 0.5 * (low + high)
 
-    def _given(self, y: Any) -> np.ndarray:
+    def _values_of(self, y: Any) -> np.ndarray:
         values = as_float("y", y, ndim=(0, 1)).astype(float)
         if values.shape not in ((), (len(self.mean),)):
             raise ValueError(f"y: expected a value for each of {len(self.mean)}, got shape {values.shape}")
@@ -147,7 +147,7 @@ class Observed(Prediction):
         most: int,
         count: int | None = None,
     ) -> np.ndarray:
-        """`of(rows, z, log weights)`, some rows at a time."""
+        """The values of `of(rows, z, log weights)`, computed for some rows at a time."""
         z, logs = rule(min(most, self._nodes()))
         count = len(self.mean) if count is None else count
         size = max(1, VALUES_AT_ONCE // len(z))
@@ -155,7 +155,7 @@ class Observed(Prediction):
         return np.concatenate([of(rows, z, logs) for rows in each])
 
     def _nodes(self) -> int:
-        """So many that a step is well below the width that the likelihood has in zeta."""
+        """The number of nodes with which a step is well below the width of the likelihood in zeta."""
         sharpest = _sharpness(
             self.link, self.scale, self.zeta_mean, self.zeta_std, self.likelihood, self.noise
         )
@@ -192,7 +192,7 @@ def _moments_at(likelihood: Likelihood, link: Link, noise: Any, scale: Any, zeta
 
 @bounded_jit()
 def _sharpness_at(likelihood: Likelihood, link: Link, noise: Any, scale: Any, zeta: Any, std: Any) -> Any:
-    """How many times zeta's standard deviation is wider than the likelihood there."""
+    """The ratio of zeta's standard deviation to the width of the likelihood in zeta."""
     of = lambda t: likelihood.mean(_eta(link, scale, t))
     slope = jax.jvp(of, (zeta,), (jnp.ones_like(zeta),))[1]
     variance = likelihood.variance(_eta(link, scale, zeta), noise)
@@ -209,8 +209,8 @@ def _moments(
     for begin in range(0, len(mean), size):
         rows = np.arange(begin, min(begin + size, len(mean)))
         zeta = mean[rows] + z[:, None] * std[rows]
-        own = likelihood.take(rows)
-        of, variance = _moments_at(own, link, noise[rows], scale[rows], zeta)
+        of_rows = likelihood.take(rows)
+        of, variance = _moments_at(of_rows, link, noise[rows], scale[rows], zeta)
         middle = share @ np.asarray(of)
         out.append((middle, np.sqrt(share @ (np.asarray(variance) + (np.asarray(of) - middle) ** 2))))
     return tuple(np.concatenate(a) for a in zip(*out, strict=True))  # type: ignore[return-value]
@@ -227,7 +227,7 @@ def _sharpness(
 def _bracket(
     below: Callable[[np.ndarray], np.ndarray], middle: np.ndarray, width: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ends between which the cumulative probability passes the share that `below` asks for."""
+    """Lower and upper ends of an interval in which the cumulative probability passes the share of `below`."""
     low, high, reach = middle - width, middle + width, width
     for _ in range(DOUBLINGS):
         early, late = ~below(low), below(high)
@@ -254,15 +254,15 @@ def common_likelihood(likelihoods: list[Likelihood]) -> Likelihood:
             f"noisy: expected the likelihood of new observations, as the data have several ({kinds}), got True; give it, such "
             "as predict(..., noisy=StudentT(4.0))"
         )
-    own = values.keys() - (("lower", "upper") if isinstance(first, Censored) else ())
-    for name in own:
+    names = values.keys() - (("lower", "upper") if isinstance(first, Censored) else ())
+    for name in names:
         if len(values[name]) > 1:
             kind = type(first).__name__
             raise ValueError(
                 f"noisy: expected the {name} of new observations, as the data have one each, got True; give "
                 f"predict(..., noisy={kind}({name}=...))"
             )
-    return first.replaced({name: float(values[name][0]) for name in own})
+    return first.replaced({name: float(values[name][0]) for name in names})
 
 
 def new_observations(
@@ -294,12 +294,12 @@ def new_observations(
         )
     if isinstance(likelihood, Gaussian):
         return found.with_noise_of_data(scatter) if noise is None else found.with_noise(noise)
-    given = as_float("noise", scatter, ndim=(0, 1)).astype(float)
-    if given.shape not in ((), np.shape(found.mean)) or np.any(given <= 0):
+    scale = as_float("noise", scatter, ndim=(0, 1)).astype(float)
+    if scale.shape not in ((), np.shape(found.mean)) or np.any(scale <= 0):
         raise ValueError(
             f"noise: expected a positive scale, or one for each of {len(found.mean)} values, got {noise!r}"
         )
-    return found.each(lambda one: Observed.of(one, likelihood, given))
+    return found.each(lambda one: Observed.of(one, likelihood, scale))
 
 
 def noise_of_all(data: Data | None, noise: float | None, unit: int) -> float | None:

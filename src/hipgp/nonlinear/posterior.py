@@ -60,7 +60,7 @@ class Transformed(Prediction):
         )
 
     def cdf(self, values: Any) -> np.ndarray:
-        """By bisection on zeta, in which the value rises or falls."""
+        """The probability that each value is not exceeded, by bisection on zeta, in which the value is monotone."""
         low, high = np.full(len(self.scale), -FARTHEST), np.full(len(self.scale), FARTHEST)
         side = np.where(self.scale < 0, -1.0, 1.0)
         for _ in range(HALVINGS):
@@ -217,10 +217,10 @@ class LinearisedPosterior(FittedPosterior):
         found = self.post.log_evidence(probes, key)
         gain = 0.0
         for block, state, stand_in in zip(self.blocks, self.states, self.stand_ins, strict=True):
-            own = stand_in
-            seen = self.post.predict(own.functional)
-            mean, std = np.asarray(seen.mean, float), np.asarray(seen.std, float)
-            expected = -0.5 * ((own.y - mean) ** 2 + std**2) / own.noise**2 - np.log(own.noise)
+            predicted = self.post.predict(stand_in.functional)
+            mean, std = np.asarray(predicted.mean, float), np.asarray(predicted.std, float)
+            squares = ((stand_in.y - mean) ** 2 + std**2) / stand_in.noise**2
+            expected = -0.5 * squares - np.log(stand_in.noise)
             gain += block.expected(state) - float(np.sum(expected - 0.5 * np.log(2 * np.pi)))
         return Estimate(found.value + gain, found.error)
 

@@ -40,9 +40,9 @@ def prepare(problem: Problem, link: Link, parameters: dict[str, float], draws: i
     kernel, grid, data, _, trend = problem
     columns = trend.of_data(data, grid) if trend.kind == "columns" else None
     blocks, orders, begin = [], [], 0
-    for given in data.blocks:
-        count = len(given.y)
-        block = _block(given, problem, link, parameters, None)
+    for observations in data.blocks:
+        count = len(observations.y)
+        block = _block(observations, problem, link, parameters, None)
         if isinstance(block, Nodal) and columns is not None:
             raise ValueError(
                 'trend: expected None, "constant" or "linear" where lines or boxes see a field with a link, or places are '
@@ -50,13 +50,13 @@ def prepare(problem: Problem, link: Link, parameters: dict[str, float], draws: i
             )
         _, order = in_order(Data((block.stand_in(block.start(0.0), False).observations,)))
         rows = None if columns is None else columns[begin : begin + count][order]
-        blocks.append(_block(given.take(order), problem, link, parameters, rows))
+        blocks.append(_block(observations.take(order), problem, link, parameters, rows))
         orders.append(order + begin)
         begin += count
     order = np.concatenate(orders)
     of_nodes = [b.places for b in blocks if isinstance(b, Nodal)]
     many = sum(p.shape[0] * p.shape[1] for p in of_nodes) > FEW
-    many = many or any(given.functional.uncertain for given in data.blocks)  # needs draws
+    many = many or any(observations.functional.uncertain for observations in data.blocks)  # needs draws
     inside = all(np.all(grid.outside(p) == 0) for p in of_nodes)
     reader = NodeReader(kernel, grid, trend, draws, of_nodes) if many and inside else None
     within = [order - int(np.min(order)) for order in orders]
@@ -65,16 +65,16 @@ def prepare(problem: Problem, link: Link, parameters: dict[str, float], draws: i
 
 
 def _block(
-    given: Observations, problem: Problem, link: Link, parameters: dict[str, float], columns: Any
+    observations: Observations, problem: Problem, link: Link, parameters: dict[str, float], columns: Any
 ) -> Block:
-    likelihood = Gaussian() if given.likelihood is None else given.likelihood
+    likelihood = Gaussian() if observations.likelihood is None else observations.likelihood
     likelihood = likelihood.completed(parameters)
-    std = np.ones(len(given.y))
+    std = np.ones(len(observations.y))
     if likelihood.additive:
-        std = np.asarray(Data((given,)).noise_std(problem.noise), float)
-    if given.functional.uncertain:
-        return uncertain_block(given, link, std, problem.grid.spacing, likelihood)
-    return block_of(given, link, std, problem.grid.spacing, likelihood, columns)
+        std = np.asarray(Data((observations,)).noise_std(problem.noise), float)
+    if observations.functional.uncertain:
+        return uncertain_block(observations, link, std, problem.grid.spacing, likelihood)
+    return block_of(observations, link, std, problem.grid.spacing, likelihood, columns)
 
 
 def _likeliest_level(blocks: list[Block]) -> float:

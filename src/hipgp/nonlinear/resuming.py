@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from hipgp.nonlinear.blocks import Block, State
-from hipgp.nonlinear.iteration import Round, Standing
+from hipgp.nonlinear.iteration import Round, RoundsState
 from hipgp.runtime.checkpoints import read_arrays, write_arrays
 
 NEEDED = ("rounds", "energy", "fresh", "shrink", "share")
 
 
-class Kept:
+class RoundsCheckpoint:
     """A file with the state after the last whole round, or turn of learning."""
 
     def __init__(self, path: str | os.PathLike[str], problem: str):
@@ -34,19 +34,19 @@ class Kept:
                 )
         return arrays
 
-    def save_standing(self, standing: Standing) -> None:
-        rounds = np.array([tuple(r) for r in standing.rounds], float).reshape(-1, len(Round._fields))
-        numbers = {name: getattr(standing, name) for name in NEEDED[1:]}
-        self.save(rounds=rounds, **numbers, **packed(standing.states))
+    def save_rounds(self, rounds_state: RoundsState) -> None:
+        rounds = np.array([tuple(r) for r in rounds_state.rounds], float).reshape(-1, len(Round._fields))
+        numbers = {name: getattr(rounds_state, name) for name in NEEDED[1:]}
+        self.save(rounds=rounds, **numbers, **packed(rounds_state.states))
 
-    def standing(self, blocks: list[Block]) -> Standing | None:
-        """Where the rounds stood; None where there is no file."""
+    def rounds_state(self, blocks: list[Block]) -> RoundsState | None:
+        """The state of the rounds that was saved; None where there is no file."""
         arrays = self.load(blocks, *NEEDED)
         if arrays is None:
             return None
         rounds = tuple(Round(r[0], r[1], r[2], int(r[3]), bool(r[4])) for r in arrays["rounds"].tolist())
         numbers = float(arrays["energy"]), rounds, bool(arrays["fresh"])
-        return Standing(
+        return RoundsState(
             unpacked(arrays, len(blocks)), *numbers, float(arrays["shrink"]), float(arrays["share"])
         )
 

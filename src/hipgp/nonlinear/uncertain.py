@@ -36,11 +36,11 @@ PER_AXIS = {2: 7, 3: 5, 4: 3}  # of errors in several dimensions
 
 
 class _Scenarios(NamedTuple):
-    """Places that are possible: eta of the k-th is factor_nk sum_q weights_nq seen_qk g(f(x_nq))."""
+    """Possible places: eta of the k-th scenario is factor_nk sum_q weights_nq uses_qk g(f(x_nq))."""
 
     x: Float[np.ndarray, "N Q D"]
     weights: Float[np.ndarray, "N Q"]
-    seen: Float[np.ndarray, "Q K"]
+    uses: Float[np.ndarray, "Q K"]
     factor: Float[np.ndarray, "N K"]
     xi: Float[np.ndarray, "K P"]
     prior: Float[np.ndarray, " K"]
@@ -48,7 +48,7 @@ class _Scenarios(NamedTuple):
 
 
 def _scenarios(functional: Functional, spacing: Any) -> _Scenarios:
-    """Of lines whose ends, or points whose places, are uncertain."""
+    """The scenarios of lines whose ends, or of points whose places, are uncertain."""
     if isinstance(functional, LineIntegrals):
         return _of_lines(functional, spacing)
     assert isinstance(functional, Points)
@@ -82,11 +82,11 @@ def _of_lines(lines: LineIntegrals, spacing: Any) -> _Scenarios:
         number.append(np.full(len(other[0]), k + 1))
     t, segment = np.concatenate(at, axis=1), np.concatenate(number)
     x = lines.start[:, None, :] + t[:, :, None] * way[:, None, :]
-    seen = (segment[:, None] <= np.arange(ALONG)).astype(float)
+    uses = (segment[:, None] <= np.arange(ALONG)).astype(float)
     tiny = np.finfo(float).tiny
     factor = 1 / np.maximum(ends, tiny) if lines.average else np.ones(ends.shape)
     return _Scenarios(
-        x, np.concatenate(weights, axis=1), seen, factor, xi[:, None], prior, float(xi[1] - xi[0])
+        x, np.concatenate(weights, axis=1), uses, factor, xi[:, None], prior, float(xi[1] - xi[0])
     )
 
 
@@ -112,24 +112,24 @@ class Uncertain(Nodal):
 
     def start(self, level: float) -> State:
         state = super().start(level)
-        of = self._of_each(state)
+        of = self._expected_of_each(state)
         return state._replace(place=self._regressed(np.broadcast_to(self.each.prior, of.shape), of))
 
     def weights_at(self, state: State) -> Float[np.ndarray, "N Q"]:
         shares = state.place[:, : len(self.each.prior)] * self.each.factor
-        return self.each.weights * (shares @ self.each.seen.T)
+        return self.each.weights * (shares @ self.each.uses.T)
 
     def measured(self, state: State, noise: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        own = self.noise if noise is None else noise
+        std = self.noise if noise is None else noise
         shift, variance = state.place[:, -2], state.place[:, -1]
-        return self.y + shift, np.sqrt(own**2 + variance)
+        return self.y + shift, np.sqrt(std**2 + variance)
 
     def refreshed(self, state: State, post: FittedPosterior, reader: "NodeReader | None") -> State:
         assert reader is not None
         new = super().refreshed(state, post, reader)
         value, slope = (np.asarray(a) for a in averaged_jit(self.link, new.mean, new.std))
         drawn = reader.draws(post, reader.rows(self.places)).values.reshape(-1, *self.places.shape[:2])
-        of, parts = self._seen(value), np.stack([self._seen(slope * draw) for draw in drawn])
+        of, parts = self._eta_of_each(value), np.stack([self._eta_of_each(slope * draw) for draw in drawn])
         variance = np.sum(parts**2, axis=0) / (len(drawn) - 1)
         share = self._shares(of, variance)
         place = self._regressed(share, of)
@@ -139,37 +139,38 @@ class Uncertain(Nodal):
     def _shares(self, of: Float[np.ndarray, "N K"], variance: Float[np.ndarray, "N K"]) -> np.ndarray:
         """The probabilities of the scenarios given y, whose eta have these means and variances."""
         flat = self._slopes(np.broadcast_to(self.each.prior, of.shape), of)[0]
-        own = np.sum(flat**2, axis=1) * (0.5 * self.each.step) ** 2  # none is told apart from its neighbours
-        width = self.noise[:, None] ** 2 + variance + own[:, None]
+        # variance within a scenario, which is not distinguished from its neighbours
+        within_step = np.sum(flat**2, axis=1) * (0.5 * self.each.step) ** 2
+        width = self.noise[:, None] ** 2 + variance + within_step[:, None]
         log = np.log(self.each.prior) - 0.5 * (self.y[:, None] - of) ** 2 / width - 0.5 * np.log(width)
         share = np.exp(log - log.max(axis=1, keepdims=True))
         return share / share.sum(axis=1, keepdims=True)
 
     def log_densities(self, values: Float[Array, "S N Q"]) -> Float[Array, "S N"]:
-        """A mixture over the scenarios."""
-        of = self.each.factor * ((self.each.weights * self.link(values)) @ self.each.seen)
+        """The log density of y, a mixture over the scenarios."""
+        of = self.each.factor * ((self.each.weights * self.link(values)) @ self.each.uses)
         log = jnp.log(self.each.prior) - 0.5 * ((self.y[:, None] - of) / self.noise[:, None]) ** 2
         return jax.nn.logsumexp(log, axis=2) - jnp.log(self.noise) - 0.5 * np.log(2 * np.pi)
 
-    def _of_each(self, state: State) -> Float[np.ndarray, "N K"]:
+    def _expected_of_each(self, state: State) -> Float[np.ndarray, "N K"]:
         """The expected eta of each scenario."""
-        return self._seen(np.asarray(averaged_jit(self.link, state.mean, state.std)[0]))
+        return self._eta_of_each(np.asarray(averaged_jit(self.link, state.mean, state.std)[0]))
 
-    def _seen(self, values: Float[np.ndarray, "N Q"]) -> Float[np.ndarray, "N K"]:
-        """What each scenario sees of values at the nodes."""
-        return self.each.factor * ((self.each.weights * values) @ self.each.seen)
+    def _eta_of_each(self, values: Float[np.ndarray, "N Q"]) -> Float[np.ndarray, "N K"]:
+        """The weighted sum of values at the nodes for each scenario."""
+        return self.each.factor * ((self.each.weights * values) @ self.each.uses)
 
     def _variance(
         self, share: Float[np.ndarray, "N K"], of: Float[np.ndarray, "N K"]
     ) -> Float[np.ndarray, " N"]:
-        """Of eta about the mean over the scenarios, with the prior of xi in its linear part."""
+        """The variance of eta about its mean over the scenarios, with the prior of xi in the linear part."""
         slope, _, left = self._slopes(share, of)
         return left + np.sum(slope**2, axis=1)
 
     def _slopes(
         self, share: Float[np.ndarray, "N K"], of: Float[np.ndarray, "N K"]
     ) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "N P"], Float[np.ndarray, " N"]]:
-        """Of the regression of eta on xi under these probabilities: slopes, the mean of xi, and the variance that is left."""
+        """The regression of eta on xi under these probabilities: slopes, the mean of xi, and the residual variance."""
         xi = self.each.xi
         mean = share @ xi
         away = xi - mean[:, None, :]
@@ -188,13 +189,13 @@ class Uncertain(Nodal):
 
 
 def uncertain_block(
-    given: Observations, link: Link, noise: np.ndarray, spacing: Any, likelihood: Likelihood
+    observations: Observations, link: Link, noise: np.ndarray, spacing: Any, likelihood: Likelihood
 ) -> Uncertain:
     """A block of observations at uncertain places."""
-    each = _scenarios(given.functional, spacing)
-    weights = each.weights * ((each.prior * each.factor) @ each.seen.T)
+    each = _scenarios(observations.functional, spacing)
+    weights = each.weights * ((each.prior * each.factor) @ each.uses.T)
     outer, scale = link, weights.sum(axis=1)
     if link.identity:
         outer, scale = LINKS["identity"], np.ones(len(scale))
-    y = np.asarray(given.y, float)
+    y = np.asarray(observations.y, float)
     return Uncertain(y, noise, likelihood, outer, scale, link, np.asarray(each.x), weights, each)

@@ -41,18 +41,18 @@ def globe(
     shared = scale(*fields) if fields else {}
     for number, (name, values) in enumerate(panels.items()):
         ax = fig.add_subplot(1, len(panels), number + 1, projection="mollweide")
-        own = name in spread
+        is_spread = name in spread
         drawn = ax.pcolormesh(
             np.deg2rad(longitude), np.deg2rad(latitude), values.T, shading="gouraud", rasterized=True,
-            **(spread_scale(values) if own else shared),
+            **(spread_scale(values) if is_spread else shared),
         )  # fmt: skip
         _draw_grid(ax)
         for block in () if data is None else data.blocks:
             _draw_places(ax, thinned(block))
         ax.set_title(name, pad=10)
         fig.colorbar(
-            drawn, ax=ax, orientation="horizontal", shrink=0.6, aspect=35, pad=0.05, extend="max" if own else "both",
-            label=labels.value("std of" if own else ""),
+            drawn, ax=ax, orientation="horizontal", shrink=0.6, aspect=35, pad=0.05, extend="max" if is_spread else "both",
+            label=labels.value("std of" if is_spread else ""),
         )  # fmt: skip
     return fig
 

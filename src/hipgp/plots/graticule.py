@@ -49,7 +49,7 @@ def draw_graticule(ax: Any, crs: str, unit: str) -> None:
 
 
 def _named(degrees: float, signs: str, lines: np.ndarray) -> str:
-    """Such as 75.5°W, with as many digits as the lines differ by."""
+    """The label of a line, such as 75.5°W, with as many digits as the lines differ by."""
     apart = np.min(np.diff(lines)) if len(lines) > 1 else 1.0
     digits = max(0, -int(np.floor(np.log10(apart) + 1e-9)))
     turned = (degrees + 180) % 360 - 180 if signs == "EW" else degrees

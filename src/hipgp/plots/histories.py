@@ -11,7 +11,7 @@ from hipgp.plots.style import ACCENT, INK, SECOND, figure, styled
 
 @styled
 def convergence(trace: Sequence[tuple[int, float]], tolerance: float) -> Figure:
-    """How the bound on the distance from the exact posterior of the model on its grid fell, step by step."""
+    """The bound on the distance from the exact posterior of the model on its grid after each step of the solve."""
     fig = figure(5.6, 3.6)
     ax = fig.add_subplot()
     steps, nats = np.array(trace, float).reshape(-1, 2).T
@@ -24,7 +24,7 @@ def convergence(trace: Sequence[tuple[int, float]], tolerance: float) -> Figure:
 
 @styled
 def rounds(trace: Sequence[Mapping[str, float]], tolerance: float) -> Figure:
-    """How far the posterior moved in each round of the linearisation of a link or a likelihood."""
+    """The distance in nats by which the posterior moved in each round of the linearisation."""
     fig = figure(5.6, 3.6)
     ax = fig.add_subplot()
     nats = np.maximum([t["nats"] for t in trace], 1e-12)

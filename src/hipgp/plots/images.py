@@ -52,7 +52,7 @@ def extent(grid: Grid, axes: tuple[int, int]) -> tuple[float, float, float, floa
 
 
 def height_to_width(grid: Grid, labels: Labels, axes: tuple[int, int] = (0, 1)) -> float | None:
-    """How high an image is for its width where both axes have one unit; None where it may be stretched."""
+    """The ratio of an image's height to its width where both axes have one unit; None where it may be stretched."""
     left, right, bottom, top = extent(grid, axes)
     ratio, units = (top - bottom) / (right - left), [labels.axis_units[i] for i in axes]
     return ratio if 0.2 < ratio < 5 and units[0] == units[1] else None

@@ -117,7 +117,7 @@ def _panel_size(root: float, ratio: float | None) -> tuple[float, float]:
 
 
 def cuts(count: int, rows: int) -> np.ndarray:
-    """Which of `count` planes are shown: `rows` of them, evenly spaced and none at an end."""
+    """The numbers of the `rows` planes among `count` that are shown, evenly spaced and none at an end."""
     return np.unique(np.linspace(0, count - 1, rows + 2).round().astype(int)[1:-1])
 
 

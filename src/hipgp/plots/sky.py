@@ -26,10 +26,10 @@ def sky(
     for number, (name, values) in enumerate(panels.items()):
         ax = fig.add_subplot(1, len(panels), number + 1, projection="mollweide")
         # longitude grows to the left, as seen from inside
-        own = name == "std"
-        low, high = (0.0, limits(values)[1]) if own else shared
+        is_spread = name == "std"
+        low, high = (0.0, limits(values)[1]) if is_spread else shared
         drawn = ax.pcolormesh(
-            -np.deg2rad(longitude), np.deg2rad(latitude), values.T, cmap=SPREAD if own else VALUE, vmin=low, vmax=high,
+            -np.deg2rad(longitude), np.deg2rad(latitude), values.T, cmap=SPREAD if is_spread else VALUE, vmin=low, vmax=high,
             shading="gouraud", rasterized=True,
         )  # fmt: skip
         ax.grid(color="white", alpha=0.25, lw=0.5)
@@ -45,6 +45,6 @@ def sky(
             orientation="horizontal",
             shrink=0.6,
             pad=0.06,
-            label=f"std of {label}" if own else label,
+            label=f"std of {label}" if is_spread else label,
         )
     return fig

@@ -254,7 +254,7 @@ class Variational(Method):
         )
 
     def _source(self, model: Problem, whitening: Whitening) -> tuple[WeightSource, SolveSummary]:
-        """All weights where they fit into memory, else what computes them batch by batch."""
+        """All weights where they fit into memory, otherwise an object that computes them batch by batch."""
         kernel, grid, data, _, _ = model
         if self.weights == "local":
             return stored_local(kernel, grid, data, self.stencil, data.dtype), NO_SOLVES

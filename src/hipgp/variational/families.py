@@ -131,7 +131,7 @@ def standard(blocks: Blocks) -> Gaussian:
 
 
 class MinibatchGradient(NamedTuple):
-    """What the natural gradient needs of a minibatch: k_n, the weight of each in the sum, and the gradient in m."""
+    """The terms of the natural gradient from a minibatch: k_n, the weight of each in the sum, and the gradient in m."""
 
     k: Float[Array, "n T"]
     scale: Float[Array, " n"]  # (number of minibatches) / s_n^2; zero for padding

@@ -67,7 +67,7 @@ def closed_form(
 
 
 def mean_gap(q: Gaussian, problem: WhitenedProblem, gradient: Array, best: Array | None = None) -> float:
-    """What the bound would gain from the best mean, (b - Lambda m)' Lambda^-1 (b - Lambda m) / 2, estimated.
+    """The gain of the bound from the best mean, (b - Lambda m)' Lambda^-1 (b - Lambda m) / 2, estimated.
 
     From the best mean itself, where it is known. By a few conjugate-gradient steps where the weights are stored; otherwise with the blocks of Lambda alone, which may
     give less than the true gap.

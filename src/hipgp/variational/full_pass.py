@@ -25,7 +25,7 @@ class _FullPass(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """What a pass has summed so far."""
+    """The sums over the batches of a pass so far."""
 
     expected: Float[Array, ""]
     gradient: Float[Array, " T"]

@@ -10,7 +10,7 @@ from hipgp.variational.whitening import ToeplitzWhitening, Whitening
 
 
 def sizes(count: int, shape: tuple[int, ...], whitening: Whitening) -> dict[str, Any]:
-    """How many observations, grid points and whitened points there are, and what the torus clipped."""
+    """The numbers of observations, grid points and whitened points, and the clipped mass of the torus."""
     facts: dict[str, Any] = {"observations": count, "grid": shape, "grid_points": int(np.prod(shape))}
     facts |= {"whitened_shape": whitening.shape, "whitened_points": whitening.size}
     if isinstance(whitening, ToeplitzWhitening):
@@ -19,7 +19,7 @@ def sizes(count: int, shape: tuple[int, ...], whitening: Whitening) -> dict[str,
 
 
 def solve_facts(solves: SolveSummary) -> dict[str, Any]:
-    """How the solves for the weights ended."""
+    """The diagnostics of the solves for the weights."""
     return {
         "pcg_iterations_max": int(solves.most_iterations),
         "pcg_iterations_mean": float(solves.mean_iterations),

@@ -282,7 +282,7 @@ def _stencil_covariance(
 
 
 def _values_and_directions(nodes: Nodes, points: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Those of nodes and, after them, of so many grid points; None where all are plain values."""
+    """The factors of value and derivative of nodes and, after them, of grid points; None where all are plain values."""
     if nodes.direction is None or nodes.value is None:
         return None, None
     direction = np.repeat(nodes.direction, nodes.rule_size, axis=0)

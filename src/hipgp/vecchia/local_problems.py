@@ -224,8 +224,8 @@ def _resolution(
     some = np.unique([int(np.argmax(size)), 0, len(functional) - 1])
     spacing = np.where(np.isfinite(length), length * np.max(size), np.ptp(everything))
     of_longest = lambda by: functional.nodes_each(some[np.argsort(-size[some], kind="stable")], by)
-    given = functional.single or functional.derivative or _has_random_nodes(functional)
-    if given or of_longest(spacing) == of_longest(spacing / FINEST):
+    is_fixed = functional.single or functional.derivative or _has_random_nodes(functional)
+    if is_fixed or of_longest(spacing) == of_longest(spacing / FINEST):
         return np.zeros(functional.ndim)
     coarse = functional.nodes_of(some, spacing)
     while True:

@@ -79,7 +79,7 @@ def refine_quadrature(
 
 @float64_available
 def quadrature_sizes(kernel: Kernel, data: Data, accuracies: list[float]) -> list[tuple[float, float]]:
-    """For each accuracy an estimate of the number of quadrature nodes of all data, and the largest error with them."""
+    """The estimated number of quadrature nodes of all data for each accuracy, and the largest error with them."""
     totals, worst = np.zeros(len(accuracies)), np.zeros(len(accuracies))
     for block in data.blocks:
         if block.functional.single:
@@ -247,8 +247,8 @@ def _difference(kernel: Kernel, a: Nodes, b: Nodes) -> float:
 
     Of every functional its variance, where kernels have their kinks, and its covariance with the next one.
     """
-    mine = np.arange(len(a))
-    rows, columns = np.append(mine, mine), np.append(mine, np.roll(mine, 1))
+    numbers = np.arange(len(a))
+    rows, columns = np.append(numbers, numbers), np.append(numbers, np.roll(numbers, 1))
     one, other = (_paired_covariances(kernel, n[rows], n[columns]) for n in (a, b))
     std = np.sqrt(other[: len(a)])
     return float(np.max(np.abs(one - other) / (std[rows] * std[columns])))
@@ -257,11 +257,11 @@ def _difference(kernel: Kernel, a: Nodes, b: Nodes) -> float:
 def _paired_covariances(kernel: Kernel, a: Nodes, b: Nodes) -> Float[np.ndarray, " N"]:
     """Return the covariance of every functional of `a` with the one of `b` that has its number."""
     rows, columns = _FlatNodes.of(a), _FlatNodes.of(b)
-    mine = np.arange(len(columns.weights)).reshape(len(b), -1)  # nodes of each functional of b
+    nodes_of_each = np.arange(len(columns.weights)).reshape(len(b), -1)  # nodes of each functional of b
     total, size = np.zeros(len(a)), max(1, TILE**2 // b.rule_size)
     for begin in range(0, len(rows.weights), size):
         n = rows.owner[begin : begin + size]
-        others, count = mine[n], len(n) * b.rule_size
+        others, count = nodes_of_each[n], len(n) * b.rule_size
         fill = lambda index, missing=TILE**2 - count: np.pad(index, (0, max(missing, 0)), mode="edge")
         first = rows.at(fill(np.repeat(np.arange(begin, begin + len(n)), b.rule_size)), (-1,))
         k = np.asarray(_between_nodes(kernel, first, columns.at(fill(np.ravel(others)), (-1,))))[:count]

@@ -27,7 +27,7 @@ CACHED, ON_GPU = 2**18, 2**27  # complex elements of the planes that are transfo
 
 
 class Slabs(NamedTuple):
-    """How much of a torus is transformed together: planes of the other axes, and lines along the first axis."""
+    """The amount of a torus that is transformed at once: planes of the other axes, and lines along the first axis."""
 
     grid: tuple[int, ...]
     torus: tuple[int, ...]
@@ -36,7 +36,7 @@ class Slabs(NamedTuple):
 
     @property
     def frequencies(self) -> int:
-        """How many frequencies a real transform of the first axis has."""
+        """The number of frequencies of a real transform of the first axis."""
         return self.torus[0] // 2 + 1
 
     @bounded_jit()

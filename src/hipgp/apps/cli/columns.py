@@ -90,7 +90,7 @@ class Names:
         """The column of that name; None where there is none, BadInput where several differ from it in case alone."""
         if name in self.names:
             return name
-        found = [own for own in self.names if own.lower() == name.lower()]
+        found = [column for column in self.names if column.lower() == name.lower()]
         if len(found) > 1:
             raise BadInput(
                 f"{self.path}: {name!r} fits the columns {' and '.join(map(repr, found))}; write it exactly "
@@ -103,7 +103,7 @@ class Names:
         found = self.match(name)
         if found is not None:
             return found
-        lower = {own.lower(): own for own in self.names}
+        lower = {column.lower(): column for column in self.names}
         near = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
         hint = f"; did you mean {lower[near[0]]!r}?" if near else f"; it has {', '.join(self.names)}"
         raise BadInput(f"{self.path}: no column {name!r}{hint}")
@@ -113,7 +113,7 @@ class Names:
 
         Single letters must all be in one case: beside x, a Y may mean anything.
         """
-        lower = [own.lower() for own in self.names]
+        lower = [column.lower() for column in self.names]
         if set(names) <= set(self.names):
             return tuple(names)
         if not set(names) <= set(lower):
@@ -210,7 +210,7 @@ def _value(sheet: Sheet, names: Names, taken: set[str], need: bool) -> str | Non
     free = Names([name for name in names.names if name not in taken], names.path)
     if found := free.first(VALUES):
         return found
-    errors = {e.lower() for own in (None, *names.names) for e in _errors(own)}
+    errors = {e.lower() for column in (None, *names.names) for e in _errors(column)}
     rest = [
         c for c in sheet.frame.select_dtypes("number").columns if c not in taken and c.lower() not in errors
     ]

@@ -85,7 +85,7 @@ class Voice:
 
 
 def _explained(error: BaseException) -> str:
-    """What went wrong and what to do, in one line."""
+    """An error message in one line, with what to do about it."""
     if isinstance(error, PermissionError):
         return f"{error.filename}: may not be written here; choose another place with --output"
     if isinstance(error, OSError) and error.errno == 28:

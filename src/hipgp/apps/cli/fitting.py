@@ -96,8 +96,8 @@ def _likelihood(s: Settings, scale: np.ndarray | None, limits: dict[str, Any]) -
 def _limits(s: Settings, columns: np.ndarray) -> dict[str, Any]:
     """The limits of detection as Censored takes them, each a number or a column of them."""
     left = iter(columns.T)
-    given = {name: getattr(s, name) for name in limits_of(s)}
-    return {n.removesuffix("_limit"): next(left) if isinstance(v, str) else v for n, v in given.items()}
+    limits = {name: getattr(s, name) for name in limits_of(s)}
+    return {n.removesuffix("_limit"): next(left) if isinstance(v, str) else v for n, v in limits.items()}
 
 
 def _learns(s: Settings) -> bool:
@@ -119,11 +119,11 @@ def fit(
     loaded.labels(s)  # a name that no map can have is refused before the work
     kernel = kernel_asked(s, data.ndim, data.units)
     trend = None if s.trend == "none" else s.trend
-    given = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
+    grid_of_settings = grids.wanted(data, s.spacing, s.shape) if s.spacing or s.shape else None
     link = None if link_of(s) == "none" else link_of(s)
     if link is not None and s.link is None:
         voice.note(f"link: {link}, which suits {s.likelihood}; the field is {MEANINGS[link]}")
-    gp = hg.GP(kernel, given or grids.first(data), s.noise, trend, link)
+    gp = hg.GP(kernel, grid_of_settings or grids.first(data), s.noise, trend, link)
     if _learns(s):
         start = "kernel" if s.lengthscale else "data"
         gp = gp.learn(data, start=start, key=s.seed, progress=voice.progress, checkpoint=of_learning)
@@ -132,7 +132,7 @@ def fit(
         if gp.learned.choice:
             voice.note(f"kernel chosen: {gp.learned.choice}")
         voice.note("learned: " + ", ".join([*gp.learned.shown(), *others]))
-    if given is None:
+    if grid_of_settings is None:
         learned, grid = gp.learned, _first_grid(gp, data, s)
         gp = _with_learned(hg.GP(gp.kernel, grid, gp.noise, trend, link, gp.parameters), learned)
         if grid is not None:
@@ -163,8 +163,8 @@ def plan(paths: list[pathlib.Path], s: Settings, voice: Voice) -> None:
             "a tenth of the data's extent; give another to see what it would take"
         )
     kernel = kernel_asked(s, data.ndim, data.units)
-    given = s.spacing or s.shape
-    grid = grids.wanted(data, s.spacing, s.shape) if given else _first_grid(hg.GP(kernel), data, s)
+    grid_given = s.spacing or s.shape
+    grid = grids.wanted(data, s.spacing, s.shape) if grid_given else _first_grid(hg.GP(kernel), data, s)
     noise = s.noise or 0.3 * float(np.std(data.y)) or 1.0
     link = None if link_of(s) == "none" else link_of(s)
     trend = None if s.trend == "none" or s.engine == "variational" else s.trend

@@ -33,9 +33,9 @@ def _made(node: ast.AST, lengthscale: tuple[float, ...], variance: float) -> Ker
         left = _made(node.left, lengthscale, variance)
         right = _made(node.right, lengthscale, 1.0 if product else variance)
         return left * right if product else left + right
-    own: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     if isinstance(node, ast.Call) and not node.args:
-        own = {str(part.arg).lower(): _value(part) for part in node.keywords}
+        parameters = {str(part.arg).lower(): _value(part) for part in node.keywords}
         node = node.func
     known = {name.lower(): cls for name, cls in elementary().items()}
     if not isinstance(node, ast.Name) or node.id.lower() not in known:
@@ -43,12 +43,12 @@ def _made(node: ast.AST, lengthscale: tuple[float, ...], variance: float) -> Ker
     cls = known[node.id.lower()]
     lengths: Any = lengthscale if len(lengthscale) > 1 else (lengthscale or (1.0,))[0]
     if cls is Periodic and len(lengthscale) > 1:
-        lengths = lengthscale[int(own.get("axis", 0)) % len(lengthscale)]
+        lengths = lengthscale[int(parameters.get("axis", 0)) % len(lengthscale)]
     usual = {"variance": variance, "lengthscale": lengths}
     try:
-        return cls(**(usual | own))
+        return cls(**(usual | parameters))
     except TypeError:
-        options = ", ".join(name for name in own if name not in usual)
+        options = ", ".join(name for name in parameters if name not in usual)
         raise BadInput(f"kernel: {node.id} has no option {options}; Periodic has period and axis") from None
 
 

@@ -80,7 +80,7 @@ def _check_asked(table: pathlib.Path | None, ends: tuple[str, str, str]) -> None
 
 
 def _scatter(post: hg.Posterior, scale: np.ndarray | None) -> Any:
-    """How new measurements scatter: as the data, with the exposures or trials of the table where it has them."""
+    """The likelihood of new measurements: that of the data, with the exposures or trials of the table where it has them."""
     data = post.engine.observations()
     known = None if data is None else data.blocks[0].likelihood
     if scale is None:

@@ -58,8 +58,8 @@ def _through_astropy(path: pathlib.Path) -> Sheet:
             f"{path}: FITS, ECSV and VOTable files need astropy: pip install 'hipgp[astro]'"
         ) from None
     table: Any = Table.read(path)
-    own = {name: getattr(table[name], "unit", None) for name in table.colnames}
-    units = {name.strip(): str(unit) for name, unit in own.items() if unit is not None}
+    units_of_columns = {name: getattr(table[name], "unit", None) for name in table.colnames}
+    units = {name.strip(): str(unit) for name, unit in units_of_columns.items() if unit is not None}
     return Sheet(table.to_pandas(), units)  # masked cells become missing ones
 
 

@@ -158,7 +158,7 @@ def limits_of(s: Settings) -> tuple[str, ...]:
 
 
 def limit_columns(s: Settings) -> tuple[str, ...]:
-    """Those of the limits that are columns of the table, and not numbers."""
+    """The limits that are columns of the table, and not numbers."""
     return tuple(getattr(s, name) for name in limits_of(s) if isinstance(getattr(s, name), str))
 
 

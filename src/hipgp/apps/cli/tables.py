@@ -156,16 +156,18 @@ def _converted(
     if not all(units):
         units = tuple(sheet.units[name] for name in names if name in sheet.units)[:1]
     for i, name in enumerate(names):
-        own = sheet.units.get(name, "")
-        if own and units and (own,) != units:
+        of_column = sheet.units.get(name, "")
+        if of_column and units and (of_column,) != units:
             import astropy.units as u  # the file's units came through it
 
             try:
-                factors[i] = u.Unit(own).to(math.prod((u.Unit(unit) for unit in units), start=u.Unit("")))
+                factors[i] = u.Unit(of_column).to(
+                    math.prod((u.Unit(unit) for unit in units), start=u.Unit(""))
+                )
             except (u.UnitConversionError, ValueError) as error:
                 wanted = " times ".join(repr(unit) for unit in units)
                 raise BadInput(
-                    f"{path}: column {name!r} is in {own!r}, which does not convert to {wanted} ({error})"
+                    f"{path}: column {name!r} is in {of_column!r}, which does not convert to {wanted} ({error})"
                 ) from None
     return table * factors
 

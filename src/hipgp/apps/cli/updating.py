@@ -16,16 +16,16 @@ def update(
     path: pathlib.Path,
     paths: list[pathlib.Path],
     output: pathlib.Path,
-    given: dict[str, Any],
+    options: dict[str, Any],
     overwrite: bool,
     voice: Voice,
 ) -> None:
     """Read a map and tables, and write the map of all their measurements."""
     check_output(output, overwrite)
     post = hg.load(path)
-    data = fitting.load_data(paths, _settings(post, paths[0], given), voice).data
+    data = fitting.load_data(paths, _settings(post, paths[0], options), voice).data
     post = post.update(data, progress=voice.progress)
-    std = None if given["std"] == "none" else post.std(given["std"], progress=voice.progress)
+    std = None if options["std"] == "none" else post.std(options["std"], progress=voice.progress)
     post.save(output, std=std, overwrite=overwrite)
     facts = post.diagnostics
     rows = {
@@ -34,9 +34,9 @@ def update(
     voice.result(f"Map written to {output}", {"output": str(output), "added": len(data)} | rows)
 
 
-def _settings(post: hg.Posterior, table: pathlib.Path, given: dict[str, Any]) -> Settings:
+def _settings(post: hg.Posterior, table: pathlib.Path, options: dict[str, Any]) -> Settings:
     """The columns as the user names them, and otherwise as the map does; the kernel is that of the map."""
-    labels, found = post.labels, {name: value for name, value in given.items() if value}
+    labels, found = post.labels, {name: value for name, value in options.items() if value}
     known = {str(column) for column in read_table(table).frame.columns}
     if not any(found.get(name) for name in ("coordinates", "end", "lower")) and set(labels.axes) <= known:
         found["coordinates"] = labels.axes

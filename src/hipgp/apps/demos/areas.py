@@ -17,9 +17,9 @@ DRAWS = 32
 
 def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     began = time.perf_counter()
-    seen = simulate.areas(seed=seed)
-    cells = hg.observe(hg.BoxAverages(seen.lower, seen.upper), seen.averages, noise=0.02)
-    stations = hg.observe(hg.Points(seen.places), seen.values, noise=0.1)
+    areas = simulate.areas(seed=seed)
+    cells = hg.observe(hg.BoxAverages(areas.lower, areas.upper), areas.averages, noise=0.02)
+    stations = hg.observe(hg.Points(areas.places), areas.values, noise=0.1)
 
     grid = hg.Grid.cover((0, 0), (1, 1), shape=(72, 72))
     gp = hg.GP(hg.Matern32(variance=1.0, lengthscale=0.2), grid, trend="constant")
@@ -29,20 +29,20 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     std = np.sqrt(np.mean((draws - fused.mean) ** 2, axis=0))
     seconds = time.perf_counter() - began
 
-    truth = seen.truth(grid.coordinates()).reshape(grid.shape)
-    coarse = simulate.nearest_cell(seen, grid.coordinates()).reshape(grid.shape)
+    truth = areas.truth(grid.coordinates()).reshape(grid.shape)
+    coarse = simulate.nearest_cell(areas, grid.coordinates()).reshape(grid.shape)
     numbers = against_truth(fused.mean, std, truth)
     numbers |= {"cells_as_given_error_rms": float(np.sqrt(np.mean((coarse - truth) ** 2)))}
     numbers |= facts(gp, fused, seconds)
     fine = display.refined(grid)
     shown = lambda values: display.interpolated(values, grid, fine, 3)
     panels = {
-        "truth": seen.truth(fine.coordinates()).reshape(fine.shape),
-        "the cells as given": simulate.nearest_cell(seen, fine.coordinates()).reshape(fine.shape),
+        "truth": areas.truth(fine.coordinates()).reshape(fine.shape),
+        "the cells as given": simulate.nearest_cell(areas, fine.coordinates()).reshape(fine.shape),
         "posterior mean": shown(fused.mean),
         "std": shown(display.smoothed(std, gp.kernel, grid)),
     }
-    title = f"{len(seen.averages)} cell averages and {len(seen.places)} stations, fused"
+    title = f"{len(areas.averages)} cell averages and {len(areas.places)} stations, fused"
     pictures = [
         plots.save(plots.maps(panels, fine, LABELS, title=title), folder / "maps.png"),
         plots.save(plots.calibration(fused.mean, std, truth), folder / "calibration.png"),

@@ -63,15 +63,16 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     return Outcome("Dust density from starlight", numbers, pictures)
 
 
-def _against_truth(mean: np.ndarray, band: tuple, truth: np.ndarray, seen: Any = None) -> dict[str, float]:
-    """The error of the mean, and the share of intervals that contain what was to be predicted, `seen` or the truth."""
-    within = (truth if seen is None else seen) >= band[0], (truth if seen is None else seen) <= band[1]
+def _against_truth(mean: np.ndarray, band: tuple, truth: np.ndarray, target: Any = None) -> dict[str, float]:
+    """The error of the mean, and the share of intervals that contain what was to be predicted, `target` or the truth."""
+    target = truth if target is None else target
+    within = target >= band[0], target <= band[1]
     numbers = against_truth(mean, np.ones_like(mean), truth)
     return numbers | {"coverage95_percent": float(100 * np.mean(within[0] & within[1]))}
 
 
 def _scores(band: tuple[np.ndarray, np.ndarray], truth: np.ndarray) -> np.ndarray:
-    """How many standard deviations of its logarithm, which is normal in the posterior, the truth is above its median."""
+    """The standard scores of the truth's logarithm, which is normal in the posterior."""
     lower, upper = np.log(band[0]), np.log(band[1])
     return (np.log(truth) - 0.5 * (lower + upper)) / ((upper - lower) / (2 * Z95))
 
@@ -81,7 +82,7 @@ def _std(post: hg.Posterior, draws: np.ndarray) -> np.ndarray:
 
 
 def _without_link(gp: hg.GP, data: hg.Data, level: float, truth: np.ndarray) -> dict[str, float]:
-    """What a Gaussian process with the mean and the variance of this density would have made of the same stars."""
+    """The result of a Gaussian process with the mean and the variance of this density, from the same stars."""
     assert gp.learned is not None
     variance, lengthscale = gp.learned.values
     kernel = hg.Matern32(level**2 * np.expm1(variance), lengthscale)
@@ -100,7 +101,7 @@ def _held_out(sky: simulate.Dust, new: hg.Prediction, test: np.ndarray) -> plots
 
 
 def _to_the_edge(direction: np.ndarray) -> np.ndarray:
-    """Where a ray from the Sun leaves the box."""
+    """The place where a ray from the Sun leaves the box."""
     reach = np.min(np.array([1.0, 1.0, 0.4]) / np.maximum(np.abs(direction), 1e-9), axis=-1)
     return direction * reach[..., None]
 

@@ -31,7 +31,7 @@ def against_truth(mean: Any, std: Any, truth: Any) -> dict[str, float]:
 
 
 def facts(gp: hg.GP, post: hg.Posterior, seconds: float) -> dict[str, Any]:
-    """What was computed, how far from exact it is, and how long it took."""
+    """The size of the computation, its distance from the exact result, and its time."""
     info = post.diagnostics
     last = info.get("gaussian", info)  # with a link, the last of several solves
     return {

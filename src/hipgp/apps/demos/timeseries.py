@@ -16,8 +16,8 @@ SPAN = 1000.0  # days
 
 def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     began = time.perf_counter()
-    seen = simulate.timeseries(seed=seed, span=SPAN)
-    data = hg.observe(hg.Points(seen.places), seen.measured)
+    series = simulate.timeseries(seed=seed, span=SPAN)
+    data = hg.observe(hg.Points(series.places), series.measured)
 
     grid = hg.Grid.cover(0.0, SPAN, shape=GRID_POINTS)
     gp = hg.GP(hg.Matern12(lengthscale=30.0) + hg.Matern32(lengthscale=1.0), grid)
@@ -27,22 +27,22 @@ def run(folder: pathlib.Path, seed: int = 0, progress: bool = True) -> Outcome:
     p = post.predict(hg.Points(places))
     seconds = time.perf_counter() - began
 
-    numbers = against_truth(p.mean, p.std, seen.truth(places)) | facts(gp, post, seconds)
+    numbers = against_truth(p.mean, p.std, series.truth(places)) | facts(gp, post, seconds)
     fig, both = plots.stacked(2, height=3.3)
-    for ax, (low, high) in zip(both, ((0.0, SPAN), _zoom(seen.places[:, 0])), strict=True):
+    for ax, (low, high) in zip(both, ((0.0, SPAN), _zoom(series.places[:, 0])), strict=True):
         part = (places[:, 0] >= low) & (places[:, 0] <= high)
-        data_part = (seen.places[:, 0] >= low) & (seen.places[:, 0] <= high)
+        data_part = (series.places[:, 0] >= low) & (series.places[:, 0] <= high)
         thin = slice(None, None, max(1, int(part.sum()) // 4000))
         shown = places[part][thin]
         whole = high - low == SPAN
         plots.profile(
             shown[:, 0], p.mean[part][thin], p.std[part][thin], ax=ax, xlabel="time [days]", ylabel="signal",
-            truth=None if whole else seen.truth(shown), title="all of it" if whole else "around the longest gap",
-            points=None if whole else (seen.places[data_part, 0], seen.measured[data_part]),
+            truth=None if whole else series.truth(shown), title="all of it" if whole else "around the longest gap",
+            points=None if whole else (series.places[data_part, 0], series.measured[data_part]),
         )  # fmt: skip
     pictures = [
         plots.save(fig, folder / "series.png"),
-        plots.save(plots.calibration(p.mean, p.std, seen.truth(places)), folder / "calibration.png"),
+        plots.save(plots.calibration(p.mean, p.std, series.truth(places)), folder / "calibration.png"),
     ]
     return Outcome("A signal on a million grid points", numbers, pictures)
 
