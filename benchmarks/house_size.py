@@ -20,12 +20,13 @@ GROUPS = {
     ),
     "tables, dates, places on the Earth, named trends": (
         "model/dates", "model/frames", "model/covariates", "model/geometry", "model/tables", "model/sky", "model/sphere",
-        "files/places", "files/shapes", "files/export", "model/coordinates", "model/quantities", "model/degrees", "model/features",
+        "files/shapes", "files/export", "model/coordinates", "model/quantities", "model/degrees", "model/features",
     ),
     "paths, polygons, periods": ("model/paths", "model/polygon", "model/vertices", "model/periodic", "learning/periods"),
     "choices of grid, engine and kernel; averages over kernels": (
         "choices/", "averaging.py", "comparison.py", "learning/integration", "model/undecided",
     ),
+    "several devices": ("mesh/", "runtime/hosts"),
     "plans": ("planning.py", "batch/plan", "variational/plan", "linalg/rates"),
     "updates, leave-out, predictions beyond the grid": (
         "batch/updating", "batch/leave_out", "batch/beyond", "batch/reference", "scores.py",

@@ -22,8 +22,7 @@ from hipgp.choices.learn import learned_from, warn_if_undetermined
 from hipgp.choices.problem import AUTO, settled_grid, settled_method
 from hipgp.engines import Method
 from hipgp.learning.integration import weighted_kernels
-from hipgp.learning.learned import Learned, in_unit
-from hipgp.learning.units import LearnOptions
+from hipgp.learning.learned import Learned, LearnOptions, in_unit
 from hipgp.linalg.rates import measured_rates
 from hipgp.model import scaling
 from hipgp.model.arguments import as_float

@@ -13,8 +13,7 @@ from hipgp.choices import observations
 from hipgp.choices.domain import beyond, reaching
 from hipgp.engines import EVIDENCE_PROBES, Estimate, FittedPosterior, Gradient, as_key
 from hipgp.files import export, io, persistence
-from hipgp.files.places import columns as columns_of
-from hipgp.files.shapes import places_and_shape
+from hipgp.files.shapes import columns_of, places_and_shape
 from hipgp.learning.learned import Learned
 from hipgp.model import scaling
 from hipgp.model.arguments import check_whole

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from hipgp.learning.learned import Learned
-from hipgp.learning.units import LearnOptions
+from hipgp.learning.learned import Learned, LearnOptions
 from hipgp.model.data import Data
 from hipgp.model.kernel_words import kernel_name
 from hipgp.model.kernels import Kernel

@@ -1,12 +1,21 @@
 """Places to predict in tables and on grids of xarray, and predictions in the same shape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hipgp.model import dates
+from hipgp.model.coordinates import Units
 from hipgp.model.degrees import degrees_among
-from hipgp.model.functionals import Functional, Points, as_functional
+from hipgp.model.functionals import (
+    BoxAverages,
+    Derivatives,
+    Functional,
+    LineIntegrals,
+    Points,
+    as_functional,
+)
 from hipgp.model.labels import Labels
 from hipgp.model.sky import angles, is_sky
 from hipgp.model.tables import points_of
@@ -16,6 +25,13 @@ if TYPE_CHECKING:
     from hipgp.predictions import Prediction
 
 Shaped = Callable[["Prediction"], Any]
+# For each kind, its fields with the form of a column's name.
+COLUMNS: dict[type[Functional], dict[str, str]] = {
+    Points: {"x": "{}"},
+    Derivatives: {"x": "{}"},
+    LineIntegrals: {"start": "start_{}", "end": "end_{}"},
+    BoxAverages: {"lower": "lower_{}", "upper": "upper_{}"},
+}
 
 
 def places_and_shape(
@@ -123,3 +139,17 @@ def _beside(name: str, pair: tuple[Any, Any], known: list[Any], labels: Labels) 
 
 def _columns(p: "Prediction") -> dict[str, np.ndarray]:
     return {name: np.asarray(values) for name, values in p._asdict().items() if values is not None}
+
+
+def columns_of(functional: Functional, axes: Sequence[str], units: Units = ()) -> dict[str, np.ndarray]:
+    """The coordinates of points, both ends of lines and both corners of boxes by name; none of other kinds.
+
+    Along axes whose unit is one of dates they are dates.
+    """
+    fields, found = COLUMNS.get(type(functional), {}), {}
+    for field, form in fields.items():
+        for i, axis in enumerate(axes):
+            values = getattr(functional, field)[:, i]
+            moments = dates.moments(values, units[i]) if units else None
+            found[form.format(axis)] = values if moments is None else moments
+    return found

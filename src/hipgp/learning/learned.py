@@ -1,4 +1,4 @@
-"""The result of learning: the parameters, their uncertainty, and the course of the optimisation."""
+"""The options and the result of learning, in the unit of the data and in one in which no number overflows."""
 
 from typing import Any, NamedTuple
 
@@ -6,13 +6,25 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.learning.parameters import Layout
-from hipgp.model import dates
+from hipgp.model import dates, scaling
 from hipgp.model.frames import Frame
 from hipgp.model.kernels import Kernel
-from hipgp.model.scaling import scaled_bounds, scaled_kernel, scaled_noise
+from hipgp.model.problem import Problem
 from hipgp.runtime.shown import as_html, as_text
 
 SMALL = 0.5  # standard error of a logarithm up to which it is shown in percent of the parameter
+
+
+class LearnOptions(NamedTuple):
+    """The options of `GP.learn`."""
+
+    start: str = "data"
+    bounds: dict[str, tuple[float, float]] | None = None
+    key: int = 0
+    polish: bool | None = None
+    progress: bool = True
+    checkpoint: Any = None
+    most: int | None = None  # observations whose likelihood is computed, at most
 
 
 class Learned(NamedTuple):
@@ -102,13 +114,32 @@ def _error(std: float) -> str:
     return f"± {100 * std:.2g}%" if std <= SMALL else f"(to a factor of {np.exp(min(std, 100.0)):.3g})"
 
 
+class ScaledTask(NamedTuple):
+    """A problem and options of learning, y and all that goes with it divided by 2^unit."""
+
+    problem: Problem
+    how: LearnOptions
+    unit: int
+
+
+def scaled_task(problem: Problem, how: LearnOptions) -> ScaledTask:
+    """The task in a unit in which no number overflows; `in_unit` takes what was learned back to the data's own."""
+    kernel, _, data, noise, _ = problem
+    scaling.check_learnable(data)
+    start = kernel if how.start == "kernel" else None  # otherwise its variance is not used
+    unit = scaling.exponent(start, data, noise)
+    scaled, data, noise = scaling.scaled(start, data, noise, -unit)
+    problem = problem._replace(kernel=kernel if scaled is None else scaled, data=data, noise=noise)
+    return ScaledTask(problem, how._replace(bounds=scaling.scaled_bounds(how.bounds, -unit)), unit)
+
+
 def in_unit(learned: Learned, power: int) -> Learned:
     """Convert a result learned from data divided by 2^power to the unit of the data themselves."""
     if power == 0:
         return learned
-    kernel, noise = scaled_kernel(learned.kernel, power), scaled_noise(learned.noise, power)
+    kernel, noise = scaling.scaled_kernel(learned.kernel, power), scaling.scaled_noise(learned.noise, power)
     layout = learned.layout
-    one = layout.pack(scaled_kernel(layout.template, 1), 2.0) - layout.pack(layout.template, 1.0)
+    one = layout.pack(scaling.scaled_kernel(layout.template, 1), 2.0) - layout.pack(layout.template, 1.0)
     powers = np.rint(one / np.log(2)).astype(int) * power  # of each parameter
     shift = power * float(np.log(2))
     times = dict(zip(learned.names, powers.tolist(), strict=True))
@@ -119,5 +150,5 @@ def in_unit(learned: Learned, power: int) -> Learned:
     ]
     return learned._replace(
         kernel=kernel, noise=noise, values=np.ldexp(learned.values, powers), objective=learned.objective + shift,
-        bounds=scaled_bounds(learned.bounds, power) or {}, trace=trace,
+        bounds=scaling.scaled_bounds(learned.bounds, power) or {}, trace=trace,
     )  # fmt: skip

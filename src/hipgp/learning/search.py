@@ -17,13 +17,12 @@ import numpy as np
 from jaxtyping import Float
 
 from hipgp.engines import Estimate, Method, Slope
-from hipgp.learning.learned import Learned
+from hipgp.learning.learned import Learned, LearnOptions
 from hipgp.learning.likelihood import Terms, evaluate, prepare
 from hipgp.learning.parameters import Bounds, Evaluation, Layout, bounds
 from hipgp.learning.periods import periods_to_try, with_first_period
 from hipgp.learning.scoring import Model, Report, climb, descend, uncertainty
 from hipgp.learning.starts import field_std, neutral, rebuilt, starting_values, std_about_trend
-from hipgp.learning.units import LearnOptions
 from hipgp.model.data import Data, Observations
 from hipgp.model.kernel_scales import repeats
 from hipgp.model.problem import Problem

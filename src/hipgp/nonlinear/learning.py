@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy  # its submodules are imported when they are first used
 
-from hipgp.learning.learned import Learned, in_unit
+from hipgp.learning.learned import Learned, LearnOptions, in_unit, scaled_task
 from hipgp.learning.parameters import Layout
 from hipgp.learning.search import learn
-from hipgp.learning.units import LearnOptions, scaled_task
 from hipgp.model.data import Data, Observations
 from hipgp.model.functionals import Functionals
 from hipgp.model.grid import Grid

@@ -71,19 +71,6 @@ def _node_position(nodes: TransposedNodes, q: Array) -> list[Array]:
     return [x[q] for x in nodes.x]
 
 
-def elementwise_covariance(kernel: "Kernel", a: TransposedNodes, b: TransposedNodes) -> Float[Array, "..."]:
-    """Return the covariance of each functional in `a` with its counterpart in `b`; leading axes broadcast."""
-    k = kernel_between_nodes(kernel, a, b)
-    one = lambda q, r: (
-        k(differences(_node_position(a, q), _node_position(b, r))) * a.weights[q] * b.weights[r]
-    )
-    count, across = a.x.shape[1] * b.x.shape[1], b.x.shape[1]
-    # Pairs are numbered, not listed: a box may have a thousand nodes, and a million pairs.
-    add = lambda i, total: total + one(i // across, i % across)
-    first = one(jnp.array(0), jnp.array(0))
-    return first if count == 1 else jax.lax.fori_loop(1, count, add, first)
-
-
 def gram(kernel: "Kernel | WithSlopes", group: TransposedNodes) -> Any:
     """Return the covariance matrices of T groups of k functionals each, (k, k, T); the arrays of `group` end in (k, T).
 
