@@ -26,22 +26,26 @@ GROUPS = {
     "choices of grid, engine and kernel; averages over kernels": (
         "choices/", "averaging.py", "comparison.py", "learning/integration", "model/undecided",
     ),
-    "several devices": ("mesh/", "runtime/hosts"),
+    "several devices, streams of data": (
+        "mesh/", "runtime/hosts", "batch/streamed", "weights/information", "model/stream", "model/sublattice", "linalg/band",
+    ),
     "plans": ("planning.py", "batch/plan", "variational/plan", "linalg/rates"),
     "updates, leave-out, predictions beyond the grid": (
         "batch/updating", "batch/leave_out", "batch/beyond", "batch/reference", "scores.py",
     ),
-    "check of the grid": ("vecchia/grid_check", "vecchia/grid_error", "vecchia/local_problems"),
+    "check of the grid": ("vecchia/grid_check", "vecchia/grid_error", "vecchia/local_problems", "vecchia/node_sums"),
+    "the variational engine": ("variational/",),
+    "learning of kernel and noise": ("learning/",),
     "the exact engine": ("exact.py", "weights/dense"),
     "the low-rank preconditioner, products by slabs": (
         "batch/low_rank", "linalg/low_rank", "linalg/pivoted_cholesky", "weights/slabs",
     ),
     "services: memory, signals, damaged files, compiled programs": (
         "runtime/archive", "runtime/checkpoints", "runtime/compilations", "runtime/memory", "runtime/processes",
-        "runtime/programs", "runtime/signals", "runtime/callers",
+        "runtime/programs", "runtime/signals", "runtime/callers", "runtime/interrupts",
     ),
 }  # fmt: skip
-CORE = "core: model, batch and variational engine, learning, files"
+CORE = "core: model, batch engine, files"
 BESIDE_CODE = (
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 )  # fmt: skip
