@@ -24,8 +24,8 @@ class LeaveOut(NamedTuple):
         count, groups = len(self.observed), len(np.unique(self.groups))
         together = "" if groups == count else f" in {groups:,} groups"
         scores = ", ".join(f"{name} {value:.4g}" for name, value in self.scores().items())
-        said = describe_calibration(self.pit()).words
-        return f"LeaveOut: {count:,} observations{together}\n  scores: {scores}\n  in words: {said}"
+        words = describe_calibration(self.pit()).words
+        return f"LeaveOut: {count:,} observations{together}\n  scores: {scores}\n  in words: {words}"
 
     def in_unit(self, power: int) -> "LeaveOut":
         """The predictions in a unit of y that is 2^power times smaller."""

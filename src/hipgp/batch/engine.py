@@ -187,17 +187,7 @@ class Batch(Method):
             hosts.check_equal("data", "data, model and settings", self.digest(problem))
         began = time.perf_counter()
         with Progress("setting up", progress) as bar:
-            built, said = build(problem, self), {}
-            info: dict[str, Any] = {}
-            while check_grid:
-                info = said | grid_diagnostics(problem, built.grid_model)
-                finer = decisions.refined(self, problem, info) if refine else None
-                if finer is None:
-                    break
-                said = {"grid_refined": finer.reason}
-                problem = problem._replace(grid=finer.choice)
-                built = build(problem, self)
-            info = dict(built.diagnostics) | info
+            problem, built, info = self._build(problem, check_grid, refine)
             setup = time.perf_counter() - began
             saved = None if checkpoint is None else Checkpoint(checkpoint, self.digest(problem))
             began = time.perf_counter()
@@ -219,6 +209,22 @@ class Batch(Method):
         solved = solution.solved | {"noise_variance": np.asarray(built.system.noise, float), "order": order}
         solved["field"] = jnp.asarray(built.system.toeplitz.gathered(solution.solved["field"]))
         return self._posterior(problem, info, solved, built)
+
+    def _build(
+        self, problem: Problem, check_grid: bool, refine: bool
+    ) -> tuple[Problem, Built, dict[str, Any]]:
+        """The problem, on a finer grid where that is needed, its system, and the diagnostics of both."""
+        built, refined = build(problem, self), {}
+        of_grid: dict[str, Any] = {}
+        while check_grid:
+            of_grid = refined | grid_diagnostics(problem, built.grid_model)
+            finer = decisions.refined(self, problem, of_grid) if refine else None
+            if finer is None:
+                break
+            refined = {"grid_refined": finer.reason}
+            problem = problem._replace(grid=finer.choice)
+            built = build(problem, self)
+        return problem, built, dict(built.diagnostics) | of_grid
 
     def _solve(
         self,

@@ -258,10 +258,10 @@ class StreamedPosterior(FittedPosterior):
     @float64_available
     def _some(self, system: _StreamedSystem, p: int, keys: Array, count: int) -> np.ndarray:
         prior = system.toeplitz.flat_draw(keys[0], count)
-        seen = system.information(prior) + draw_information(
+        information = system.information(prior) + draw_information(
             self.grid, p, on_device(self.gram), keys[1], count
         )
-        solved = solve(system, -seen, self.method.tolerance, self.method.max_iterations)
+        solved = solve(system, -information, self.method.tolerance, self.method.max_iterations)
         warn_if_far(float(np.max(solved.kl_bound)), self.method.tolerance, solved.steps)
         return np.asarray(prior + solved.field)
 

@@ -33,8 +33,8 @@ class Band(eqx.Module):
         longer = jnp.pad(u, [*ends, (0, most)])
         some = lambda a, begin: jax.lax.dynamic_slice_in_dim(a, begin, size, axis=-1)
 
-        def add(total: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
-            diagonal, offset = given
+        def add(total: Array, terms: tuple[Array, Array]) -> tuple[Array, None]:
+            diagonal, offset = terms
             above = jnp.where(offset > 0, diagonal, 0.0) * some(longer, offset)
             total = total.at[..., :size].add(above)
             below = some(total, offset) + diagonal * u

@@ -19,11 +19,11 @@ def as_float(name: str, value: Any, ndim: tuple[int, ...] | None = None) -> np.n
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
         missing = "; it has missing values (NA): drop or fill them first" if "NAType" in str(error) else ""
-        if (told := _words(value)) is not None:
-            raise ValueError(f"{name}: {told}") from None
+        if (fault := _words(value)) is not None:
+            raise ValueError(f"{name}: {fault}") from None
         raise ValueError(f"{name}: expected numbers, got {type(value).__name__} ({error}){missing}") from None
-    if array.dtype.kind in "US" and (told := _words(array)) is not None:
-        raise ValueError(f"{name}: {told}")
+    if array.dtype.kind in "US" and (fault := _words(array)) is not None:
+        raise ValueError(f"{name}: {fault}")
     if array.dtype not in (np.float32, np.float64):
         raise ValueError(
             f"{name}: expected float32 or float64 numbers, got dtype {array.dtype}; {_remedy(array.dtype)}"

@@ -167,8 +167,8 @@ def _cells(source: Any, values: Any, averages: bool, good: np.ndarray) -> Functi
 def _with_attributes(units: tuple[str, ...], pair: tuple[Any, ...], values: Any) -> tuple[str, ...]:
     """The units of the axes, with those of the array where there are none; the dimensions `pair` come first."""
     dims = [*pair, *(dim for dim in values.dims if dim not in pair)]
-    own = [str(values.coords[dim].attrs.get("units", "")) for dim in dims]
-    return tuple(one or other for one, other in zip(units, own, strict=True))
+    of_array = [str(values.coords[dim].attrs.get("units", "")) for dim in dims]
+    return tuple(one or other for one, other in zip(units, of_array, strict=True))
 
 
 def edges(source: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -154,18 +154,20 @@ def _turned(
     return Turn(turn.number + 1, learned.kernel, noise, parameters, states, "kernel"), learned
 
 
-def _to_learn_from(given: Observations, block: Block, stand_in: StandIn, noise: float | None) -> Observations:
+def _to_learn_from(
+    observations: Observations, block: Block, stand_in: StandIn, noise: float | None
+) -> Observations:
     """The stand-in of a block; of integrals with the unknown noise `noise` in their own unit, so that it is learned with the kernel.
 
     Learned in turns with the kernel instead, from the misfit at the present one, it would take tens of turns to settle.
     """
-    gaussian = given.likelihood is None or isinstance(given.likelihood, Gaussian)
-    if noise is None or given.noise is not None or not gaussian or type(block) is not Nodal:
+    gaussian = observations.likelihood is None or isinstance(observations.likelihood, Gaussian)
+    if noise is None or observations.noise is not None or not gaussian or type(block) is not Nodal:
         return stand_in.observations
     shorter, functional = noise / stand_in.noise, stand_in.functional
     assert isinstance(functional, Functionals)
-    own = Functionals(functional.positions, functional.weights * shorter[:, None])
-    return Observations(own, stand_in.y * shorter, None)
+    in_unit_of_noise = Functionals(functional.positions, functional.weights * shorter[:, None])
+    return Observations(in_unit_of_noise, stand_in.y * shorter, None)
 
 
 def _share(number: int) -> float:

@@ -21,21 +21,21 @@ WITH_BARS = 200  # up to which points of a series have bars of their noise
 def draw_observed(ax: Any, data: Data, labels: Labels, colours: dict[str, Any]) -> None:
     """The places on a two-dimensional map; with `colours`, few points are filled with the colour of their values."""
     for block in data.blocks:
-        seen = thinned(block)
+        shown = thinned(block)
         ink = INK if colours.get("cmap") == SIGNED else "white"
-        outlines = _outlines(seen.functional, labels)
+        outlines = _outlines(shown.functional, labels)
         if outlines is not None:
-            width, alpha = 0.6, float(np.clip(4 / np.sqrt(len(seen.y)), 0.06, 0.7))
+            width, alpha = 0.6, float(np.clip(4 / np.sqrt(len(shown.y)), 0.06, 0.7))
             ax.add_collection(
                 LineCollection(outlines, colors=ink, linewidths=width, alpha=alpha), autolim=False
             )
             continue
         x, y = (
             across(c, u)
-            for c, u in zip(seen.functional.places().mean(axis=1).T, labels.axis_units, strict=True)
+            for c, u in zip(shown.functional.places().mean(axis=1).T, labels.axis_units, strict=True)
         )
         if colours and len(block.y) <= FEW and _is_value(block):
-            ax.scatter(x, y, c=seen.y, s=14, edgecolors=ink, linewidths=0.6, **colours)
+            ax.scatter(x, y, c=shown.y, s=14, edgecolors=ink, linewidths=0.6, **colours)
         else:
             size = 9 if len(block.y) <= FEW else 2
             ax.scatter(x, y, s=size, color=ink, lw=0, alpha=0.8)
@@ -45,14 +45,14 @@ def draw_series(ax: Any, data: Data, unit: str) -> None:
     """The data beside a curve: values with their noise, averages as bars across, other kinds as ticks at the bottom."""
     label: str | None = "data"
     for block in data.blocks:
-        seen = thinned(block)
-        places = across(seen.functional.places()[:, :, 0], unit)
+        shown = thinned(block)
+        places = across(shown.functional.places()[:, :, 0], unit)
         middle, half = places.mean(axis=1), np.ptp(places, axis=1) / 2
-        wide = isinstance(seen.functional, BoxAverages)
-        if _is_value(seen) or (wide and seen.likelihood is None):
-            bars = seen.noise if seen.noise is not None and len(block.y) <= WITH_BARS else None
+        wide = isinstance(shown.functional, BoxAverages)
+        if _is_value(shown) or (wide and shown.likelihood is None):
+            bars = shown.noise if shown.noise is not None and len(block.y) <= WITH_BARS else None
             ax.errorbar(
-                middle, seen.y, bars, half if wide else None, fmt="." if not wide else "none", color=INK, ecolor=INK,
+                middle, shown.y, bars, half if wide else None, fmt="." if not wide else "none", color=INK, ecolor=INK,
                 ms=4 if len(block.y) <= FEW else 2.5, elinewidth=0.7, alpha=0.65, mew=0, label=label, zorder=1,
             )  # fmt: skip
             label = None

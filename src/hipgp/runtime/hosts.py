@@ -61,8 +61,8 @@ def check_equal(argument: str, what: str, digest: str) -> None:
         return
     from jax.experimental import multihost_utils
 
-    own = np.frombuffer(bytes.fromhex(digest), np.uint8)
-    every = np.asarray(multihost_utils.process_allgather(own)).reshape(jax.process_count(), -1)
+    here = np.frombuffer(bytes.fromhex(digest), np.uint8)
+    every = np.asarray(multihost_utils.process_allgather(here)).reshape(jax.process_count(), -1)
     differ = [i for i, other in enumerate(every) if not np.array_equal(other, every[0])]
     if differ:
         raise ValueError(

@@ -128,8 +128,8 @@ def _filled_up(piece: Points) -> tuple[Any, ...]:
 
 
 @bounded_jit(donate="all-except-first")
-def _added(given: tuple[Any, ...], sums: Information) -> Information:
-    kernel, grid, p, cpu, *points = given
+def _added(block: tuple[Any, ...], sums: Information) -> Information:
+    kernel, grid, p, cpu, *points = block
     chunk = CHUNK[not cpu]
     parts = [a.astype(float).reshape(-1, chunk, *a.shape[1:]) for a in points]
     lower, upper = (jnp.asarray(a) for a in (grid.lower, grid.upper))
