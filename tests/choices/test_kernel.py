@@ -107,7 +107,7 @@ DATA = hg.observe(hg.Points(X[:4]), ROUGH[:4], noise=NOISE)
         (lambda: hg.GP("auto").plot(), "kernel: expected one that is known"),
         (lambda: hg.HIPGPRegressor("auto", noise=0.1, learn=False).fit(X, ROUGH), "learn: expected True"),
         (
-            lambda: kernel_asked(Settings(kernel="auto", lengthscale=(0.1,)), 1),
+            lambda: kernel_asked(Settings(kernel="auto", lengthscale=(0.1,)), 1, ()),
             "kernel: expected one by name",
         ),
     ],
