@@ -16,7 +16,7 @@ from hipgp.linalg import krylov
 from hipgp.linalg.preconditioner import Preconditioner
 from hipgp.model.problem import Problem
 from hipgp.variational.bound import WhitenedProblem
-from hipgp.variational.minibatch_weights import SolveSummary, StoredWeights
+from hipgp.variational.minibatch_weights import SolveSummary, StoredWeights, WeightSource
 from hipgp.vecchia.factor import choose_conditioning_sets, vecchia_factor
 
 ITERATIONS = np.asarray(500)  # an array: compiled once
@@ -24,9 +24,9 @@ NATS = 1e-3  # of the certificate, at which a solve ends
 
 
 class Held(NamedTuple):
-    """What several fits of one kernel, grid and data share: stored weights, how their solves ended, and what follows."""
+    """What several fits of one kernel, grid and data share: the weights, how their solves ended, and what follows."""
 
-    weights: StoredWeights
+    weights: WeightSource
     solves: SolveSummary
     preconditioner: Preconditioner | None = None
     best_mean: Float[Array, " T"] | None = None  # the optimal one, to which others are compared
@@ -71,5 +71,5 @@ def best_mean(problem: WhitenedProblem, preconditioner: Preconditioner) -> BestM
     precondition = lambda r: preconditioner.precondition(r.astype(dtype)).astype(r.dtype)
     y = problem.y[None]
     begin = krylov.cg_start(y, nats)
-    found = krylov.cg_advance(matmul, precondition, nats, jnp.full(1, NATS), begin, ITERATIONS)
+    found = krylov.cg_advance(matmul, precondition, nats, jnp.full(1, NATS), begin, jnp.asarray(ITERATIONS))
     return BestMean(whitened(found.value)[0], found.iterations[0], nats(y - matmul(found.value))[0])

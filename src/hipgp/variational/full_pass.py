@@ -1,6 +1,6 @@
 """A full pass over the data at fixed q: the bound, its gradient, and the diagonal blocks of Lambda."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ def _plain(solves: SolveSummary) -> SolveSummary:
 
 
 @eqx.filter_jit
-def _summed(sums: _Sums, q: Gaussian, problem: WhitenedProblem, some: Selections, done: Array) -> _Sums:
+def _summed(sums: _Sums, q: Gaussian, problem: WhitenedProblem, some: Selections, done: Any) -> _Sums:
     """The sums with those of some more minibatches; `done` of the pass were summed before."""
 
     def add(now: _Sums, selection: Selection, number: Array) -> _Sums:
