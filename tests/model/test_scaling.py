@@ -36,7 +36,7 @@ def problem(power, dtype, kernel=None):
 
 def conditioned(power, dtype, method=None, trend=None, kernel=None):
     kernel, data = problem(power, dtype, kernel)
-    return hg.GP(kernel, GRID, trend=trend).condition(data, method, progress=False)
+    return hg.GP(kernel, GRID, trend=trend).condition(data, method or hg.Batch(), progress=False)
 
 
 def in_units(post, dtype):
