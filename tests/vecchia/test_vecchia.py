@@ -124,13 +124,14 @@ def test_a_kind_of_line_with_nodes_of_its_own_keeps_them():
 
 
 def test_lines_of_somewhat_other_lengths_have_as_many_nodes():
-    """Programs for the longest line of 7.8 or 8.6 half lengthscales serve both; a number that the user gives is kept."""
+    """Programs for the longest line of 7.8 or 9.3 half lengthscales serve both; a number that the user gives is kept."""
     size = lambda length, **how: (
         coarse.coarse_nodes(
             LineIntegrals((0.0, 0.0), [[length, 0.0]], **how), Matern32(lengthscale=0.3)
         ).rule_size
     )
-    assert size(1.17) == size(1.28) == 9
+    assert size(1.17) == size(1.28) == size(1.40) == 12
+    assert size(0.29) == 3 and size(0.7) == 6
     assert size(5.0) == coarse.MOST_NODES
     assert size(1.17, nodes_per_ray=7) == 7
 

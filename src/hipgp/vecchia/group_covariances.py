@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hipgp.model.kernel_slopes import WithSlopes
 
 MOST_NODES = 12  # nodes per functional in a covariance of two functionals
-RULE_STEP = 3  # rules of lines have a multiple of this number of nodes
+FEWEST_NODES, RULE_STEP = 3, 6  # rules of lines have as many nodes, or a multiple of the step
 
 
 def coarse_nodes(functional: Functional, kernel: Kernel, most: int = MOST_NODES) -> Nodes:
@@ -59,7 +59,9 @@ def _coarse_quadrature(functional: Functional, kernel: Kernel, most: int) -> Nod
 
 def _rounded_rule(size: int, most: int) -> int:
     """Round up a number of nodes, to at most `most`: lines of somewhat other lengths then find their programs compiled."""
-    return 1 if size == 1 else min(-(-size // RULE_STEP) * RULE_STEP, most)
+    if size == 1:
+        return size
+    return min(FEWEST_NODES if size <= FEWEST_NODES else -(-size // RULE_STEP) * RULE_STEP, most)
 
 
 def _expanded(nodes: Nodes | Segments) -> Nodes:
