@@ -103,7 +103,7 @@ def test_nothing_needs_to_lie_within_the_grid():
     data = hg.observe(hg.Points(x), [1.0, -1.0], noise=0.1)
     post = hg.GP(GAUSS, GRID).condition(data, method=METHOD, progress=False)
     np.testing.assert_allclose(post.predict(hg.Points(x)).mean, [1.3 / 1.31, -1.3 / 1.31], atol=1e-8)
-    with pytest.raises(ValueError, match="grid: expected 1 dimensions"):
+    with pytest.raises(ValueError, match="grid: expected 1 dimension like"):
         post.predict(hg.Points([0.5]))
 
 

@@ -25,9 +25,8 @@ from hipgp.model.problem import Problem
 from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread
 
-EXPLORED = (
-    2**15
-)  # observations up to which the likelihood is explored, at hundreds of points; with more it is all but Gaussian
+# Observations up to which the likelihood is explored, at hundreds of points; with more it is all but Gaussian.
+EXPLORED = 2**15
 POINTS = 32  # kernels that stand for all
 DRAWN, ROUNDS = 128, 6  # points of a round of the importance sampling; rounds at most
 ENOUGH = 200.0  # effective points, at which it ends

@@ -41,10 +41,8 @@ STAGES = (  # number of data, largest number of steps, number of results passed 
 EXPENSIVE_STAGES = ((512, 12, 2), (4_096, 20, 2))  # if covariances are double sums over nodes
 ENOUGH = 0.1, 0.05  # nats: least predicted decrease of a step, with further stages to come and without
 DISTINCT = 5.0  # nats by which results of one stage differ that are both passed on
-UNSURE = (
-    1.0,
-    3e-4,
-)  # nats in all, or an observation, by which the Vecchia likelihood may misjudge a difference of results
+# Nats in all, or an observation, by which the Vecchia likelihood may misjudge a difference of results.
+UNSURE = 1.0, 3e-4
 FINE = 0.01  # of what it may misjudge: the least predicted decrease of a step of the last stage
 DONE = 99  # stage number in the checkpoint of completed learning
 DESCENTS = 4  # number of starts for the first descent, for each part of the kernel
