@@ -134,7 +134,7 @@ def test_crossing_lines_with_little_noise_are_left_out_exactly():
     """The 128 nearest lines of coarse nodes, as for more lines than fit into a matrix, are a third off here."""
     rng = np.random.default_rng(5)
     start, end = rng.uniform(0.0, 1.0, (2, 200, 2))
-    f = dense.line_integrals(start, end, average=True, panels=8)
+    f = dense.line_integrals(start, end, average=True, panels=4)
     k = dense.covariance(DENSE_KERNEL, f, f)
     noise = 0.03 * np.sqrt(np.median(np.diag(k)))
     inverse = np.linalg.inv(k + noise**2 * np.eye(200))

@@ -363,7 +363,7 @@ def test_the_observations_of_a_stage_are_a_random_few():
     x = np.linspace(0.0, 1.0, 2000)
     data = hg.observe(hg.Points(x), np.zeros(2000), noise=0.1)
     terms = likelihood.prepare(hg.Matern32(1.0, 0.1), data, np.zeros((2000, 0)), 800, 0)
-    members = (..., slice(-terms.own, None))
+    members = (..., slice(-terms.members, None))
     chosen = x[np.asarray(terms.index)[members][np.asarray(terms.used)[members]]]
     assert (
         780 <= len(np.unique(chosen)) == len(chosen) <= 820

@@ -109,7 +109,7 @@ def test_sums_and_products_scale():
 def test_a_noise_of_the_gp_scales_and_a_map_keeps_its_unit(tmp_path):
     data = hg.observe(hg.Points(X), np.ldexp(Y, -480))
     gp = hg.GP(hg.Matern32(2.0**-960, 0.3), GRID, noise=np.ldexp(0.1, -480))
-    post = gp.condition(data, progress=False)
+    post = gp.condition(data, hg.Batch(), progress=False)
     assert post.noise == gp.noise and post.kernel.variance == gp.kernel.variance
     post.save(tmp_path / "map.hipgp")
     again = hg.load(tmp_path / "map.hipgp")

@@ -1,6 +1,7 @@
 """Learning with links and likelihoods: what data were simulated from comes back."""
 
 import numpy as np
+import pytest
 
 import hipgp as hg
 from hipgp.learning.learned import Learned
@@ -83,6 +84,7 @@ def test_a_turn_goes_no_farther_than_its_linearisation_holds():
     np.testing.assert_allclose(half.values, np.sqrt([2.0 * np.e, 0.3 * 0.2]))
 
 
+@pytest.mark.slow  # some forty seconds: turns of learning with integrals
 def test_the_noise_of_integrals_is_learned_with_the_kernel():
     """In turns with the kernel, from the misfit at the present one, it would creep."""
     f, rng = field(5, 0.8)

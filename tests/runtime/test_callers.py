@@ -55,7 +55,7 @@ def many_weights():
 
 def a_coarse_grid():
     coarse = hg.Grid.cover((0.0, 0.0), (1.0, 1.0), shape=(4, 4))
-    hg.GP(hg.Matern32(lengthscale=0.1), coarse).condition(POINTS, progress=False)
+    hg.GP(hg.Matern32(lengthscale=0.1), coarse).condition(POINTS, hg.Batch(), progress=False)
 
 
 def data_far_from_zero():
