@@ -136,7 +136,8 @@ def _whole(part: Any, chunk: tuple[int, ...]) -> memoryview:
     """The bytes of a chunk; the last ones of an array are filled up with zeros, as zarr has it."""
     if part.shape != chunk:
         part = np.pad(part, [(0, c - n) for n, c in zip(part.shape, chunk, strict=True)])
-    return memoryview(np.ascontiguousarray(part).reshape(part.shape)).cast("B")
+    whole: Any = np.ascontiguousarray(part).reshape(part.shape)  # its type does not say that it is a buffer
+    return memoryview(whole).cast("B")
 
 
 def _packed(node: dict[str, Any]) -> bytes:
