@@ -106,6 +106,19 @@ def test_what_cannot_be_placed_is_refused(call, told):
         call()
 
 
+def test_heights_are_refused_unless_all_are_equal():
+    """A plane would leave them out without a word."""
+    places = [shapely.Point(-75.0 + 0.1 * i, 42.0, 100.0 * i) for i in range(3)]
+    with pytest.raises(ValueError, match=r"got heights in row 0 \(3 rows in all\); .*force_2d"):
+        hg.observe(frame(places), "rate", "error")
+    level = [shapely.Point(p.x, p.y, 7.0) for p in places]
+    flat = [shapely.Point(p.x, p.y) for p in places]
+    a, b = (hg.observe(frame(some), "rate", "error").functionals[0] for some in (level, flat))
+    np.testing.assert_array_equal(a.x, b.x)
+    with pytest.raises(ValueError, match="got heights in row 0"):
+        hg.observe(frame([level[0], *flat[1:]]), "rate", "error")
+
+
 def test_plain_coordinates_are_not_taken_for_places_on_the_plane(post):
     with pytest.raises(ValueError, match="expected places on the plane"):
         post.predict([[0.0, 0.0]])

@@ -42,6 +42,7 @@ def of_geometry(name: str, frame: Any, kind: Kind | None = None, crs: str = "") 
             'frame.set_crs("EPSG:4326") for degrees, or give plain coordinates as Points or PolygonAverages(frame.geometry)'
         )
     _check_sound(name, series)
+    _check_flat(name, series)
     target = crs or plane_of(name, series)
     found = _made(sort, kind or allowed[0], series.to_crs(target))
     return found.with_fields({"crs": target}).given_in(plane_units(target))
@@ -81,6 +82,21 @@ def _check_sound(name: str, series: Any) -> None:
         raise ValueError(
             f"{name}: expected sound geometries, got {why} in row {bad[0]} ({len(bad)} rows in all); mend them: "
             "frame.geometry = frame.geometry.make_valid()"
+        )
+
+
+def _check_flat(name: str, series: Any) -> None:
+    """Raise a ValueError where geometries have different heights, which a plane would leave out without a word."""
+    with_height = np.flatnonzero(np.asarray(series.has_z))
+    if len(with_height) == 0:
+        return
+    import shapely  # type: ignore[import-not-found]
+
+    heights = shapely.get_coordinates(np.asarray(series), include_z=True)[:, 2]
+    if np.any(heights != heights[0]):  # also where some have none, which is NaN
+        raise ValueError(
+            f"{name}: expected geometries on a plane, got heights in row {with_height[0]} ({len(with_height)} rows in all); "
+            "leave the heights out: frame.geometry = frame.geometry.force_2d(), or give three columns of coordinates"
         )
 
 
