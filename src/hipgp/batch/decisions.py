@@ -32,12 +32,10 @@ STEPS_SAVED = 6  # grid space may take this many times more steps for each obser
 # the certificate, which divides the solve's residual by the noise variance alone, would be loose.
 SHARED = 0.05, 100.0
 FACTORED = 10_000  # most rows of a matrix that is formed and factored: 800 MB
-MOST_LEFT = (
-    0.3  # largest mean variance, in noise variances, that a low-rank factor may leave of an observation
-)
-REFINED_TO = (
-    2.0**19
-)  # points of a finer grid within a given one: a solve of a hundred steps then takes half a minute on two cores
+# Largest mean variance, in noise variances, that a low-rank factor may leave of an observation.
+MOST_LEFT = 0.3
+# Points of a finer grid within a given one: a solve of a hundred steps then takes half a minute on two cores.
+REFINED_TO = 2.0**19
 CHEAP = 1e8  # points of the torus times products: some seconds on two cores
 
 

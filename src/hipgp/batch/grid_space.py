@@ -35,9 +35,8 @@ from hipgp.weights.toeplitz import Toeplitz, TorusToeplitz
 from hipgp.weights.torus import Torus
 
 POINT_MODES, LINE_MODES = (512, 2048), 1024  # pairs of modes in the dense block
-LEAST_GAIN = (
-    0.1  # modes on which the data have less information, relative to the prior, are not in the dense block
-)
+# Modes on which the data have less information, relative to the prior, are not in the dense block.
+LEAST_GAIN = 0.1
 LINES = 20_000  # observations in the sample that the dense block of lines is computed from
 MODES_AT_ONCE = 64
 GROUP, AT_ONCE = 8, 2**15  # rows of W in one dense product; rows of products in memory at once

@@ -34,9 +34,8 @@ from hipgp.vecchia.local_problems import local_problems, needed_resolution
 from hipgp.weights.torus import WRAPPED, smallest_torus
 
 UNSEEN = 0.02  # largest mean residual variance, relative to the noise variance
-NEAR_ENOUGH = (
-    0.08  # largest error of the mean in posterior standard deviations, and largest relative error of these
-)
+# Largest error of the mean in posterior standard deviations, and largest relative error of these.
+NEAR_ENOUGH = 0.08
 COARSEST, FINEST, STEP = 0.5, 0.12, 2**-0.5  # spacings tried before the local kriging, in lengthscales
 REFINEMENTS = 5  # refinements by local kriging, each at most by the factor LARGEST_STEP
 LARGEST_STEP, MARGIN = 0.25, 0.7  # a refinement aims at MARGIN times NEAR_ENOUGH

@@ -31,9 +31,8 @@ POINTS = 32  # kernels that stand for all
 DRAWN, ROUNDS = 128, 6  # points of a round of the importance sampling; rounds at most
 ENOUGH = 200.0  # effective points, at which it ends
 FREEDOM = 4.0  # degrees of freedom of Student's t
-LEAST_EFFECTIVE = (
-    2.0  # points a parameter that the next distribution is fitted to: weights are evened out until then
-)
+# Points a parameter that the next distribution is fitted to: weights are evened out until then.
+LEAST_EFFECTIVE = 2.0
 WIDER = 1.5  # the covariance of the next distribution, over that of the weighted points
 
 LogDensity = Callable[[Float[np.ndarray, " q"]], float]

@@ -38,17 +38,15 @@ from hipgp.vecchia.factor import group_sizes
 from hipgp.vecchia.group_covariances import MOST_NODES, coarse_nodes, diagonals, field_covariances
 
 LOG_2PI = float(np.log(2 * np.pi))
-ENTRIES_AT_ONCE = (
-    2**15
-)  # entries of small matrices in a chunk; one matrix for each parameter stays in the cache
+# Entries of small matrices in a chunk; one matrix for each parameter stays in the cache.
+ENTRIES_AT_ONCE = 2**15
 BUCKETS = 4  # numbers of observations from one power of two to the next
 CHUNKS_AT_ONCE = 16  # chunks in one call of the compiled program
 # Nodes that the user or a link gave are merged, whose weights may differ from node to node: 12 make the variance of a line of seven
 # lengthscales 2% too large, more than its noise, and so the learned lengthscale a seventh too long.
 MOST_GIVEN_NODES = 24
-TIE = (
-    1e-7  # relative to the data's extent: places this close are ordered at random, and not by rounding errors
-)
+# Relative to the data's extent: places this close are ordered at random, and not by rounding errors.
+TIE = 1e-7
 
 
 class Terms(eqx.Module):

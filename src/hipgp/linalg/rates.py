@@ -23,9 +23,8 @@ from hipgp.runtime.precision import float64_available
 from hipgp.runtime.threads import one_blas_thread, thread_count
 
 SMALL, LARGE = 32, 128  # rows of the matrices that are factored
-ROUNDS = (
-    20  # of each program, the fastest of which counts: each is so short that other work seldom breaks into it
-)
+# Of each program, the fastest of which counts: each is so short that other work seldom breaks into it.
+ROUNDS = 20
 
 
 class Rates(NamedTuple):

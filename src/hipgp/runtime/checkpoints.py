@@ -17,9 +17,8 @@ import numpy as np
 
 from hipgp.runtime import archive
 
-ALGORITHM = (
-    4  # increment when the steps of a solve or of learning change, so that older checkpoints are refused
-)
+# Increment when the steps of a solve or of learning change, so that older checkpoints are refused.
+ALGORITHM = 4
 
 
 def fingerprint(*parts: Any) -> str:

@@ -61,9 +61,8 @@ from hipgp.weights.stencil_geometry import STENCIL, wide_stencil
 from hipgp.weights.stencils import check_stencil
 from hipgp.weights.torus import check_torus, smallest_torus
 
-SMALL = (
-    2**14
-)  # whitened points up to which the closed form's mean is solved for on the torus, else in data space
+# Whitened points up to which the closed form's mean is solved for on the torus, else in data space.
+SMALL = 2**14
 # Limits above which a fit is reported as not converged: the nats that the bound would gain from the optimal mean, and the
 # relative error of a solve for the weights.
 LARGEST_GAP, LARGEST_PCG_ERROR = 1.0, 1e-3

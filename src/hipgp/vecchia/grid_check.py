@@ -32,9 +32,8 @@ from hipgp.vecchia.local_problems import LocalProblems, local_problems
 MEAN, STD = 0.12, 0.5
 HALVINGS = 3  # halvings of the spacing to try, as long as PAIRS kernel evaluations suffice; further ones are extrapolated
 PAIRS = 4e7
-MARGIN = (
-    0.5  # fraction of these errors that a proposed finer grid may have, since its worst places may be others
-)
+# Fraction of these errors that a proposed finer grid may have, since its worst places may be others.
+MARGIN = 0.5
 
 
 class GridTooCoarse(UserWarning):

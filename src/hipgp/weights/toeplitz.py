@@ -43,9 +43,8 @@ CLIP_TOLERANCE = 1e-9  # share of negative eigenvalues below which no larger tor
 CLIPPED_OF_PERIODS = 1e-3  # share beyond which a kernel that repeats is refused
 STEEPEST_DECAY = 1e3
 ROW_AT_ONCE = 2**22  # covariances of the torus' first point computed together
-CHECKED_FROM = (
-    2**22
-)  # points of a torus from which K is checked on a CPU too: below, compiling that takes longer than a fit
+# Points of a torus from which K is checked on a CPU too: below, compiling that takes longer than a fit.
+CHECKED_FROM = 2**22
 WRONG = 1e-3  # error of K, in variances, that neither rounding nor wrapping explains
 
 
