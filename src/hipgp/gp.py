@@ -147,8 +147,9 @@ class GP(Shown, eqx.Module):
         diagnostics give the reasons under "engine_chosen", "grid_chosen" and "grid_refined".
 
         `hyperparameters="average"` integrates over the uncertainty of the learned kernel and noise: the posterior is a mixture
-        over several of them. `checkpoint` names a file in which a long batch solve saves its state, and from which it resumes. `mesh`, a jax.sharding.Mesh or a number of devices, cuts the fit over several devices: the
-        grid by slabs of its first axis, the data's weights with it. The answer does not depend on it.
+        over several of them. `checkpoint` names a file in which a long batch solve saves its state, and from which it resumes.
+        `mesh`, a jax.sharding.Mesh or a number of devices, cuts the fit over several devices: the grid by slabs of its first
+        axis, the data's weights with it. The answer does not depend on it.
         """
         if isinstance(data, Stream):
             _check_hyperparameters(hyperparameters, checkpoint)
@@ -169,8 +170,8 @@ class GP(Shown, eqx.Module):
             settled = settled._replace(engine=settled.engine.on_mesh(mesh, settled.problem.grid))
         begin = () if settled.begin is None else (settled.begin,)  # only rounds of linearisation have one
         # without an engine or a mesh, the grid that was given is the one to show, and may be refined within
-        unsaid = mesh is None and method in (None, "auto")
-        engine = settled.engine.condition_finely if unsaid else settled.engine.condition
+        may_refine = mesh is None and method in (None, "auto")
+        engine = settled.engine.condition_finely if may_refine else settled.engine.condition
         found = engine(settled.problem, progress, checkpoint, *begin)
         found = dataclasses.replace(found, diagnostics=found.diagnostics | settled.why)
         learned, unit, frame = self.learned, settled.unit, settled.frame
@@ -190,7 +191,8 @@ class GP(Shown, eqx.Module):
 
         The arguments are those of `condition`. The plan names the engine and the grid that would be taken, lists every part
         of the fit and what may follow it, says whether it fits into memory, and has the words of a refusal. Seconds come
-        from counted work and from rates that are measured once in a process, in about a second.
+        from counted work and from rates that are measured once in a process, in about a second. Whether a grid that was given
+        is too coarse shows in the fit alone: a finer one, of at most 2^19 points, is not in the plan.
         """
         if isinstance(self.kernel, Undecided):
             raise ValueError(

@@ -71,12 +71,8 @@ def _at_grid_bound(learned: Learned, grid: Grid, user_bounds: dict[str, Any] | N
     for name, value in zip(learned.names, learned.values, strict=True):
         parameter = name.split(".")[-1]
         axis = int(parameter.split("[")[1][:-1]) if "[" in parameter else None
-        names = {
-            name,
-            name.split("[")[0],
-            parameter,
-            "lengthscale",
-        }  # by which the user may have given bounds
+        # by which the user may have given bounds
+        names = {name, name.split("[")[0], parameter, "lengthscale"}
         if parameter.split("[")[0] != "lengthscale" or names & set(user_bounds or {}):
             continue
         least = SHORTEST * (np.min(spacing) if axis is None else spacing[axis])
